@@ -60,7 +60,7 @@ def _measure(count: int) -> dict[str, Any]:
     import torch
 
     from experiments.config import DataConfig, DeviceSpec
-    from experiments.data.builtin.generate import generate
+    from experiments.data.corpora.builtin import generate
     from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
     from experiments.device import Device
     from experiments.evaluation.beam import SearchSettings

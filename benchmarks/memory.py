@@ -23,17 +23,16 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from benchmarks.machine import keep_report, machine
 from experiments.config import DataConfig, DeviceSpec, PrecisionChoice, RunConfig, TrainingConfig
+from experiments.data.corpora.corpus import SIDES
 from experiments.data.corpora.parallel import resolve
-from experiments.data.encoding.encoded import EncodedCorpus
-from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, piece_dtype
 from experiments.data.encoding.prepare import prepare
+from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.processes.processor import allocator
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
@@ -102,7 +101,7 @@ class _Samples:
 
 
 def train_steps(
-    steps: int, folder: Path, pairs: EncodedPairs, case: Case, own: bool = False, settling: float = 0.1
+    steps: int, folder: Path, pairs: Sides, case: Case, own: bool = False, settling: float = 0.1
 ) -> dict[str, Any]:
     """Train many steps on encoded pairs, as a run does."""
     from experiments.device import Device, seed_everything
@@ -117,7 +116,7 @@ def train_steps(
     seed_everything(1)
     model = build_model(config.model, case.vocabulary)
     lanes = lanes_for(model, config.training, device, Group())
-    batches = Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=pairs)), lanes=lanes)
+    batches = Batches(config, context, pairs, lanes=lanes)
     samples, done = _Samples(own), 0
 
     def count() -> bool:
@@ -191,14 +190,14 @@ def _lines(count: int, side: int) -> Iterator[str]:
         yield f"{words[number % WORDS]} {lines[number * 7919 % len(lines)]}"
 
 
-def _pieces(folder: Path, vocabulary: int = VOCABULARY, lengths: tuple[int, int] = (3, 20)) -> EncodedPairs:
+def _pieces(folder: Path, vocabulary: int = VOCABULARY, lengths: tuple[int, int] = (3, 20)) -> Sides:
     draw = np.random.default_rng(1)
     dtype = piece_dtype(vocabulary)
     for side in SIDES:
         writer = SideWriter(folder, side, dtype)
         writer.add([draw.integers(4, vocabulary, int(n)) for n in draw.integers(*lengths, 20_000)])  # type: ignore[misc]
         writer.close()
-    return EncodedPairs(folder, (dtype, dtype))
+    return {side: Side(folder, side, dtype) for side in SIDES}
 
 
 def _ignore(*_args: Any, **_facts: Any) -> None:

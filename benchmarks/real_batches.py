@@ -34,11 +34,11 @@ def real_jobs(corpus: str, store: Path, precision: str, rounds: list[int]) -> tu
     inputs = TASK.inputs(config, store)
     name = encoded_digest(inputs["corpus"], config.data, config.model.shared_vocabulary)
     pairs = open_encoded(store / "corpora", name).train
-    plan = BatchPlan(pairs.source_lengths, pairs.target_lengths, TOKENS, SEED)
+    plan = BatchPlan(pairs["source"].lengths, pairs["target"].lengths, TOKENS, SEED)
     ours, theirs, peer_batches, step = [], [], list[list[Pair]](), 0
     for steps in rounds:
         drawn = [
-            (pairs.source[i].tolist(), pairs.target[i].tolist())
+            (pairs["source"][i].tolist(), pairs["target"][i].tolist())
             for s in range(step, step + steps)
             for i in plan.batch(s)
         ]

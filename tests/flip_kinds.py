@@ -10,8 +10,7 @@ from typing import Any
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.corpora import files
 from experiments.data.encoding import encoded
-from experiments.evaluation.averaging import kept_average
-from experiments.evaluation.trained import load_tokenizers
+from experiments.evaluation.trained import kept_average, load_tokenizers
 from experiments.events.event_log import Tail
 from experiments.identity import digest
 from experiments.jobs.attempts import probe as calibration
@@ -162,7 +161,7 @@ def _corpus(folder: Path) -> Any:
     encoded._checked.clear()
     found = encoded.open_encoded(folder.parent, folder.name)
     sets = [found.set(name) for name in ("dev", "test")]
-    pairs = [[side.pieces.tolist() for side in (e.source, e.target)] for e in (found.train, *(s.pairs for s in sets))]
+    pairs = [[side.pieces.tolist() for side in e.values()] for e in (found.train, *(s.sides for s in sets))]
     texts = [(s.source, s.target, s.facts) for s in sets]
     return digest([pairs, texts, found.facts, [tokenizer.sha256 for tokenizer in found.tokenizers]])
 

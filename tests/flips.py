@@ -22,8 +22,8 @@ from typer.testing import CliRunner
 from ablations.cli.main import app
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
-from experiments.data.builtin.generate import generate
 from experiments.data.corpora import files
+from experiments.data.corpora.builtin import generate
 from experiments.errors import UserError
 from reports.render.formats import RENDERERS, render
 from reports.results.results import collect

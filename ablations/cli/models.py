@@ -283,8 +283,7 @@ def attention(
     sentence = sentences[0]
     opened = selectors.open()
     found = choose_run.find_trained(named, selectors, ("translation", "algorithmic"))
-    from experiments.evaluation.attention_maps import attention_maps
-    from experiments.evaluation.translator import Translator
+    from experiments.evaluation.translator import Translator, attention_maps
 
     translator = Translator.of_run(found.config, found.attempt, choose_run.device_spec("cpu:1"), "fp32", checkpoint)
     maps = attention_maps(translator, sentence, target)

@@ -7,7 +7,7 @@ from our_trainer import NEVER, repeated, train_rounds
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
-from experiments.tasks.configs import LanguageModel
+from experiments.tasks.language_modelling import LanguageModel
 from experiments.training.parallel import Group, lanes_for
 from model.network import build_model
 

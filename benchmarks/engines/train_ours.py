@@ -11,8 +11,8 @@ from experiments.config import DeviceSpec, RunConfig, TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.tasks.base import Context
-from experiments.tasks.sequence import encoded_of
 from experiments.tasks.train_network import Batches
+from experiments.tasks.translation import TASK
 from experiments.training.parallel import Group, lanes_for
 from model.config import ModelConfig
 from model.network import build_model
@@ -40,7 +40,7 @@ def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
     config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
     spec = DeviceSpec("cpu", job["threads"])
     context = Context(store, "benchmark", store, given["inputs"], spec, lambda *_, **__: None, lambda: False)
-    return Batches(config, context, encoded_of(config, context, 0), lanes=lanes)
+    return Batches(config, context, TASK.encoded(config, context).train, lanes=lanes)
 
 
 batches = [

@@ -27,9 +27,10 @@ import torch
 
 from ablations.planning.planned import PlannedRow
 from benchmarks.gpu.exits import DONE, UNFINISHED
-from benchmarks.gpu.training_rows import TINY, Data, pairs, planned, text, train_row
+from benchmarks.gpu.training_rows import TINY, pairs, planned, text, train_row
 from benchmarks.machine import machine
 from experiments.config import DeviceSpec, RunConfig
+from experiments.data.encoding.sides import Sides
 from experiments.device import Device
 from experiments.store.checksummed import write_json
 from experiments.tasks.load import load_task
@@ -49,7 +50,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = _rows(options)
         vocabulary = cast(RunConfig, next(iter(rows.values())).config).data.vocab_size
-        data: Data = (
+        data: Sides = (
             pairs(Path(folder), vocabulary, 0 if options.compile else SPREAD)
             if options.study == "table3"
             else text(Path(folder), vocabulary)
@@ -96,7 +97,7 @@ def _rows(options: argparse.Namespace) -> dict[str, PlannedRow]:
     return {row.variation.key + kind: row for kind, rows in planned_rows.items() for row in rows}
 
 
-def _measure(row: PlannedRow, data: Data, device: Device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _measure(row: PlannedRow, data: Sides, device: Device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Warm steps, then the median of rounds."""
     config = cast(RunConfig, row.config)
     clock = _Clock(device, options.warm, options.steps)

@@ -3,7 +3,6 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,8 +12,8 @@ from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.encoding.encoded import EncodedCorpus
-from experiments.data.encoding.pairs import SIDES, EncodedPairs, SideWriter, Stream, piece_dtype
+from experiments.data.corpora.corpus import SIDES
+from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
 from experiments.errors import Preempted
@@ -29,8 +28,6 @@ PIECES = 4_000_000  # of the generated text
 TINY = ("data.vocab_size=500", "training.tokens_per_batch=400", "training.precision=auto")
 NEVER = 10**9
 
-Data = EncodedPairs | Stream
-
 
 def planned(study: str, profile: str, sets: tuple[str, ...], rows: str | None) -> list[PlannedRow]:
     """The rows of a study; all if `rows` is None."""
@@ -38,16 +35,18 @@ def planned(study: str, profile: str, sets: tuple[str, ...], rows: str | None) -
     return resolve(found, selection(profile, None, rows, 1, sets), load_task(found.task))
 
 
-def text(folder: Path, vocabulary: int) -> Stream:
+def text(folder: Path, vocabulary: int) -> Sides:
     """Generated pieces, laid out as an encoded text of one document."""
-    pieces = np.random.default_rng(1).integers(4, vocabulary, PIECES).astype(piece_dtype(vocabulary))
-    pieces[[0, -1]] = EOS_ID
-    pieces.tofile(folder / "pieces")
-    np.save(folder / "documents.npy", np.array([0, PIECES - 1], np.int64), allow_pickle=False)
-    return Stream(folder, piece_dtype(vocabulary))
+    dtype = piece_dtype(vocabulary)
+    pieces = np.random.default_rng(1).integers(4, vocabulary, PIECES - 1)
+    pieces[0] = EOS_ID
+    writer = SideWriter(folder, "target", dtype)
+    writer.add([pieces])  # type: ignore[list-item]
+    writer.close()
+    return {"target": Side(folder, "target", dtype)}
 
 
-def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> EncodedPairs:
+def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> Sides:
     """Generated pieces, laid out as an encoded corpus. spread: of lengths, the deviation of their logarithm."""
     draw = np.random.default_rng(1)
     source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - spread**2 / 2, spread, count)), 3, 200)
@@ -57,12 +56,12 @@ def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> E
         writer = SideWriter(folder, side, dtype)
         writer.add([draw.integers(4, vocabulary, int(length)) for length in lengths])  # type: ignore[misc]
         writer.close()
-    return EncodedPairs(folder, (dtype, dtype))
+    return {side: Side(folder, side, dtype) for side in SIDES}
 
 
 def train_row(
     row: PlannedRow,
-    data: Data,
+    data: Sides,
     device: Device,
     folder: Path,
     stop: Callable[[], bool],
@@ -72,11 +71,7 @@ def train_row(
     config = cast(RunConfig, row.config)
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
     context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False)
-    batches = (
-        WindowBatches(config, context, data)
-        if isinstance(data, Stream)
-        else Batches(config, context, cast(EncodedCorpus, SimpleNamespace(train=data)))
-    )
+    batches = (Batches if len(data) == 2 else WindowBatches)(config, context, data)
     seed_everything(1)
     model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
     settings = config.training.model_copy(

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from experiments.data.encoding.pairs import EncodedPairs
+from experiments.data.encoding.sides import Sides
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from experiments.errors import UserError
 
@@ -193,18 +193,18 @@ class Batch(Generic[Array]):
     num_target_tokens: int
 
 
-def collate(pairs: EncodedPairs, indices: Ids, shape: tuple[int, int, int] | None = None) -> Batch[Ids]:
+def collate(pairs: Sides, indices: Ids, shape: tuple[int, int, int] | None = None) -> Batch[Ids]:
     """Make the batch of some pairs: as small as possible, or of the given shape (B, S, T), padded with rows of PAD.
 
     No pairs give one row of PAD: a process with no pairs of a batch still takes part in the step.
     """
-    source_lengths, target_lengths = pairs.source_lengths[indices], pairs.target_lengths[indices]
+    source_lengths, target_lengths = (side.lengths[indices] for side in pairs.values())
     tight = (max(1, len(indices)), *(int(lengths.max(initial=1)) for lengths in (source_lengths, target_lengths)))
     count, source_width, target_width = shape or tight
     rows = np.arange(len(indices))
-    source = pairs.source.gather(indices, source_width, PAD_ID)
+    source = pairs["source"].gather(indices, source_width, PAD_ID)
     source[rows, source_lengths - 1] = EOS_ID
-    target_output = pairs.target.gather(indices, target_width, PAD_ID)
+    target_output = pairs["target"].gather(indices, target_width, PAD_ID)
     target_input = np.full_like(target_output, PAD_ID)
     target_input[:, 0] = BOS_ID
     target_input[:, 1:] = target_output[:, :-1]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.data.batching import Batch
-from experiments.data.encoding.pairs import Places, Stream
+from experiments.data.encoding.sides import Places, Side
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
 
@@ -17,7 +17,7 @@ Windows = NDArray[np.int64]  # (B, 2): the place of the first piece that is read
 class WindowPlan:
     """Batches of windows; every window occurs once per epoch, in another order and, where documents mix, at other cuts.
 
-    documents: the places of EOS (encoding/pairs.py). window: pieces predicted by one. mix: windows reach from a
+    documents: the places of EOS (encoding/sides.py). window: pieces predicted by one. mix: windows reach from a
     document into the next; otherwise each document is cut from its start, and its last window may be short.
     Steps and epochs count from 0. Raises UserError for a text shorter than a window, or a batch smaller than one.
     """
@@ -51,8 +51,8 @@ class WindowPlan:
         epochs, rest = divmod(steps * self.rows, self.windows)
         lengths = np.concatenate([self._cut[:, 1]] * (epochs > 0) + [self.epoch(epochs)[:rest, 1]])
         weights = np.repeat([epochs, 1], [self.windows * (epochs > 0), rest])
-        found, where = np.unique(lengths, return_inverse=True)
-        return found, np.bincount(where, weights, len(found)).astype(np.int64)
+        different, where = np.unique(lengths, return_inverse=True)
+        return different, np.bincount(where, weights, len(different)).astype(np.int64)
 
     def epoch(self, epoch: int) -> Windows:
         """All windows of an epoch, in their order. The last epoch is cached."""
@@ -94,12 +94,15 @@ def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:
     return np.stack([documents[document] + begins, ends - begins, new], axis=1)
 
 
-def collate_windows(stream: Stream, windows: Windows, width: int) -> Batch[NDArray[np.int64]]:
+def collate_windows(text: Side, windows: Windows, width: int) -> Batch[NDArray[np.int64]]:
     """What is read and what is predicted, a piece later, padded to `width`. No windows give one row of PAD."""
     starts, lengths = windows[:, 0], windows[:, 1]
     steps = np.arange(width + 1)
-    rows = stream.windows(np.minimum(starts[:, None] + steps, len(stream) - 1)) if len(windows) else None
-    pieces = np.full((1, width + 1), PAD_ID) if rows is None else np.where(steps <= lengths[:, None], rows, PAD_ID)
+    if len(windows):
+        read = text.read(np.minimum(starts[:, None] + steps, len(text.pieces) - 1), len(windows))
+        pieces = np.where(steps <= lengths[:, None], read, PAD_ID)
+    else:
+        pieces = np.full((1, width + 1), PAD_ID)
     read, predicted = pieces[:, :-1].copy(), pieces[:, 1:].copy()
     read[predicted == PAD_ID] = PAD_ID
     return Batch(np.zeros((len(read), 0), np.int64), read, predicted, 0, int(lengths.sum()))

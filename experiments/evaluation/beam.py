@@ -19,15 +19,16 @@ Shapes: B sentences, S source, K beam slots, T time, N hypotheses kept, C candid
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
+from model.protocol import Network
 
-# --- The result of a search, read from its history. Shapes: R sentences, N hypotheses of each, T time, K beam slots
+NEVER = float("-inf")
 
 
 @dataclass(frozen=True)
@@ -43,63 +44,12 @@ class Hypothesis:
     finished: bool = True
 
 
-def read_back(
-    score_RN: Tensor,
-    log_prob_RN: Tensor,
-    slot_RN: Tensor,
-    token_TRK: Tensor,
-    parent_TRK: Tensor,
-    limits: list[int],
-) -> list[list[Hypothesis]]:
-    """The hypotheses of R sentences, best first.
-
-    `slot_RN` = t × K + k is the slot of a hypothesis's last piece: its length is t. `token_TRK` has each slot's piece,
-    `parent_TRK` the slot at t − 1 that it continues; time 0 has BOS. Hypotheses with score −inf are empty places.
-    Raises ValueError for a sentence without any hypothesis: its logits were not numbers.
-    """
-    scores, log_probs = score_RN.tolist(), log_prob_RN.tolist()
-    slot = slot_RN.cpu().numpy()
-    token, parent = token_TRK.cpu().numpy(), parent_TRK.cpu().numpy()
-    width = token.shape[2]
-    length, place = np.where(np.isneginf(score_RN.double().cpu().numpy()), 0, slot // width), slot % width
-    longest = int(length.max(initial=0))
-    ids = np.zeros((*slot.shape, longest), dtype=np.int64)
-    rows = np.arange(len(slot))[:, None]
-    for time in range(longest, 0, -1):
-        inside = length >= time
-        ids[:, :, time - 1] = np.where(inside, token[time, rows, place], 0)
-        place = np.where(inside, parent[time, rows, place], place)
-    result = []
-    for row, limit in enumerate(limits):
-        found = [n for n, value in enumerate(scores[row]) if value > -np.inf]
-        if not found:
-            raise ValueError("no hypothesis has a probability: the model's logits are not finite numbers")
-        result.append(
-            [
-                Hypothesis(
-                    ids=tuple(ids[row, n, : length[row, n]].tolist()),
-                    score=scores[row][n],
-                    log_prob=log_probs[row][n],
-                    finished=bool(length[row, n] < limit),
-                )
-                for n in found
-            ]
-        )
-    return result
-
-
-# --- The hypotheses that still grow, and the history that they and the finished ones refer to
-
-
-NEVER = float("-inf")
-
-
 @dataclass
 class Alive:
     """K hypotheses per sentence, best first; a log probability of −inf marks an empty slot.
 
-    Keys and values are never moved when a hypothesis changes its slot: `visible_BKTK` shows which slots (time, beam)
-    are a hypothesis's own ancestors. Only these bits are reordered.
+    The history serves the finished ones too. Keys and values are never moved when a hypothesis changes its slot:
+    `visible_BKTK` shows which slots (time, beam) are a hypothesis's own ancestors. Only these bits are reordered.
     """
 
     log_prob_BK: Tensor
@@ -107,29 +57,10 @@ class Alive:
     token_TBK: list[Tensor]  # slot (t, k) holds the t-th piece of a hypothesis; time 0 holds BOS
     parent_TBK: list[Tensor]  # and the slot of time t − 1 that it continues
 
-    def __post_init__(self) -> None:
-        B, K = self.log_prob_BK.shape
-        self._itself_BK1K = _itself(B, K, self.log_prob_BK.device)
-        self._first_B1 = torch.arange(0, B * K, K, device=self.log_prob_BK.device)[:, None]
-
-    @classmethod
-    def start(cls, sentences: int, width: int, like: Tensor) -> "Alive":
-        """One empty hypothesis per sentence, in slot 0."""
-        log_prob_BK = like.new_full((sentences, width), NEVER)
-        log_prob_BK[:, 0] = 0.0
-        token_BK = torch.full((sentences, width), BOS_ID, device=like.device)
-        visible = _itself(sentences, width, like.device) if width > 1 else None
-        return cls(log_prob_BK, visible, [token_BK], [torch.zeros_like(token_BK)])
-
     @property
     def time(self) -> int:
         """Pieces that every hypothesis has, without the start symbol."""
         return len(self.token_TBK) - 1
-
-    @property
-    def newest(self) -> Tensor:
-        """(B, K): the last piece of each hypothesis, which the model reads next."""
-        return self.token_TBK[-1]
 
     def advance(self, log_prob_BK: Tensor, token_BK: Tensor, parent_BK: Tensor) -> None:
         """Replace the hypotheses by continuations that are one piece longer."""
@@ -138,12 +69,9 @@ class Alive:
         self.parent_TBK.append(parent_BK)
         if self.visible_BKTK is not None:
             B, K, T, _ = self.visible_BKTK.shape
-            past = self.visible_BKTK.view(B * K, T * K).index_select(0, (parent_BK + self._first_B1).view(-1))
-            self.visible_BKTK = torch.cat([past.view(B, K, T, K), self._itself_BK1K], dim=2)
-
-    def end(self, where_B: Tensor) -> None:
-        """Stop the growth of all hypotheses of these sentences."""
-        self.log_prob_BK = self.log_prob_BK.masked_fill(where_B[:, None], NEVER)
+            first_B1 = _upto(B * K, parent_BK.device)[::K, None]
+            past = self.visible_BKTK.view(B * K, T * K).index_select(0, (parent_BK + first_B1).view(-1))
+            self.visible_BKTK = torch.cat([past.view(B, K, T, K), _itself(B, K, parent_BK.device)], dim=2)
 
     def history(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Pieces and parents of these sentences, each (T + 1, rows, K)."""
@@ -156,15 +84,11 @@ class Alive:
         return Alive(self.log_prob_BK.index_select(0, rows), visible, list(token_TBK), list(parent_TBK))
 
 
+@functools.lru_cache(maxsize=64)  # used at every step of a search
 def _itself(sentences: int, width: int, device: torch.device) -> Tensor:
     """(B, K, 1, K): each hypothesis sees its own slot of the newest time and no other."""
-    return torch.eye(width, dtype=torch.bool, device=device)[None, :, None, :].repeat(sentences, 1, 1, 1)
-
-
-# --- The length penalty and the hypotheses that have ended
-
-
-Length = TypeVar("Length", int, Tensor)
+    with torch.inference_mode(False):
+        return torch.eye(width, dtype=torch.bool, device=device)[None, :, None, :].repeat(sentences, 1, 1, 1)
 
 
 def length_penalty(length: float, alpha: float) -> float:
@@ -216,34 +140,6 @@ class Finished:
         return Finished(*(t.index_select(0, rows) for t in (self.score_BN, self.log_prob_BN, self.slot_BN)))
 
 
-# --- The search, and the contract with the model that it drives (`Decodable`)
-
-
-class Decodable(Protocol):
-    """The contract between the search and a model. Masks: True = may attend.
-
-    Shapes: B sentences, S source, K beams, D the model's width, W vocabulary. A search calls `encode` once, then
-    `start_decoding`, then per step `decode_step` and `next_logits`.
-
-     - `encode`: piece ids (B, S), with a mask that is False at padding (None: no padding) → memory (B, S, D).
-     - `start_decoding`: a state for `max_steps` steps of `beam_size` beams per sentence. The search passes it back
-       unchanged, except `state.keep(sentences)`: drop all other sentences. ValueError if max_steps is impossible.
-     - `decode_step`: reads one more piece per beam (B, K) at step t → hidden states (B, K, D). Beams keep their places:
-       `visible_BKTK` (B, K, t + 1, K) marks the (time, beam) slots that are each beam's own past.
-     - `next_logits`: hidden states of `decode_step` → scores of the next piece (B, K, W), before the softmax.
-    """
-
-    def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None, /) -> Tensor: ...
-
-    def start_decoding(
-        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, /, beam_size: int, max_steps: int
-    ) -> Any: ...
-
-    def decode_step(self, tokens_BK: Tensor, state: Any, visible_BKTK: Tensor | None, /) -> Tensor: ...
-
-    def next_logits(self, hidden_BKD: Tensor, state: Any, /) -> Tensor: ...
-
-
 @dataclass(frozen=True)
 class SearchSettings:
     """The paper's settings, and two switches that never change a result."""
@@ -268,7 +164,7 @@ class SearchSettings:
 
 
 def beam_search(
-    model: Decodable,
+    model: Network,
     source_BS: Tensor,
     source_mask_BS: Tensor | None,
     limits: Sequence[int],
@@ -281,7 +177,19 @@ def beam_search(
     limits: the longest output of each sentence, EOS counted. Every `check_every` steps the search determines which
     sentences have ended (this waits for the device), and calls `after_check` with their number.
     """
-    return _Batch(model, source_BS, source_mask_BS, limits, settings).run(check_every, after_check)
+    batch = _Batch(model, source_BS, source_mask_BS, limits, settings)
+    while batch.sentences:
+        batch.step()
+        time = batch.alive.time
+        at_limit = time in batch.limits
+        if at_limit:
+            batch.close()
+        if at_limit or time % check_every == 0:
+            if at_limit or batch.any_ended:
+                batch.retire()
+            if after_check is not None:
+                after_check(len(limits) - len(batch.sentences))
+    return batch.results
 
 
 class _Batch:
@@ -289,7 +197,7 @@ class _Batch:
 
     def __init__(
         self,
-        model: Decodable,
+        model: Network,
         source_BS: Tensor,
         source_mask_BS: Tensor | None,
         limits: Sequence[int],
@@ -298,11 +206,14 @@ class _Batch:
         self.model, self.settings = model, settings
         memory_BSD = model.encode(source_BS, source_mask_BS)
         like = memory_BSD.new_empty(0, dtype=torch.promote_types(memory_BSD.dtype, torch.float32))
-        self.state = model.start_decoding(
-            memory_BSD, source_mask_BS, beam_size=settings.beam_size, max_steps=max(limits)
-        )
-        self.alive = Alive.start(len(limits), settings.beam_size, like)
-        self.finished = Finished.empty(len(limits), settings.nbest, like)
+        B, K = len(limits), settings.beam_size
+        self.state = model.start_decoding(memory_BSD, source_mask_BS, beam_size=K, max_steps=max(limits))
+        log_prob_BK = like.new_full((B, K), NEVER)
+        log_prob_BK[:, 0] = 0.0  # one empty hypothesis per sentence, in slot 0
+        token_BK = torch.full((B, K), BOS_ID, device=like.device)
+        visible = _itself(B, K, like.device) if K > 1 else None
+        self.alive = Alive(log_prob_BK, visible, [token_BK], [torch.zeros_like(token_BK)])
+        self.finished = Finished.empty(B, settings.nbest, like)
         self.sentences, self.limits = list(range(len(limits))), list(limits)
         self.limit_B = torch.tensor(self.limits, device=source_BS.device)
         penalties = [length_penalty(limit, settings.length_penalty) for limit in limits]
@@ -310,23 +221,10 @@ class _Batch:
         self.any_ended = False  # no sentence is finished before a hypothesis has ended
         self.results: list[list[Hypothesis]] = [[] for _ in limits]
 
-    def run(self, check_every: int, after_check: Callable[[int], None] | None) -> list[list[Hypothesis]]:
-        while self.sentences:
-            self.step()
-            at_limit = self.alive.time in self.limits
-            if at_limit:
-                self.close(self.limit_B == self.alive.time)
-            if at_limit or self.alive.time % check_every == 0:
-                if at_limit or self.any_ended:
-                    self.retire()
-                if after_check is not None:
-                    after_check(len(self.results) - len(self.sentences))
-        return self.results
-
     def step(self) -> None:
         """Extend every hypothesis by one piece."""
         alive, K = self.alive, self.settings.beam_size
-        hidden_BKD = self.model.decode_step(alive.newest, self.state, alive.visible_BKTK)
+        hidden_BKD = self.model.decode_step(alive.token_TBK[-1], self.state, alive.visible_BKTK)
         used = 1 if alive.time == 0 else K  # at first one slot holds a hypothesis
         logits_BKW = self.model.next_logits(hidden_BKD[:, :used], self.state)
         if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary would leave slots without candidate
@@ -346,12 +244,12 @@ class _Batch:
             )
         alive.advance(log_prob_BC[:, :K], token_BC[:, :K], parent_BC[:, :K])
 
-    def close(self, where_B: Tensor) -> None:
+    def close(self) -> None:
         """End the sentences at their longest length."""
-        K = self.settings.beam_size
+        K, where_B = self.settings.beam_size, self.limit_B == self.alive.time
         slot_K = torch.arange(self.alive.time * K, (self.alive.time + 1) * K, device=where_B.device)
         self.finished.take_unfinished(where_B, self.alive.log_prob_BK, slot_K, self.longest_penalty_B)
-        self.alive.end(where_B)
+        self.alive.log_prob_BK = self.alive.log_prob_BK.masked_fill(where_B[:, None], NEVER)
 
     def retire(self) -> None:
         """Read the results of ended sentences and drop these, once enough have ended to justify moving the others."""
@@ -364,42 +262,48 @@ class _Batch:
             stay = [row for row, is_over in enumerate(over) if not is_over]
             self.read(gone)
             if stay:
-                stay = _closed_up(stay)
-                self.keep(stay)
+                # The last ones move to the places of missing ones, so that fewest change their place.
+                here, last = set(stay), [row for row in stay if row >= len(stay)]
+                stay = [row if row in here else last.pop() for row in range(len(stay))]
+                index = torch.tensor(stay, device=self.limit_B.device)
+                self.state.keep(stay)
+                self.alive, self.finished = self.alive.select(index), self.finished.select(index)
+                self.limit_B = self.limit_B.index_select(0, index)
+                self.longest_penalty_B = self.longest_penalty_B.index_select(0, index)
             self.sentences = [self.sentences[row] for row in stay]
             self.limits = [self.limits[row] for row in stay]
 
     def read(self, rows: list[int]) -> None:
+        """Read the hypotheses of ended sentences from the history, best first: R sentences, N hypotheses of each.
+
+        Raises ValueError for a sentence without any hypothesis: its logits were not numbers.
+        """
         index = torch.tensor(rows, device=self.limit_B.device)
         finished = self.finished.select(index)
-        found = read_back(
-            finished.score_BN,
-            finished.log_prob_BN,
-            finished.slot_BN,
-            *self.alive.history(index),
-            [self.limits[row] for row in rows],
-        )
-        for row, hypotheses in zip(rows, found, strict=True):
+        token_TRK, parent_TRK = (history.cpu().numpy() for history in self.alive.history(index))
+        scores, log_probs, slot_RN = finished.score_BN.tolist(), finished.log_prob_BN.tolist(), finished.slot_BN
+        time_RN, beam_RN = np.divmod(slot_RN.cpu().numpy(), self.settings.beam_size)
+        # A free place, with the score −inf, has no pieces.
+        length_RN = np.where(np.isneginf(np.array(scores)), 0, time_RN)
+        ids = np.zeros((*length_RN.shape, int(length_RN.max(initial=0))), dtype=np.int64)
+        row_R1 = np.arange(len(rows))[:, None]
+        for time in range(ids.shape[-1], 0, -1):
+            inside = length_RN >= time
+            ids[:, :, time - 1] = np.where(inside, token_TRK[time, row_R1, beam_RN], 0)
+            beam_RN = np.where(inside, parent_TRK[time, row_R1, beam_RN], beam_RN)
+        for row, *kept in zip(rows, ids, scores, log_probs, length_RN, strict=True):
+            hypotheses = [
+                Hypothesis(tuple(pieces[:length].tolist()), score, log_prob, bool(length < self.limits[row]))
+                for pieces, score, log_prob, length in zip(*kept, strict=True)
+                if score > NEVER
+            ]
             self.results[self.sentences[row]] = hypotheses
-
-    def keep(self, rows: list[int]) -> None:
-        index = torch.tensor(rows, device=self.limit_B.device)
-        self.state.keep(rows)
-        self.alive, self.finished = self.alive.select(index), self.finished.select(index)
-        self.limit_B = self.limit_B.index_select(0, index)
-        self.longest_penalty_B = self.longest_penalty_B.index_select(0, index)
-
-
-def _closed_up(rows: list[int]) -> list[int]:
-    """These rows, with the last ones moved to the places of missing ones, so that fewest change their place."""
-    count = len(rows)
-    here, last = {row for row in rows if row < count}, [row for row in rows if row >= count]
-    return [place if place in here else last.pop() for place in range(count)]
+            if not hypotheses:
+                raise ValueError("no hypothesis has a probability: the model's logits are not finite numbers")
 
 
 # --- The best continuations of a beam: an exact top-k in two stages
-# Shapes: B sentences, K beam slots, W vocabulary, C candidates, G groups of P neighbouring pieces, R remaining pieces,
-# V = K × W, I pieces examined.
+# Shapes: also G groups of P neighbouring pieces, R remaining pieces, V = K × W, I pieces examined.
 
 
 GROUP = 64  # P; the fastest of 16 … 128, measured on a processor at W = 500, 8,000 and 37,000
@@ -423,8 +327,6 @@ def best_of_logits(log_prob_BK: Tensor, logits_BKW: Tensor, count: int) -> Candi
     """
     B, K, W = logits_BKW.shape
     at_once = B if logits_BKW.is_cuda else max(1, IN_CACHE // (K * W))
-    if at_once >= B:
-        return best_candidates(log_prob_BK, next_log_probs(logits_BKW), count)
     parts = [
         best_candidates(log_prob_BK[at : at + at_once], next_log_probs(logits_BKW[at : at + at_once]), count)
         for at in range(0, B, at_once)
@@ -464,9 +366,8 @@ def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candid
         return Candidates(best_BC, index_BC % W, index_BC // W)
 
     R = W % GROUP
-    grouped_BKW = next_BKW[..., : W - R] if R else next_BKW
-    maximum_BKG = grouped_BKW.view(B, K, G, GROUP).amax(-1) + alive_BK1
-    _, group_BC = _top(maximum_BKG.view(B, K * G), count)
+    maximum_BKG = next_BKW[..., : W - R].view(B, K, G, GROUP).amax(-1) + alive_BK1
+    group_BC = _top(maximum_BKG.view(B, K * G), count)
     slot_BC = group_BC // G
     first_BC = group_BC * GROUP + slot_BC * R if R else group_BC * GROUP
     index_BI = (first_BC.unsqueeze(-1) + _upto(GROUP, next_BKW.device)).view(B, count * GROUP)
@@ -482,19 +383,18 @@ def best_candidates(log_prob_BK: Tensor, next_BKW: Tensor, count: int) -> Candid
     return Candidates(best_BC, index_BC % W, index_BC // W)
 
 
-def _top(x_BN: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """x.topk(count). With fewer than 64 · count columns a processor takes four times as long as with so many, because
-    torch then sorts by another method; so the columns are padded."""
+def _top(x_BN: Tensor, count: int) -> Tensor:
+    """x.topk(count).indices. With fewer than 64 · count columns a processor takes four times as long as with so many,
+    because torch then sorts by another method; so the columns are padded."""
     B, N = x_BN.shape
     if B >= MANY_SENTENCES and N < 64 * count <= 2 * N and not x_BN.is_cuda:
-        values, indices = torch.constant_pad_nd(x_BN, (0, 64 * count - N), NEVER).topk(count)
+        indices = torch.constant_pad_nd(x_BN, (0, 64 * count - N), NEVER).topk(count).indices
         if int(indices.max()) < N:  # otherwise a sentence has fewer than `count` above −inf
-            return values, indices
-    values, indices = x_BN.topk(count)
-    return values, indices
+            return indices
+    return x_BN.topk(count).indices
 
 
-@functools.lru_cache(maxsize=8)  # used at every step of a search
+@functools.lru_cache(maxsize=64)  # used at every step of a search
 def _upto(count: int, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         return torch.arange(count, device=device)

@@ -384,7 +384,7 @@ def score_parses(
     _write(folder / "gold.mrg", gold)
     _write(folder / "parses.mrg", parses)
     (folder / "evalb.txt").write_text(report(sentences, rules), encoding="utf-8")
-    return _scores(sentences, [repairs for _, repairs in made], rules, folder)
+    return _scores(sentences, [repairs for _, repairs in made], rules)
 
 
 def _symbols(line: str) -> list[str]:
@@ -407,7 +407,7 @@ def with_golds_punctuation(parse: Tree, gold: Tree, rules: Rules) -> Tree:
     return Tree(parse.words, tuple(tags), parse.brackets)
 
 
-def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs], rules: Rules, folder: Path) -> SetScores:
+def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs], rules: Rules) -> SetScores:
     """Metrics: EVALB's, the same up to the rules' cut-off length, and the repairs, by sentences and by kind."""
     all_, short = summarise(sentences), summarise(sentences, rules.cutoff_length)
     metrics = all_.metrics() | {f"f1_up_to_{rules.cutoff_length}": short.f1}
@@ -417,6 +417,5 @@ def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs], rule
     for kind in asdict(Repairs()):
         metrics[f"repaired_{kind}"] = float(sum(getattr(each, kind) for each in repairs))
     statistics = np.array([[s.matched, s.gold, s.parsed] for s in sentences], dtype=np.int64)
-    np.save(folder / "brackets.npy", statistics, allow_pickle=False)
     signature = f"EVALB|labeled F1|rules: {rules.text()}|punctuation: gold's"
     return SetScores(metrics, {"f1": signature}, statistics)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.data.encoding.pairs import Stream
+from experiments.data.encoding.sides import Side
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from experiments.data.windows import collate_windows, cut
 from experiments.device import Device
@@ -113,7 +113,7 @@ def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ma
 
 def stream_nll(
     model: Network,
-    stream: Stream,
+    text: Side,
     device: Device,
     *,
     window: int,
@@ -128,20 +128,20 @@ def stream_nll(
     window − stride pieces where there are so many. mix: windows go on beyond the end of a document.
     The result does not depend on `max_batch_tokens` beyond rounding. Raises Preempted.
     """
-    documents = stream.documents[[0, -1]] if mix else stream.documents
+    documents = text.offsets[[0, -1]] if mix else text.offsets
     windows = cut(documents, window, stride)
     rows = max(1, (max_batch_tokens or BATCH_TOKENS[device.torch_device.type]) // window)
-    found = np.zeros(len(stream) - 1)
+    nll = np.zeros(len(text.pieces) - 1)
     with evaluating(model), device.autocast():
         for start in range(0, len(windows), rows):
             if should_stop is not None and should_stop():
                 raise Preempted
             part = windows[start : start + rows]
-            batch = collate_windows(stream, part[:, :2], int(part[:, 1].max()))
+            batch = collate_windows(text, part[:, :2], int(part[:, 1].max()))
             nll_BT = _window_nll(model, batch.target_input, batch.target_output, device)
             for (first, length, new), nll_T in zip(part.tolist(), nll_BT, strict=True):
-                found[first + length - new : first + length] = nll_T[length - new : length]
-    return found
+                nll[first + length - new : first + length] = nll_T[length - new : length]
+    return nll
 
 
 def _window_nll(

@@ -3,17 +3,51 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import ClassVar
 
-from experiments.data.corpora.algorithmic import AlgorithmicCorpus, bounds, resolve
-from experiments.evaluation.counts import EXACT_COUNTS, exact, pieces
+from pydantic import Field
+
+from experiments.config import NOT_IN_RUN_ID, EvaluationConfig, Names, RunConfig, SettingRoles
+from experiments.data.corpora.algorithmic import AlgorithmicCorpus, AlgorithmicData, bounds, resolve
+from experiments.data.encoding.encoded import EncodedSet
+from experiments.evaluation.counts import EXACT_COUNTS, SetScores, exact, pieces, score_exact
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.configs import AlgorithmicConfig
 from experiments.tasks.sequence import SequenceTask
 
-if TYPE_CHECKING:
-    from experiments.evaluation.counts import SetScores
+# --- Its configuration: translation's sections, decoded greedily
+
+
+# The corpus's digests cover these.
+_OF_CORPUS = (
+    "data.algorithm", "data.symbols", "data.train_lengths", "data.dev_lengths", "data.test_lengths", "data.set_pairs",
+    "data.distance", "data.corpus_seed", "data.vocab_size",
+)  # fmt: skip
+
+
+class AlgorithmicEvaluation(EvaluationConfig):
+    """One output is right, so the most probable piece is taken each time."""
+
+    sets: Names = Field(("dev", "test"), description='"dev" and lengths of test sets; "test": all of them')
+    beam_size: int = Field(1, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
+    length_penalty: float = Field(0.0, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
+    max_extra_length: int = Field(10, ge=0, description="output is at most this many pieces longer than the input")
+
+
+class AlgorithmicConfig(RunConfig):
+    """Defaults of the model and its training are the paper's base; all are frozen like base's."""
+
+    setting_roles: ClassVar[SettingRoles] = replace(
+        RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, *_OF_CORPUS)
+    )
+
+    task: str = "algorithmic"
+    data: AlgorithmicData = AlgorithmicData()
+    evaluation: AlgorithmicEvaluation = AlgorithmicEvaluation()
+
+
+# --- The task
+
 
 EXACT = Column(
     "exact", "dev", "exact", "exact % (dev)", "higher", 1,
@@ -44,16 +78,10 @@ class Algorithmic(SequenceTask):
         return sum(bounds(config.data.train_lengths)) // 2 + 1
 
     def score_outputs(
-        self, config: AlgorithmicConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
-        references: Sequence[str], labels: Sequence[str], folder: Path,
-    ) -> "SetScores":  # fmt: skip
-        import numpy as np
-
-        from experiments.evaluation.counts import score_exact
-
-        scores = score_exact(outputs, references)
-        np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)
-        return scores
+        self, config: AlgorithmicConfig, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str],
+        labels: Sequence[str], folder: Path,
+    ) -> SetScores:  # fmt: skip
+        return score_exact(outputs, text.target)
 
 
 TASK = Algorithmic()

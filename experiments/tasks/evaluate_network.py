@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from experiments.config import DeviceSpec, RunConfig
-from experiments.data.corpora.files import write_outputs
+from experiments.data.corpora.files import write_lines
 from experiments.data.encoding.encoded import EncodedSet
-from experiments.data.encoding.text import EncodedText
 from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.evaluation.beam import SearchSettings
@@ -21,7 +20,6 @@ from experiments.evaluation.likelihood import measure_likelihood, stream_nll
 from experiments.evaluation.trained import load_model, load_tokenizers
 from experiments.evaluation.translate import translate
 from experiments.tasks.base import Context, EvaluationSpec
-from experiments.tasks.configs import LanguageConfig
 from experiments.tasks.network import spacing_of
 from model.ensemble import Ensemble
 from model.protocol import Network
@@ -68,34 +66,36 @@ def measure_pairs(trained: Trained, text: EncodedSet, context: Context) -> dict[
     threads = trained.device.threads
     source_ids = trained.source_tokenizer.encode_batch(text.source, threads)
     target_ids = trained.target_tokenizer.encode_batch(text.target, threads)
-    found = measure_likelihood(trained.model, source_ids, target_ids, trained.device, should_stop=context.should_stop)
-    return {"metrics": {"perplexity": found.perplexity}, "pieces": found.pieces, **trained.device.describe()}
+    measured = measure_likelihood(
+        trained.model, source_ids, target_ids, trained.device, should_stop=context.should_stop
+    )
+    return {"metrics": {"perplexity": measured.perplexity}, "pieces": measured.pieces, **trained.device.describe()}
 
 
 # --- Decode a set to a file, one output per line: the second part
 
 
 def decode(
-    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, what: str, context: Context
+    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, context: Context
 ) -> dict[str, Any]:
     """Write the best output of each source to the file `outputs`; returns the facts of this part for the record.
 
-    unfinished: outputs that reached their length limit. `what` is decoded: text for the progress.
+    unfinished: outputs that reached their length limit.
     """
-    found = translate(
+    hypotheses = translate(
         trained.model,
         trained.source_tokenizer.encode_batch(text.source, trained.device.threads),
         SearchSettings(settings["beam_size"], settings["length_penalty"], settings["max_extra_length"]),
         trained.device,
-        progress=lambda done, total: context.emit("progress", what=f"decoding {what}", done=done, total=total),
+        progress=lambda done, total: context.emit("progress", what=f"decoding {text.name}", done=done, total=total),
         should_stop=context.should_stop,
     )
-    write_outputs(outputs, [trained.target_tokenizer.decode(best[0].ids) for best in found])
+    write_lines(outputs, [trained.target_tokenizer.decode(best[0].ids) for best in hypotheses])
     words = np.array([len(sentence.split()) for sentence in text.source], dtype=np.int64)
     np.save(outputs.with_name("source_lengths.npy"), words, allow_pickle=False)
     return {
-        "sentences": len(found),
-        "unfinished": sum(not best[0].finished for best in found),
+        "sentences": len(hypotheses),
+        "unfinished": sum(not best[0].finished for best in hypotheses),
         "set_facts": text.facts,
         **trained.device.describe(),
     }
@@ -105,21 +105,16 @@ def decode(
 
 
 def measure_text(
-    config: LanguageConfig, encoded: EncodedText, evaluation: EvaluationSpec, trainings: Sequence[Path], folder: Path,
-    context: Context,
-) -> dict[str, Any]:  # fmt: skip
+    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], mix: bool, folder: Path, context: Context
+) -> dict[str, Any]:
     """Score a set; `statistics.npy` keeps of each line the sum of −ln P, its pieces, bytes and words.
 
-    A document's end is predicted too and counts to its last line.
+    A document's end is predicted too and counts to its last line. mix: windows reach from a document into the next.
     """
-    settings = evaluation.settings
-    size = encoded.facts["vocab_size"]["target"]
-    trained = open_trained(config, evaluation, trainings, context.device, (size, size))
-    stream, facts = encoded.set(evaluation.set, evaluation.inputs["set"])
-    stream = stream.first(context.limit)
+    stream = text.sides["target"]
     nll = stream_nll(
-        trained.model, stream, trained.device, window=settings["window"], stride=settings["stride"],
-        mix=config.data.mix_documents, should_stop=context.should_stop,
+        trained.model, stream, trained.device, window=settings["window"], stride=settings["stride"], mix=mix,
+        should_stop=context.should_stop,
     )  # fmt: skip
     assert stream.lines is not None
     first = stream.lines[:, 0] - 1  # in nll, which begins at the second piece
@@ -135,6 +130,6 @@ def measure_text(
         },
         "sentences": len(statistics),
         "pieces": len(nll),
-        "set_facts": facts,
+        "set_facts": text.facts,
         **trained.device.describe(),
     }

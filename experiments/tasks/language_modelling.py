@@ -1,22 +1,102 @@
 """Language models: running text, scored by bits per byte, which does not depend on the pieces."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Self
 
+from pydantic import Field, model_validator
+
+from experiments.config import EvaluationConfig, RunConfig, TrainingConfig
 from experiments.data.corpora import text
-from experiments.data.corpora.pair_corpus import select_sets
-from experiments.data.corpora.text import TextCorpus
+from experiments.data.corpora.corpus import select_sets
+from experiments.data.encoding.encoded import EncodedCorpus
+from experiments.data.windows import WindowPlan, rows_of
 from experiments.errors import UserError
 from experiments.evaluation.counts import TEXT_COUNTS, bits_per_byte, piece_perplexity, word_perplexity
-from experiments.tasks.base import Context, EvaluationSpec, Progress
+from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.configs import LanguageConfig
-from experiments.tasks.network import OF_WEIGHTS, NetworkTask, evaluation_settings, size_by_text
+from experiments.tasks.network import OF_WEIGHTS
 from experiments.tasks.preflight import of_builtin, of_settings
+from experiments.tasks.sequence import NetworkTask
+from model.config import ModelConfig
 
-if TYPE_CHECKING:
-    from experiments.data.encoding.text import EncodedText
+# --- Its configuration: a decoder alone, on running text
+
+
+_NO_SEARCH = "a language model is scored without a search"
+_UNREAD = {
+    **{name: f"it is of {what}, and a language model reads one text" for name, what in text.UNREAD.items()},
+    **dict.fromkeys(("evaluation.beam_size", "evaluation.length_penalty", "evaluation.max_extra_length"), _NO_SEARCH),
+}
+
+
+class LanguageModel(ModelConfig):
+    """No encoder, and no attention to one."""
+
+    encoder: str = Field("", description="must stay empty: nothing is read but the text so far")
+    decoder: str = Field("N * (self_attention, feed_forward)", description="layers of the network, as a line of text")
+
+
+class LanguageTraining(TrainingConfig):
+    """Bits per byte are those of unsmoothed probabilities, so nothing smooths the labels."""
+
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="epsilon_ls (section 5.4)")
+
+
+class LanguageEvaluation(EvaluationConfig):
+    """Likelihood in windows; nothing is searched."""
+
+    stride: int | None = Field(
+        None, ge=1, description="windows of an evaluation begin so many pieces apart; unset: its window, no overlap"
+    )
+    window: int | None = Field(None, ge=2, description="pieces of a window in evaluation; data.window if unset")
+
+
+class LanguageConfig(RunConfig):
+    """Defaults are those of the paper's base without its encoder and its smoothing, and frozen like base's."""
+
+    needs_encoder: ClassVar[bool] = False
+
+    task: str = "language_modelling"
+    model: LanguageModel = LanguageModel()
+    data: text.TextData = text.TextData()
+    training: LanguageTraining = LanguageTraining()
+    evaluation: LanguageEvaluation = LanguageEvaluation()
+
+    @property
+    def evaluated_window(self) -> int:
+        """Pieces of a window in evaluation."""
+        return self.evaluation.window or self.data.window
+
+    def unread(self, names: Iterable[str]) -> list[str]:
+        names = list(names)
+        return [*super().unread(names), *(name for name in names if name in _UNREAD)]
+
+    def why_unread(self, name: str) -> str:
+        return _UNREAD[name] if name in _UNREAD else super().why_unread(name)
+
+    @model_validator(mode="after")
+    def _reads_text_alone(self) -> Self:
+        if self.model.encoder:
+            raise ValueError('model.encoder must be empty ("") for task language_modelling: there is no source to read')
+        if (self.evaluation.stride or 1) > self.evaluated_window:
+            raise ValueError(
+                f"evaluation.stride = {self.evaluation.stride} is more than the window of {self.evaluated_window} "
+                "pieces: text between windows would not be scored. Set it to that or less"
+            )
+        longest = self.model.longest
+        for name, window in (("data.window", self.data.window), ("evaluation.window", self.evaluated_window)):
+            if longest is not None and window > longest:
+                raise ValueError(
+                    f"{name} = {window} is more than the {longest} positions that the network learns: set "
+                    f"model.max_length to {window} or more, or {name} to less"
+                )
+        return self
+
+
+# --- The task
+
 
 _FILE = "statistics.npy"
 BITS = Column(
@@ -44,77 +124,43 @@ class LanguageModelling(NetworkTask):
         PER_WORD,
     )
     evaluation_parts = ("likelihood",)
-    inputs_read: tuple[str, ...] | None = ("data.",)
     prepare_reads: tuple[str, ...] | None = ("data.", "training.tokens_per_batch")
     at_start: tuple[str, ...] = ("entropy_decoder", "gradient_norm")
-    ensembles = True
 
-    def corpus(self, config: LanguageConfig) -> TextCorpus:
-        """The text of a configuration, found by file names. Raises UserError."""
+    def corpus(self, config: LanguageConfig) -> text.TextCorpus:
         return text.resolve(config.data)
 
-    def inputs(self, config: LanguageConfig, store: Path) -> dict[str, str]:
-        """The content of train and dev, or the recipe of the built-in text."""
-        return {"corpus": self.corpus(config).training_digest(store / "corpora")}
-
-    def evaluations(self, config: LanguageConfig, store: Path) -> list[EvaluationSpec]:
-        """One per set, with its window and stride."""
-        corpus = self.corpus(config)
+    def evaluation_settings(self, config: LanguageConfig) -> dict[str, Any]:
+        """Those that choose weights, the window and its stride."""
+        chosen = {name: value for name, value in super().evaluation_settings(config).items() if name in OF_WEIGHTS}
         window = config.evaluated_window
-        settings = {
-            **{k: v for k, v in evaluation_settings(config).items() if k in OF_WEIGHTS},
-            "window": window,
-            "stride": config.evaluation.stride or window,
-        }
-        return [
-            EvaluationSpec(name, settings, {"set": corpus.set_digest(name, store / "corpora")})
-            for name in select_sets(corpus, config.evaluation.sets)
-        ]
-
-    def vocab_sizes(self, config: LanguageConfig) -> tuple[int, int]:
-        size = config.data.vocab_size
-        if config.data.sized_by_text:
-            size = size_by_text(self.corpus(config), config.data)
-        return size, size
+        return {**chosen, "window": window, "stride": config.evaluation.stride or window}
 
     def typical_length(self, config: LanguageConfig) -> int:
         return config.data.window
 
     def obstacles(self, config: LanguageConfig, store: Path) -> list[UserError]:
-        from experiments.data.windows import rows_of
+        reasons = [*of_settings(config.training, config.evaluation), *of_builtin(config.data)]
 
-        found = [*of_settings(config.training, config.evaluation), *of_builtin(config.data)]
+        def check_corpus() -> None:
+            corpus = self.corpus(config)
+            corpus.check(store / "corpora")
+            select_sets(corpus, config.evaluation.sets)
+
         for check in (
-            lambda: self._check_corpus(config, store),
+            check_corpus,
             lambda: rows_of(config.training.tokens_per_batch, config.data.window),
         ):
             try:
                 check()
             except UserError as error:
-                found.append(error)
-        return found
+                reasons.append(error)
+        return reasons
 
-    def _check_corpus(self, config: LanguageConfig, store: Path) -> None:
-        corpus = self.corpus(config)
-        corpus.check(store / "corpora")
-        select_sets(corpus, config.evaluation.sets)
-
-    def prepare(self, config: LanguageConfig, store: Path, progress: Progress) -> dict[str, Any]:
-        """Train the tokenizer and encode the text, once; see experiments/data/encoding/text.py for the errors."""
-        from experiments.data.encoding.text import prepare_text
-        from experiments.data.windows import WindowPlan
-
-        data = config.data
-        encoded = prepare_text(self.corpus(config), data, store / "corpora", progress)
+    def check_batches(self, config: LanguageConfig, encoded: EncodedCorpus) -> None:
+        data, documents = config.data, encoded.train["target"].offsets
         # raises UserError for a text shorter than a window
-        WindowPlan(encoded.train.documents, data.window, data.mix_documents, config.training.tokens_per_batch, 0)
-        return {"corpus": encoded.facts["corpus"]["name"], **encoded.facts}
-
-    def train(self, config: LanguageConfig, context: Context) -> dict[str, Any]:
-        from experiments.tasks.train_network import train_text
-
-        keeps = (*self.keeps(config), *context.keeps)
-        return train_text(config, context, self._encoded(config, context), keeps)
+        WindowPlan(documents, data.window, data.mix_documents, config.training.tokens_per_batch, 0)
 
     def likelihood(
         self, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
@@ -122,13 +168,8 @@ class LanguageModelling(NetworkTask):
         """The bits per byte of a set, of the weights or of an ensemble's members."""
         from experiments.tasks.evaluate_network import measure_text
 
-        trainings = context.members or [weights]
-        return measure_text(config, self._encoded(config, context), evaluation, trainings, folder, context)
-
-    def _encoded(self, config: LanguageConfig, context: Context) -> "EncodedText":
-        from experiments.data.encoding.text import open_text, text_digest
-
-        return open_text(context.store / "corpora", text_digest(context.inputs["corpus"], config.data))
+        trained, text = self.trained(config, evaluation, weights, context), self.evaluated(config, evaluation, context)
+        return measure_text(trained, text, evaluation.settings, config.data.mix_documents, folder, context)
 
 
 TASK = LanguageModelling()

@@ -1,30 +1,21 @@
-"""Tasks that train a network of this program: its size, cost, memory and disk space before it is trained.
+"""What a network of this program needs before it is trained: memory, disk space, vocabulary; settings of evaluations.
 
 Imports no torch.
 """
 
 import functools
 import tempfile
-from abc import abstractmethod
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from experiments.config import DataConfig, RunConfig, TrainingConfig, state_per_weight
-from experiments.data.corpora.pair_corpus import PairCorpus
-from experiments.data.corpora.text import TextCorpus, TextData
-from experiments.data.encoding.text import learn_pieces
-from experiments.data.encoding.tokenizer import FIRST_BYTE, RUNNING_TEXT, SIZE, in_sample
-from experiments.errors import UserError
+from experiments.data.corpora.corpus import Corpus
+from experiments.data.encoding.prepare import sampled
+from experiments.data.encoding.tokenizer import FIRST_BYTE, SIZE, Tokenizer, tokenizer_settings, train_tokenizer
 from experiments.identity import digest
-from experiments.processes.processor import allocates_by_tcmalloc, has_bf16, precision_here
+from experiments.processes.processor import allocates_by_tcmalloc
 from experiments.store.code import UserCache
-from experiments.store.provenance import PACKAGES
-from experiments.store.retention import Keep, keeps_of
-from experiments.tasks.base import EvaluationSpec, Task
-from experiments.tasks.preflight import Ability, ability
-from experiments.training import retention
-from experiments.training.warm_start import why_no_branch
+from experiments.tasks.base import EvaluationSpec
 from model import cost as count
 from model.config import ModelConfig
 
@@ -41,81 +32,10 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     return settings
 
 
-def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
-    """What the devices can do with each precision that a run still needs. trained: it is only scored."""
-    asked = [config.evaluation.precision, *([] if trained else [config.training.precision])]
-    return [ability(precision, kind) for precision in dict.fromkeys(asked)]
-
-
-class NetworkTask(Task):
-    """The planning half of translation, parsing, language models: whatever model/ computes."""
-
-    def packages(self) -> tuple[str, ...]:
-        return (*PACKAGES, *(super().packages() or ()))
-
-    @abstractmethod
-    def vocab_sizes(self, config: Any) -> tuple[int, int]:
-        """Sizes of target and source, as `build_model` and `cost.num_params` take them. Raises errors of the corpus."""
-
-    def typical_length(self, config: Any) -> int:
-        """Pieces of a sentence, before a corpus is measured."""
-        return TYPICAL_LENGTHS[config.data.units]
-
-    def num_params(self, config: RunConfig) -> int:
-        return count.num_params(config.model, *self.vocab_sizes(config))
-
-    def cost(self, config: RunConfig) -> float:
-        vocab_size, _ = self.vocab_sizes(config)
-        length = self.typical_length(config)
-        per_token = count.flops_per_token(config.model, vocab_size, length, length)
-        return per_token * config.training.tokens_per_batch * config.training.train_steps
-
-    def memory_bytes(self, config: RunConfig, kind: str) -> float:
-        precision, heap = precision_here(config.training.precision), heap_here()
-        sizes, tokens = self.vocab_sizes(config), config.training.tokens_per_batch
-        length, state, kernels = self.typical_length(config), self._state(config), has_bf16()
-        return memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels)
-
-    def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
-        """Without kernels of narrow products on a processor: a short training has few."""
-        if kind == "cpu" and not limited:
-            return self.memory_bytes(config, kind)
-        sizes, tokens = self.vocab_sizes(config), SMALLEST_TOKENS
-        length, state = self.typical_length(config), self._state(config)
-        return memory_bytes(config.model, sizes, tokens, kind, length=length, state=state)
-
-    def precisions(self, config: RunConfig, kind: str) -> tuple[str, str]:
-        asked = config.training.precision, config.evaluation.precision
-        return asked if kind == "cuda" else (precision_here(asked[0]), precision_here(asked[1]))
-
-    def device_obstacles(self, config: RunConfig, kind: str, *, trained: bool) -> list[UserError]:
-        return [UserError(found.refused) for found in _abilities(config, kind, trained) if found.refused]
-
-    def device_warnings(self, config: RunConfig, kind: str, *, trained: bool) -> list[str]:
-        if not any(found.slow for found in _abilities(config, kind, trained)):
-            return []
-        return [
-            f'the precision is "bf16", for which this {"GPU" if kind == "cuda" else "processor"} has no instructions: '
-            "torch computes it with others, often many times slower than fp32. If it need not be bf16, set "
-            'training.precision or evaluation.precision to "fp32" or "auto" (here fp32). --smoke trains with "auto".'
-        ]
-
-    def disk_bytes(self, config: RunConfig) -> float:
-        kept = config.training
-        sizes = self.num_params(config), kept.keep_checkpoints
-        return disk_bytes(*sizes, kept.keep_optimizer, self._state(config))
-
-    def _state(self, config: RunConfig) -> float:
-        return state_numbers(config.model, self.vocab_sizes(config), config.training)
-
-    def keeps(self, config: RunConfig) -> tuple[Keep, ...]:
-        return keeps_of(config.training, config.evaluation)
-
-    def not_a_branch(self, trunk: RunConfig, config: RunConfig, step: int) -> str:
-        return why_no_branch(trunk, config, step)
-
-    def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
-        return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
+def spacing_of(evaluation: EvaluationSpec) -> int:
+    """The steps between the checkpoints of an average, or between the measurements for the best checkpoint."""
+    best = evaluation.settings["checkpoint"] == "best"
+    return int(evaluation.settings.get("eval_steps" if best else "checkpoint_steps", 0))
 
 
 # --- Predict the memory and disk space of a training from its configuration
@@ -216,61 +136,38 @@ _SKIPPED = "▅"
 _known: dict[str, tuple[int, int]] = {}  # in this process
 
 
-def sizes_by_text(corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[int, int]:
+def sizes_by_text(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, int]:
     """Pieces of source and target, the special symbols counted. Reads the training text once; its digest names it."""
     if data.units == "byte":
         return SIZE, SIZE
-    key = digest([corpus.training_digest(), data.units, shared])
+    key = digest([corpus.training_digest(), tokenizer_settings(data, shared)])
     if key not in _known:
-        _known[key] = _remembered(key, corpus, data, shared)
+        with UserCache("vocabularies-2") as cache:
+            match cache.get(key):
+                case [int(source), int(target)]:
+                    _known[key] = source, target
+                case _:
+                    _known[key] = (
+                        _size_of_text(corpus, data) if len(corpus.sides) == 1 else _count(corpus, data, shared)
+                    )
+                    cache.put(key, list(_known[key]))
     return _known[key]
 
 
-def size_by_text(corpus: TextCorpus, data: TextData) -> int:
-    """Pieces of running text, the special symbols and the bytes counted."""
-    if data.units == "byte":
-        return SIZE
-    key = digest([corpus.training_digest(), data.units, RUNNING_TEXT])
-    if key not in _known:
-        with UserCache("vocabularies-1") as cache:
-            size = cache.get(key)
-            if not isinstance(size, int):
-                with tempfile.TemporaryDirectory(prefix="ablations-text-") as folder:
-                    size = learn_pieces(corpus, data, Path(folder, "model")).vocab_size
-                cache.put(key, size)
-        _known[key] = size, size
-    return _known[key][0]
+def _size_of_text(corpus: Corpus, data: DataConfig) -> tuple[int, int]:
+    """Of running text, whose vocabulary also has the bytes: by learning it."""
+    with tempfile.TemporaryDirectory(prefix="ablations-text-") as folder:
+        model = Path(folder, "model")
+        lines = (line[0] for line in sampled(corpus, lambda: corpus.read("train"), 0))
+        train_tokenizer(lines, data, model, f"the training text of {corpus.name}")
+        return (Tokenizer.load(model).vocab_size,) * 2
 
 
-def _remembered(key: str, corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[int, int]:
-    with UserCache("vocabularies-1") as cache:
-        match cache.get(key):
-            case [int(source), int(target)]:
-                return source, target
-        found = _count(corpus, data, shared)
-        cache.put(key, list(found))
-    return found
-
-
-def _count(corpus: PairCorpus, data: DataConfig, shared: bool) -> tuple[int, int]:
+def _count(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, int]:
     units: tuple[set[str], set[str]] = (set(), set())
-    for pair in _sampled(corpus):
-        for found, text in zip(units, pair, strict=True):
+    for pair in sampled(corpus, lambda: corpus.read("train"), corpus.check()["train"]):
+        for seen, text in zip(units, pair, strict=True):
             if _SKIPPED not in text:
-                found.update(text.split(" ") if data.units == "word" else text.replace("▁", " "))
+                seen.update(text.split(" ") if data.units == "word" else text.replace("▁", " "))
     source, target = (units[0] | units[1],) * 2 if shared else units
     return len(source - _NEVER) + FIRST_BYTE, len(target - _NEVER) + FIRST_BYTE
-
-
-def _sampled(corpus: PairCorpus) -> Iterator[tuple[str, str]]:
-    pairs = corpus.check()["train"]
-    return (pair for index, pair in enumerate(corpus.read_pairs("train")) if in_sample(index, pairs))
-
-
-# --- The checkpoints that an evaluation's settings refer to
-
-
-def spacing_of(evaluation: EvaluationSpec) -> int:
-    """The steps between the checkpoints of an average, or between the measurements for the best checkpoint."""
-    best = evaluation.settings["checkpoint"] == "best"
-    return int(evaluation.settings.get("eval_steps" if best else "checkpoint_steps", 0))

@@ -7,18 +7,74 @@ writes.
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar, Literal
 
-from experiments.data.corpora.trees import TreeCorpus, resolve
-from experiments.evaluation.counts import BRACKET_COUNTS, f1
-from experiments.evaluation.evalb import COLLINS, read_rules, rules_of_text
+from pydantic import Field, field_validator
+
+from experiments.config import NOT_IN_RUN_ID, EvaluationConfig, RunConfig, SettingRoles, TrainingConfig
+from experiments.data.corpora.trees import TreeCorpus, TreeData, resolve
+from experiments.data.encoding.encoded import EncodedSet
+from experiments.evaluation.counts import BRACKET_COUNTS, SetScores, f1
+from experiments.evaluation.evalb import COLLINS, read_rules, rules_of_text, score_parses
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.configs import ParsingConfig
 from experiments.tasks.sequence import SequenceTask
+from model.config import ModelConfig
 
-if TYPE_CHECKING:
-    from experiments.evaluation.counts import SetScores
+# --- Its configuration: the paper's settings for parsing (section 6.3)
+
+
+class ParsingModel(ModelConfig):
+    """Section 6.3: 4 layers, d_model 1024, the rest as base.
+
+    The paper chose dropout, "both attention and residual", on section 22 and does not print it; the rates are those of
+    tensor2tensor's parsing sets of 2017. So is d_k = d_model / h.
+    """
+
+    num_layers: int = Field(4, ge=1, description="layers of the encoder and of the decoder (N)")
+    d_model: int = Field(1024, ge=1, description="width of the residual stream (d_model)")
+    d_k: int = Field(128, ge=1, description="width of a query and a key, per head (d_k)")
+    d_v: int = Field(128, ge=1, description="width of a value, per head (d_v)")
+    dropout: float = Field(0.2, ge=0, lt=1, description="on sub-layer outputs and on embedding + position (P_drop)")
+    attention_dropout: float = Field(0.2, ge=0, lt=1, description="on attention weights")
+    shared_vocabulary: Literal[False] = Field(False, description="words and symbols share no pieces")
+
+
+class ParsingTraining(TrainingConfig):
+    """Warm-up and learning rate, chosen on section 22 as well, are tensor2tensor's too."""
+
+    warmup_steps: int = Field(16000, ge=1, description="steps of linear warm-up")
+    learning_rate_scale: float = Field(0.5, gt=0, description="factor on the paper's schedule")
+
+
+class ParsingEvaluation(EvaluationConfig):
+    beam_size: int = Field(21, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
+    length_penalty: float = Field(0.3, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
+    max_extra_length: int = Field(300, ge=0, description="output is at most this many pieces longer than the input")
+    rules: str = Field("collins", description='"collins", or the path of an EVALB parameter file (.prm)')
+
+    @field_validator("rules")
+    @classmethod
+    def _found_from_anywhere(cls, rules: str) -> str:
+        return rules if rules == "collins" else str(Path(rules).expanduser().absolute())
+
+
+class ParsingConfig(RunConfig):
+    """Defaults are the paper's for the Wall Street Journal alone, and frozen like base's."""
+
+    setting_roles: ClassVar[SettingRoles] = replace(
+        RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, "data.train_extra", "data.builtin_extra")
+    )
+
+    task: str = "parsing"
+    model: ParsingModel = ParsingModel()
+    data: TreeData = TreeData()
+    training: ParsingTraining = ParsingTraining()
+    evaluation: ParsingEvaluation = ParsingEvaluation()
+
+
+# --- The task
+
 
 F1 = Column(
     "f1", "dev", "f1", "F1 (dev)", "higher", 1, paper="f1_dev", counts=Counts(BRACKET_COUNTS, f1, "brackets.npy")
@@ -35,6 +91,7 @@ class Parsing(SequenceTask):
         Column("malformed", "dev", "malformed", "malformed % (dev)", "lower", 1),
     )
     outputs_file = "outputs.txt"
+    statistics_file = "brackets.npy"
 
     def corpus(self, config: ParsingConfig) -> TreeCorpus:
         return resolve(config.data)
@@ -48,13 +105,12 @@ class Parsing(SequenceTask):
         return {"rules": (COLLINS if named == "collins" else read_rules(Path(named))).text()}
 
     def score_outputs(
-        self, config: ParsingConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
-        references: Sequence[str], labels: Sequence[str], folder: Path,
-    ) -> "SetScores":  # fmt: skip
-        from experiments.evaluation.evalb import score_parses
-
-        rules = rules_of_text(evaluation.settings["rules"])
-        return score_parses(sources, outputs, references, labels, rules, folder)
+        self, config: ParsingConfig, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str],
+        labels: Sequence[str], folder: Path,
+    ) -> SetScores:  # fmt: skip
+        return score_parses(
+            text.source, outputs, text.target, labels, rules_of_text(evaluation.settings["rules"]), folder
+        )
 
 
 TASK = Parsing()

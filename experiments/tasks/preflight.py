@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar, NamedTuple
 
 from experiments.config import DataConfig, EvaluationConfig, InferencePrecision, RunConfig, TrainingConfig
-from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
+from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge
@@ -67,7 +67,7 @@ def of_builtin(data: DataConfig) -> Iterator[UserError]:
         )
 
 
-def of_corpus(config: RunConfig, corpus: PairCorpus, root: Path, target_symbols: int) -> Iterator[UserError]:
+def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int) -> Iterator[UserError]:
     """A vocabulary that the text cannot fill, pairs that fit no batch, lines beyond a learned position table.
 
     root: folder of prepared corpora.
@@ -127,7 +127,7 @@ class Longest:
 
     _known: ClassVar[dict[tuple[object, ...], Lengths | UserError | None]] = {}
 
-    def __init__(self, corpus: PairCorpus, data: DataConfig, shared: bool, target_symbols: int, root: Path) -> None:
+    def __init__(self, corpus: Corpus, data: DataConfig, shared: bool, target_symbols: int, root: Path) -> None:
         self._corpus, self._data, self._shared, self._symbols, self._root = corpus, data, shared, target_symbols, root
         self._name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
         self._digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
@@ -197,7 +197,7 @@ class Longest:
         words: tuple[set[str], set[str]] = (set(), set())
         signs: tuple[set[str], set[str]] = (set(), set())
         longest, fits = 0, False
-        for pair in islice(self._corpus.read_pairs("train"), LOOKED_AT):
+        for pair in islice(self._corpus.read("train"), LOOKED_AT):
             for side, text in enumerate(pair):
                 signs[side].update(text)
                 if len(words[side]) < size:
@@ -209,9 +209,7 @@ class Longest:
             words, signs = (words[0] | words[1],) * 2, (signs[0] | signs[1],) * 2
         for side in () if self._data.sized_by_text else (0,) if self._shared or self._symbols else (0, 1):
             fits = fits and len(words[side]) >= size > len(signs[side]) + 5  # special symbols, the space
-        sets = (
-            max((self._most_pieces(*p) for p in self._corpus.read_pairs(name)), default=0) for name in self._digests
-        )
+        sets = (max((self._most_pieces(*p) for p in self._corpus.read(name)), default=0) for name in self._digests)
         return Lengths(longest, dict(zip(self._digests, sets, strict=True))) if fits else None
 
     def _most_pieces(self, *texts: str) -> int:

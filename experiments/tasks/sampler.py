@@ -16,7 +16,7 @@ from experiments.device import Device
 from experiments.evaluation.export import exported_config
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_chosen, load_tokenizers
-from experiments.tasks.configs import LanguageConfig
+from experiments.tasks.language_modelling import LanguageConfig
 from model.protocol import Network, SearchState
 
 

@@ -1,7 +1,7 @@
-"""Tasks whose examples are pairs of lines, a source and a target: the common part of translation and parsing.
+"""Tasks that train a network of this program, and those of them on pairs of lines: translation, parsing, algorithms.
 
-The planning half imports no torch; training and evaluation do. A task defines the origin of its pairs (`corpus`), how
-its targets become pieces (`target_symbols`) and how outputs are scored (`score_outputs`).
+The planning half imports no torch; training and evaluation do. A task defines the origin of its text (`corpus`). One on
+pairs also says how its targets become pieces (`target_symbols`) and how outputs are scored (`score_outputs`).
 """
 
 from abc import abstractmethod
@@ -9,18 +9,193 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from experiments.config import RunConfig
-from experiments.data.corpora.files import read_outputs
-from experiments.data.corpora.pair_corpus import PairCorpus, select_sets
-from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
+from experiments.data.batching import BatchPlan
+from experiments.data.corpora.corpus import Corpus, select_sets
+from experiments.data.corpora.files import written_lines
+from experiments.data.encoding.encoded import EncodedCorpus, EncodedSet, encoded_digest, open_encoded
+from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
-from experiments.tasks.base import Context, EvaluationSpec, Progress
-from experiments.tasks.network import OF_WEIGHTS, NetworkTask, evaluation_settings, sizes_by_text
-from experiments.tasks.preflight import of_corpus, of_settings
+from experiments.evaluation.counts import SetScores
+from experiments.processes.processor import has_bf16, precision_here
+from experiments.store.provenance import PACKAGES
+from experiments.store.retention import Keep, keeps_of
+from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks.network import (
+    OF_WEIGHTS,
+    SMALLEST_TOKENS,
+    TYPICAL_LENGTHS,
+    disk_bytes,
+    evaluation_settings,
+    heap_here,
+    memory_bytes,
+    sizes_by_text,
+    spacing_of,
+    state_numbers,
+)
+from experiments.tasks.preflight import Ability, ability, of_corpus, of_settings
+from experiments.training import retention
+from experiments.training.warm_start import why_no_branch
+from model import cost as count
 
 if TYPE_CHECKING:
-    from experiments.data.encoding.encoded import EncodedSet
-    from experiments.evaluation.counts import SetScores
+    from experiments.tasks.evaluate_network import Trained
+
+
+def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
+    """What the devices can do with each precision that a run still needs. trained: it is only scored."""
+    asked = [config.evaluation.precision, *([] if trained else [config.training.precision])]
+    return [ability(precision, kind) for precision in dict.fromkeys(asked)]
+
+
+def _shared(config: RunConfig) -> bool:
+    """Whether both sides have one vocabulary; a language model has one side."""
+    return config.model.shared_vocabulary or not config.needs_encoder
+
+
+class NetworkTask(Task):
+    """Translation, parsing, language models: whatever model/ computes, on an encoded corpus."""
+
+    def packages(self) -> tuple[str, ...]:
+        return (*PACKAGES, *(super().packages() or ()))
+
+    inputs_read: tuple[str, ...] | None = ("data.",)
+    ensembles = True
+
+    @abstractmethod
+    def corpus(self, config: Any) -> Corpus:
+        """The corpus of a configuration, found by file names. Raises UserError."""
+
+    @abstractmethod
+    def check_batches(self, config: Any, encoded: EncodedCorpus) -> None:
+        """Raises UserError for a training set that cannot be batched, before any run starts."""
+
+    def target_symbols(self, config: Any) -> int:
+        """The size of a target vocabulary of whole symbols; 0: word-pieces, as many as for the source."""
+        return 0
+
+    def typical_length(self, config: Any) -> int:
+        """Pieces of a sentence, before a corpus is measured."""
+        return TYPICAL_LENGTHS[config.data.units]
+
+    def evaluation_settings(self, config: Any) -> dict[str, Any]:
+        """The settings of each evaluation."""
+        return evaluation_settings(config)
+
+    def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
+        """The content of train and dev, or the recipe of a generated corpus."""
+        return {"corpus": self.corpus(config).training_digest(store / "corpora")}
+
+    def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
+        """One per set, with its settings in full; the spacing of checkpoints only where it decides the weights."""
+        corpus, settings = self.corpus(config), self.evaluation_settings(config)
+        return [
+            EvaluationSpec(name, settings, {"set": corpus.set_digest(name, store / "corpora")})
+            for name in select_sets(corpus, config.evaluation.sets)
+        ]
+
+    def vocab_sizes(self, config: RunConfig) -> tuple[int, int]:
+        """Sizes of target and source, as `build_model` and `cost.num_params` take them. Raises errors of the corpus."""
+        source, target = (config.data.vocab_size,) * 2
+        if config.data.sized_by_text:
+            source, target = sizes_by_text(self.corpus(config), config.data, _shared(config))
+        return self.target_symbols(config) or target, source
+
+    def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
+        """Train the tokenizer and encode the corpus, once; see experiments/data/encoding/prepare.py for the errors."""
+        corpus, symbols = self.corpus(config), self.target_symbols(config)
+        root = store / "corpora"
+        encoded = prepare(corpus, config.data, _shared(config), root, progress, target_symbols=symbols)
+        self.check_batches(config, encoded)
+        return encoded.facts
+
+    def encoded(self, config: RunConfig, context: Context) -> EncodedCorpus:
+        """The encoded corpus of a run."""
+        name = encoded_digest(context.inputs["corpus"], config.data, _shared(config), self.target_symbols(config))
+        return open_encoded(context.store / "corpora", name)
+
+    def evaluated(self, config: RunConfig, evaluation: EvaluationSpec, context: Context) -> EncodedSet:
+        """The evaluated set."""
+        return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
+
+    def trained(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, context: Context) -> "Trained":
+        """The evaluated network: of the weights in `weights`, or of an ensemble's members."""
+        from experiments.tasks.evaluate_network import open_trained
+
+        sizes = self._sizes_here(config, context)
+        return open_trained(config, evaluation, tuple(context.members) or (weights,), context.device, sizes)
+
+    def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
+        from experiments.tasks.train_network import train_encoded
+
+        encoded, keeps = self.encoded(config, context), (*self.keeps(config), *context.keeps)
+        return train_encoded(config, context, encoded, self._sizes_here(config, context), keeps)
+
+    def _sizes_here(self, config: RunConfig, context: Context) -> tuple[int, int]:
+        """`vocab_sizes` where the corpus is prepared: a child needs no corpus."""
+        if not config.data.sized_by_text:
+            return self.vocab_sizes(config)
+        target = self.encoded(config, context).facts["vocab_size"]["target"]
+        source = self.encoded(config, context).facts["vocab_size"].get("source", target)
+        return self.target_symbols(config) or target, source
+
+    def num_params(self, config: RunConfig) -> int:
+        return count.num_params(config.model, *self.vocab_sizes(config))
+
+    def cost(self, config: RunConfig) -> float:
+        vocab_size, _ = self.vocab_sizes(config)
+        length = self.typical_length(config)
+        per_token = count.flops_per_token(config.model, vocab_size, length, length)
+        return per_token * config.training.tokens_per_batch * config.training.train_steps
+
+    def memory_bytes(self, config: RunConfig, kind: str) -> float:
+        precision, heap = precision_here(config.training.precision), heap_here()
+        sizes, tokens = self.vocab_sizes(config), config.training.tokens_per_batch
+        length, state, kernels = self.typical_length(config), self._state(config), has_bf16()
+        return memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels)
+
+    def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
+        """Without kernels of narrow products on a processor: a short training has few."""
+        if kind == "cpu" and not limited:
+            return self.memory_bytes(config, kind)
+        sizes, tokens = self.vocab_sizes(config), SMALLEST_TOKENS
+        length, state = self.typical_length(config), self._state(config)
+        return memory_bytes(config.model, sizes, tokens, kind, length=length, state=state)
+
+    def precisions(self, config: RunConfig, kind: str) -> tuple[str, str]:
+        asked = config.training.precision, config.evaluation.precision
+        return asked if kind == "cuda" else (precision_here(asked[0]), precision_here(asked[1]))
+
+    def device_obstacles(self, config: RunConfig, kind: str, *, trained: bool) -> list[UserError]:
+        return [UserError(found.refused) for found in _abilities(config, kind, trained) if found.refused]
+
+    def device_warnings(self, config: RunConfig, kind: str, *, trained: bool) -> list[str]:
+        if not any(found.slow for found in _abilities(config, kind, trained)):
+            return []
+        return [
+            f'the precision is "bf16", for which this {"GPU" if kind == "cuda" else "processor"} has no instructions: '
+            "torch computes it with others, often many times slower than fp32. If it need not be bf16, set "
+            'training.precision or evaluation.precision to "fp32" or "auto" (here fp32). --smoke trains with "auto".'
+        ]
+
+    def disk_bytes(self, config: RunConfig) -> float:
+        kept = config.training
+        sizes = self.num_params(config), kept.keep_checkpoints
+        return disk_bytes(*sizes, kept.keep_optimizer, self._state(config))
+
+    def _state(self, config: RunConfig) -> float:
+        return state_numbers(config.model, self.vocab_sizes(config), config.training)
+
+    def keeps(self, config: RunConfig) -> tuple[Keep, ...]:
+        return keeps_of(config.training, config.evaluation)
+
+    def not_a_branch(self, trunk: RunConfig, config: RunConfig, step: int) -> str:
+        return why_no_branch(trunk, config, step)
+
+    def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
+        return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
 
 
 # The parts of an evaluation, in the order in which they are made.
@@ -35,56 +210,23 @@ class SequenceTask(NetworkTask):
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
     part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *_OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
-    inputs_read: tuple[str, ...] | None = ("data.",)
-    ensembles = True
+    statistics_file = "statistics.npy"  # counts of each sentence
     at_start: tuple[str, ...] = ("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm")
     prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
 
     @abstractmethod
-    def corpus(self, config: Any) -> PairCorpus:
-        """The corpus of a configuration, found by file names. Raises UserError."""
-
-    @abstractmethod
     def score_outputs(
-        self, config: Any, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
-        references: Sequence[str], labels: Sequence[str], folder: Path,
-    ) -> "SetScores":  # fmt: skip
-        """Score the decoded outputs and write files to `folder`; `labels`: all pieces of the target's vocabulary."""
-
-    def target_symbols(self, config: Any) -> int:
-        """The size of a target vocabulary of whole symbols; 0: word-pieces, as many as for the source."""
-        return 0
+        self, config: Any, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str], labels: Sequence[str],
+        folder: Path,
+    ) -> SetScores:  # fmt: skip
+        """Score the decoded outputs; files may go to `folder`. labels: all pieces of the target's vocabulary."""
 
     def scoring(self, config: Any) -> dict[str, Any]:
         """Settings of `score_outputs` in eval_id, besides (or in place of) those of `config.evaluation`."""
         return {}
 
-    def inputs(self, config: RunConfig, store: Path) -> dict[str, str]:
-        """The content of train and dev, or the recipe of a built-in corpus."""
-        return {"corpus": self.corpus(config).training_digest(store / "corpora")}
-
-    def evaluations(self, config: RunConfig, store: Path) -> list[EvaluationSpec]:
-        """One per set, with the decoding in full; the spacing of checkpoints only where it decides the weights."""
-        corpus = self.corpus(config)
-        settings = evaluation_settings(config) | self.scoring(config)
-        return [
-            EvaluationSpec(name, settings, {"set": corpus.set_digest(name, store / "corpora")})
-            for name in select_sets(corpus, config.evaluation.sets)
-        ]
-
-    def vocab_sizes(self, config: RunConfig) -> tuple[int, int]:
-        """Sizes of target and source, as `build_model` and `cost.num_params` take them. Raises errors of the corpus."""
-        source, target = (config.data.vocab_size,) * 2
-        if config.data.sized_by_text:
-            source, target = sizes_by_text(self.corpus(config), config.data, config.model.shared_vocabulary)
-        return self.target_symbols(config) or target, source
-
-    def _sizes_in(self, encoded: "EncodedCorpus", config: RunConfig) -> tuple[int, int]:
-        """`vocab_sizes` where the corpus is prepared: a child needs no corpus."""
-        if not config.data.sized_by_text:
-            return self.vocab_sizes(config)
-        pieces = encoded.facts["vocab_size"]
-        return self.target_symbols(config) or pieces["target"], pieces["source"]
+    def evaluation_settings(self, config: RunConfig) -> dict[str, Any]:
+        return super().evaluation_settings(config) | self.scoring(config)
 
     def obstacles(self, config: RunConfig, store: Path) -> list[UserError]:
         corpus, symbols = self.corpus(config), self.target_symbols(config)
@@ -93,43 +235,27 @@ class SequenceTask(NetworkTask):
             *of_corpus(config, corpus, store / "corpora", symbols),
         ]
 
-    def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
-        """Train the tokenizer and encode the corpus, once; see experiments/data/encoding/prepare.py for the errors."""
-        from experiments.data.encoding.prepare import prepare
-
-        corpus, shared, root = self.corpus(config), config.model.shared_vocabulary, store / "corpora"
-        encoded = prepare(corpus, config.data, shared, root, progress, target_symbols=self.target_symbols(config))
-        _check_batches(config, encoded)
-        return {"corpus": corpus.name, "source": corpus.source, "target": corpus.target, **encoded.facts}
-
-    def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
-        from experiments.tasks.train_network import train_pairs
-
-        encoded = encoded_of(config, context, self.target_symbols(config))
-        sizes = self._sizes_in(encoded, config)
-        return train_pairs(config, context, encoded, sizes, (*self.keeps(config), *context.keeps))
+    def check_batches(self, config: RunConfig, encoded: EncodedCorpus) -> None:
+        source, target = (side.lengths for side in encoded.train.values())
+        BatchPlan(source, target, config.training.tokens_per_batch, 0)  # raises UserError for a pair that fits no batch
 
     def likelihood(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
         """The perplexity of the references: of the weights, or of an ensemble's members."""
-        from experiments.tasks.evaluate_network import measure_pairs, open_trained
+        from experiments.tasks.evaluate_network import measure_pairs
 
-        encoded, text = self._set_of(config, evaluation, context)
-        trainings = tuple(context.members) or (weights,)
-        trained = open_trained(config, evaluation, trainings, context.device, self._sizes_in(encoded, config))
-        return measure_pairs(trained, text, context)
+        trained = self.trained(config, evaluation, weights, context)
+        return measure_pairs(trained, self.evaluated(config, evaluation, context), context)
 
     def decode(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
         """Write `outputs_file`."""
-        from experiments.tasks.evaluate_network import decode, open_trained
+        from experiments.tasks.evaluate_network import decode
 
-        encoded, text = self._set_of(config, evaluation, context)
-        trainings = tuple(context.members) or (weights,)
-        trained = open_trained(config, evaluation, trainings, context.device, self._sizes_in(encoded, config))
-        return decode(trained, text, evaluation.settings, folder / self.outputs_file, evaluation.set, context)
+        trained, text = self.trained(config, evaluation, weights, context), self.evaluated(config, evaluation, context)
+        return decode(trained, text, evaluation.settings, folder / self.outputs_file, context)
 
     def score(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
@@ -137,32 +263,9 @@ class SequenceTask(NetworkTask):
         """Score `outputs_file`; reads no weights."""
         from experiments.evaluation.trained import load_tokenizers
 
-        _, text = self._set_of(config, evaluation, context)
-        outputs = read_outputs(folder / self.outputs_file)
+        text = self.evaluated(config, evaluation, context)
+        outputs = written_lines(folder / self.outputs_file)
         labels = load_tokenizers(config, (*context.members, weights)[0])[1].vocabulary
-        scores = self.score_outputs(config, evaluation, text.source, outputs, text.target, labels, folder)
+        scores = self.score_outputs(config, evaluation, text, outputs, labels, folder)
+        np.save(folder / self.statistics_file, scores.statistics, allow_pickle=False)
         return {"metrics": scores.metrics, "signature": scores.signatures}
-
-    def _set_of(
-        self, config: RunConfig, evaluation: EvaluationSpec, context: Context
-    ) -> "tuple[EncodedCorpus, EncodedSet]":
-        """The encoded corpus of a run, and of it the evaluated set."""
-
-        encoded = encoded_of(config, context, self.target_symbols(config))
-        return encoded, encoded.set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
-
-
-def _check_batches(config: RunConfig, encoded: "EncodedCorpus") -> None:
-    """Raises UserError for a pair that fits no batch, before any run starts."""
-    from experiments.data.batching import BatchPlan
-
-    BatchPlan(encoded.train.source_lengths, encoded.train.target_lengths, config.training.tokens_per_batch, 0)
-
-
-# --- Open the encoded corpus of a run, by its name
-
-
-def encoded_of(config: RunConfig, context: Context, symbols: int) -> EncodedCorpus:
-    """`symbols`: the size of the target's vocabulary of whole symbols; 0: word-pieces."""
-    name = encoded_digest(context.inputs["corpus"], config.data, config.model.shared_vocabulary, symbols)
-    return open_encoded(context.store / "corpora", name)

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.config import RunConfig
 from experiments.data.batching import EPOCHS, Batch, BatchPlan, Indices, Shape, Shapes, collate, deal, split
 from experiments.data.corpora.text import TextData
-from experiments.data.encoding.encoded import EncodedCorpus, model_names
-from experiments.data.encoding.pairs import Stream
-from experiments.data.encoding.text import MODEL, EncodedText
-from experiments.data.tensors import to_tensors
+from experiments.data.encoding.encoded import EncodedCorpus
+from experiments.data.encoding.sides import Sides
 from experiments.data.windows import WindowPlan, collate_windows
 from experiments.device import Device, resolve_precision, seed_everything
 from experiments.evaluation.likelihood import Likelihood, measure_likelihood, stream_nll
@@ -26,7 +25,6 @@ from experiments.identity import lineage
 from experiments.processes.processor import precision_here
 from experiments.store.retention import BEST, Keep
 from experiments.tasks.base import Context
-from experiments.tasks.configs import LanguageConfig
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import Start, add_file
 from experiments.training.parallel import Group, joined, lanes_for
@@ -141,8 +139,8 @@ def _trained_on(
         sums = ((seen * source).sum(), (seen * target).sum(), (seen * cost.TRAINING * forward).sum())
         return np.array(sums, dtype=np.float64)
 
-    found = until(steps) - until(shared) if shared else until(steps)
-    source_tokens, tokens, flops = int(found[0]), int(found[1]), float(found[2])
+    own = until(steps) - until(shared) if shared else until(steps)
+    source_tokens, tokens, flops = int(own[0]), int(own[1]), float(own[2])
     return {
         "source_tokens": source_tokens,
         "target_tokens": tokens,
@@ -151,21 +149,32 @@ def _trained_on(
     }
 
 
-# --- Train on pairs
+# --- Train on an encoded corpus: pairs, or running text
 
 
-def train_pairs(
+def train_encoded(
     config: RunConfig, context: Context, encoded: EncodedCorpus, vocab_sizes: tuple[int, int], keeps: Sequence[Keep]
 ) -> dict[str, Any]:
     """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
-    names = dict.fromkeys(model_names(config.model.shared_vocabulary))
+    pairs = len(encoded.train) == 2
+    of_step, measured = (Batches, dev_perplexity) if pairs else (WindowBatches, _text_perplexity)
+    names = encoded.facts["tokenizer"]["sha256"]
     material = Material(
-        batches=lambda share, lanes: Batches(config, context, encoded, share, lanes),
-        dev=lambda model, device: dev_perplexity(model, encoded, device),
+        batches=lambda share, lanes: of_step(config, context, encoded.train, share, lanes),
+        dev=lambda model, device: measured(config, model, encoded, device),
         data={"encoded": encoded.digest, **encoded.facts},
         files={name: encoded.tokenizer_model(name) for name in names} if context.rank == 0 else {},
     )
     return train_network(config, context, material, vocab_sizes, keeps)
+
+
+def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False) -> Batch[Tensor]:
+    """The same batch as int64 tensors; `pin`: in pinned memory, from which a GPU copies asynchronously."""
+    arrays = (batch.source, batch.target_input, batch.target_output)
+    source, read, predicted = (torch.from_numpy(array) for array in arrays)
+    if pin:
+        source, read, predicted = source.pin_memory(), read.pin_memory(), predicted.pin_memory()
+    return Batch(source, read, predicted, batch.num_source_tokens, batch.num_target_tokens)
 
 
 # --- Batches of pairs by step, and perplexity on dev during training
@@ -194,15 +203,15 @@ class Batches:
         self,
         config: RunConfig,
         context: Context,
-        encoded: EncodedCorpus,
+        train: Sides,
         share: tuple[int, int] = (0, 1),
         lanes: int = 1,
     ) -> None:
         self._lanes = lanes
-        self._pairs, self._share, self._pin = encoded.train, share, context.device.kind == "cuda"
-        lengths = self._pairs.source_lengths, self._pairs.target_lengths
+        self._pairs, self._share, self._pin = train, share, context.device.kind == "cuda"
+        source, target = (side.lengths for side in self._pairs.values())
         self._shapes: Shapes | None = None
-        self._plan = BatchPlan(*lengths, config.training.tokens_per_batch, config.seed)
+        self._plan = BatchPlan(source, target, config.training.tokens_per_batch, config.seed)
         known, compiled = context.pinned.get("micro_batch_tokens"), config.training.compile
         few = compiled or _builds_kernels(config, context)
         most = int(known or MICRO_BATCH_TOKENS[context.device.kind])
@@ -285,11 +294,12 @@ def _halves(most: int, fewest: int) -> Iterator[int]:
         yield most
 
 
-def dev_perplexity(model: Network, encoded: EncodedCorpus, device: Device) -> Callable[[int], dict[str, float]]:
+def dev_perplexity(
+    _config: RunConfig, model: Network, encoded: EncodedCorpus, device: Device
+) -> Callable[[int], dict[str, float]]:
     """The callback for perplexity during training; dev is read once."""
-    dev = encoded.set("dev")
-    sources = [dev.pairs.source[i].tolist() for i in range(len(dev.pairs))]
-    targets = [dev.pairs.target[i].tolist() for i in range(len(dev.pairs))]
+    sides = encoded.set("dev").sides.values()
+    sources, targets = ([side[i].tolist() for i in range(len(side))] for side in sides)
 
     def evaluate(_step: int) -> dict[str, float]:
         return {"perplexity": measure_likelihood(model, sources, targets, device).perplexity}
@@ -297,33 +307,22 @@ def dev_perplexity(model: Network, encoded: EncodedCorpus, device: Device) -> Ca
     return evaluate
 
 
-# --- Train a language model
-
-
-def train_text(config: LanguageConfig, context: Context, encoded: EncodedText, keeps: Sequence[Keep]) -> dict[str, Any]:
-    """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
-    material = Material(
-        batches=lambda share, lanes: WindowBatches(config, context, encoded.train, share, lanes),
-        dev=lambda model, device: _dev_perplexity(config, model, encoded, device),
-        data={"encoded": encoded.digest, **encoded.facts},
-        files={MODEL: encoded.tokenizer_model()} if context.rank == 0 else {},
-    )
-    size = encoded.facts["vocab_size"]["target"]
-    return train_network(config, context, material, (size, size), keeps)
-
-
-def _dev_perplexity(
-    config: LanguageConfig, model: Network, encoded: EncodedText, device: Device
+def _text_perplexity(
+    config: RunConfig, model: Network, encoded: EncodedCorpus, device: Device
 ) -> Callable[[int], dict[str, float]]:
-    """The callback for perplexity per piece during training, in windows of the training's size without overlap."""
-    stream, _ = encoded.only_set("dev")
-    window, mix = config.data.window, config.data.mix_documents
+    """The same per piece of running text, in windows of the training's size without overlap."""
+    data, text = _of_text(config), encoded.set("dev").sides["target"]
 
     def evaluate(_step: int) -> dict[str, float]:
-        nll = stream_nll(model, stream, device, window=window, stride=window, mix=mix)
+        nll = stream_nll(model, text, device, window=data.window, stride=data.window, mix=data.mix_documents)
         return {"perplexity": Likelihood(math.fsum(nll), len(nll)).perplexity}
 
     return evaluate
+
+
+def _of_text(config: RunConfig) -> TextData:
+    assert isinstance(config.data, TextData)
+    return config.data
 
 
 # --- Batches of windows by step
@@ -337,13 +336,16 @@ class WindowBatches:
     """
 
     def __init__(
-        self, config: RunConfig, context: Context, stream: Stream, share: tuple[int, int] = (0, 1), lanes: int = 1
+        self,
+        config: RunConfig,
+        context: Context,
+        train: Sides,
+        share: tuple[int, int] = (0, 1),
+        lanes: int = 1,
     ) -> None:
-        data = config.data
-        assert isinstance(data, TextData)
-        self._stream, self._share, self._lanes = stream, share, lanes
-        self._pin = context.device.kind == "cuda"
-        plan = (stream.documents, data.window, data.mix_documents, config.training.tokens_per_batch, config.seed)
+        data, self._text = _of_text(config), train["target"]
+        self._share, self._lanes, self._pin = share, lanes, context.device.kind == "cuda"
+        plan = (self._text.offsets, data.window, data.mix_documents, config.training.tokens_per_batch, config.seed)
         self._plan = WindowPlan(*plan)
         self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[context.device.kind])
 
@@ -351,7 +353,7 @@ class WindowBatches:
         windows = self._plan.batch(step - 1)[self._share[0] :: self._share[1]]
         parts = -(-len(windows) * self._plan.window // self.max_tokens)
         dealt = [part for part in np.array_split(windows, max(1, parts) * self._lanes) if len(part)] or [windows]
-        return [to_tensors(collate_windows(self._stream, part, self._plan.window), pin=self._pin) for part in dealt]
+        return [to_tensors(collate_windows(self._text, part, self._plan.window), pin=self._pin) for part in dealt]
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
         """Of the first `steps` updates of all ranks: how often each length of a window occurs; no source."""

@@ -4,18 +4,15 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from experiments.config import RunConfig
-from experiments.data.corpora.parallel import Corpus, resolve
+from experiments.data.corpora.parallel import ParallelCorpus, resolve
+from experiments.data.encoding.encoded import EncodedSet
 from experiments.errors import UserError
-from experiments.evaluation.counts import BLEU_COUNTS, bleu
+from experiments.evaluation.counts import BLEU_COUNTS, SetScores, bleu
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence import SequenceTask
-
-if TYPE_CHECKING:
-    from experiments.evaluation.counts import SetScores
 
 PERPLEXITY = Column(
     "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,
@@ -31,20 +28,16 @@ class Translation(SequenceTask):
     name = "translation"
     columns = (PERPLEXITY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
 
-    def corpus(self, config: RunConfig) -> Corpus:
+    def corpus(self, config: RunConfig) -> ParallelCorpus:
         return resolve(config.data)
 
     def score_outputs(
-        self, config: RunConfig, evaluation: EvaluationSpec, sources: Sequence[str], outputs: Sequence[str],
-        references: Sequence[str], labels: Sequence[str], folder: Path,
-    ) -> "SetScores":  # fmt: skip
-        import numpy as np
-
+        self, config: RunConfig, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str],
+        labels: Sequence[str], folder: Path,
+    ) -> SetScores:  # fmt: skip
         from experiments.evaluation.bleu import score_text
 
-        scores = score_text(outputs, references, _target_language(config))
-        np.save(folder / "statistics.npy", scores.statistics, allow_pickle=False)
-        return scores
+        return score_text(outputs, text.target, _target_language(config))
 
 
 def _target_language(config: RunConfig) -> str:

@@ -9,7 +9,7 @@ import pytest
 from ablations.service.choose_run import Named, find_trained
 from ablations.service.selected import Selectors
 from experiments.config import DeviceSpec
-from experiments.data.builtin.generate import generate
+from experiments.data.corpora.builtin import generate
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator

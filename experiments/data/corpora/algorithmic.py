@@ -6,14 +6,15 @@ The file has its settings, its sets with what identifies them, and the algorithm
 import random
 import re
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from experiments.config import MOST_GENERATED, DataConfig, Names
+from experiments.data.corpora.corpus import Corpus
 from experiments.errors import UserError
 from experiments.identity import digest
 
@@ -90,60 +91,34 @@ class AlgorithmicData(DataConfig):
 
 
 @dataclass(frozen=True)
-class AlgorithmicCorpus:
+class AlgorithmicCorpus(Corpus):
     """Generated pairs; every test set has the name of its lengths, "21-30"."""
 
-    data: AlgorithmicData
     source: str = "input"
     target: str = "output"
+    data: AlgorithmicData = field(kw_only=True)
 
-    @property
-    def name(self) -> str:
-        """The algorithm's name."""
-        return self.data.algorithm
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """The sets that can be evaluated: "dev", then the test sets."""
-        return ("dev", *self.data.test_lengths)
-
-    def pinned(self, cache_dir: Path | None = None) -> Self:
-        """Itself: it has no files."""
-        return self
-
-    def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
+    def read(self, set_name: str) -> Iterator[tuple[str, str]]:
         """The (source, target) lines of "train", "dev" or a test set. Raises UserError where there are too few."""
         return generate(self.data, set_name)
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
         """The number of pairs of each set."""
-        return {"train": self.data.builtin_pairs, **dict.fromkeys(self.sets, self.data.set_pairs)}
-
-    def training_digest(self, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the recipe of train and dev; test sets do not change it."""
-        return digest(
-            {
-                **self._recipe,
-                "train": [self.data.train_lengths, self.data.builtin_pairs],
-                "dev": [self.data.dev_lengths, self.data.set_pairs],
-            }
-        )
+        return {"train": self.generated, **dict.fromkeys(self.sets, self.data.set_pairs)}
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
         """16 hex digits of the recipe of one evaluated set."""
-        lengths = self.data.dev_lengths if set_name == "dev" else set_name
-        return digest({**self._recipe, "set": ["dev" if set_name == "dev" else "test", lengths, self.data.set_pairs]})
+        return self._digest({"set": ["dev" if set_name == "dev" else "test", *self._recipe(set_name)]})
 
-    @property
-    def _recipe(self) -> dict[str, object]:
+    def _digest(self, content: Mapping[str, Any]) -> str:
         data = self.data
-        return {
-            "algorithmic": VERSION,
-            "algorithm": data.algorithm,
-            "symbols": data.symbols,
-            "distance": data.distance,
-            "seed": data.corpus_seed,
-        }
+        recipe = {"algorithmic": VERSION, "algorithm": data.algorithm, "symbols": data.symbols}
+        return digest({**recipe, "distance": data.distance, "seed": data.corpus_seed, **content})
+
+    def _recipe(self, set_name: str) -> list[Any]:
+        """Lengths and number; test sets do not change those of train and dev."""
+        lengths = {"train": self.data.train_lengths, "dev": self.data.dev_lengths}.get(set_name, set_name)
+        return [lengths, self.data.builtin_pairs if set_name == "train" else self.data.set_pairs]
 
 
 def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
@@ -154,7 +129,8 @@ def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
             "corpus is generated: data.train_lengths, data.dev_lengths and data.test_lengths say its sets. Leave them "
             "out."
         )
-    return AlgorithmicCorpus(data)
+    tests = dict.fromkeys(data.test_lengths, ())
+    return AlgorithmicCorpus(data.algorithm, tests=tests, generated=data.builtin_pairs, data=data)
 
 
 # --- The algorithms: lines of symbols with spaces between, as functions of a seed

@@ -12,10 +12,10 @@ import io
 import os
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, Self, cast
 
 from experiments.errors import Damaged, UserError
 from experiments.store.checksummed import read_json, write_json
@@ -23,14 +23,6 @@ from experiments.store.checksummed import read_json, write_json
 BLOCK = 1 << 20  # bytes per read
 LONGEST_LINE = 1 << 20  # characters; a longer line is no sentence, and its pieces would need more memory than there is
 RECENT_S = 2.0  # a file changed so recently may change again without a new time stamp: not remembered
-
-
-@dataclass(frozen=True)
-class FilePair:
-    """Two files with corresponding lines, by number."""
-
-    source: Path
-    target: Path
 
 
 @dataclass(frozen=True)
@@ -202,9 +194,12 @@ class Fingerprints:
         _seen[name] = (stamp, facts)
         return facts
 
-    def save(self) -> None:
-        """Store new facts; of two writers at once, one loses only time."""
-        if self._fresh:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        """Store new facts, unless a file was refused; of two writers at once, one loses only time."""
+        if self._fresh and error is None:
             remember(self._path, self._known)
 
 
@@ -223,15 +218,16 @@ def remember(path: Path | None, known: Mapping[str, Any]) -> None:
             write_json(path, known)
 
 
-# --- Outputs as a file, one per line
+# --- Lines of this program's own files: the text of an evaluated set, and outputs
 
 
-def write_outputs(path: Path, lines: Sequence[str]) -> None:
+def write_lines(path: Path, lines: Iterable[str]) -> None:
     """Write lines in the given order. A line feed within a line is written as a blank."""
-    path.write_text("".join(line.replace("\n", " ") + "\n" for line in lines), encoding="utf-8", newline="\n")
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.writelines(line.replace("\n", " ") + "\n" for line in lines)
 
 
-def read_outputs(path: Path) -> list[str]:
-    """Read lines of `write_outputs`: only a line feed ends a line."""
+def written_lines(path: Path) -> list[str]:
+    """Read lines of `write_lines`: only a line feed ends a line."""
     with path.open(encoding="utf-8", newline="\n") as file:
         return [line.removesuffix("\n") for line in file]

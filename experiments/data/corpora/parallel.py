@@ -3,52 +3,41 @@
 import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, NamedTuple
 
 from experiments.config import DataConfig
-from experiments.data.builtin.generate import generate, recipe_digest
-from experiments.data.corpora.files import LONGEST_LINE, FileFacts, FilePair, Fingerprints, read_lines
+from experiments.data.corpora.builtin import generate, recipe_digest
+from experiments.data.corpora.corpus import Corpus, Files, files_in, listed, named_sets
+from experiments.data.corpora.files import LONGEST_LINE, Fingerprints, read_lines
 from experiments.errors import UserError
 from experiments.identity import digest
 
 
+class FilePair(NamedTuple):
+    """Two files with corresponding lines, by number."""
+
+    source: Path
+    target: Path
+
+
 @dataclass(frozen=True)
-class Corpus:
-    """A source of sentence pairs. `train` and `dev` may join several files; every test set has a name."""
+class ParallelCorpus(Corpus):
+    """Sentence pairs in two languages. `train` and `dev` may join several pairs of files."""
 
-    name: str
-    kind: Literal["builtin", "folder"]
-    source: str  # language
-    target: str
-    train: tuple[FilePair, ...] = ()
-    dev: tuple[FilePair, ...] = ()
-    tests: Mapping[str, tuple[FilePair, ...]] = field(default_factory=dict)
-    builtin_pairs: int = 0
-    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """The sets that can be evaluated: "dev", then the test sets."""
-        return ("dev", *self.tests)
-
-    def files(self, set_name: str) -> tuple[FilePair, ...]:
-        """The files of "train", "dev" or a test set."""
-        return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
-
-    def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
+    def read(self, set_name: str) -> Iterator[tuple[str, str]]:
         """The (source, target) lines of "train", "dev" or a test set, one at a time.
 
         Raises UserError for files that changed, and for a line of an evaluated set that is no sentence.
         """
-        if self.kind == "builtin":
-            pairs = generate(set_name, self.builtin_pairs)
+        if self.generated:
+            pairs = generate(set_name, self.generated)
             yield from pairs if self.source == "en" else ((t, s) for s, t in pairs)
             return
         for pair in self.files(set_name):
-            lines = zip_longest(*(read_lines(path, self._sha256(path)) for path in (pair.source, pair.target)))
+            lines = zip_longest(*(read_lines(path, self.sha256(path)) for path in pair))
             for number, (source, target) in enumerate(lines, start=1):
                 if source is None or target is None:
                     ended = pair.source if source is None else pair.target
@@ -57,78 +46,35 @@ class Corpus:
                         "while they were read. Run it again when they are complete."
                     )
                 if set_name != "train" and max(len(source), len(target)) > LONGEST_LINE:
-                    place, line = max(((pair.source, source), (pair.target, target)), key=lambda side: len(side[1]))
+                    path, line = max(zip(pair, (source, target), strict=True), key=lambda side: len(side[1]))
                     raise UserError(
-                        f"{place}, line {number} has {len(line):,} characters, more than a sentence has. Split it, or "
+                        f"{path}, line {number} has {len(line):,} characters, more than a sentence has. Split it, or "
                         "leave the pair out."
                     )
                 yield source, target
 
-    def pinned(self, cache_dir: Path | None = None) -> Self:
-        """This corpus fixed to the present content of its files: reading other content raises UserError."""
-        if self.kind == "builtin":
-            return self
-        fingerprints = Fingerprints(cache_dir, self.facts)
-        pairs = [pair for name in ("train", *self.sets) for pair in self.files(name)]
-        facts = {path: fingerprints.facts(path) for pair in pairs for path in (pair.source, pair.target)}
-        fingerprints.save()
-        return replace(self, facts=facts)
-
-    def _sha256(self, path: Path) -> str:
-        return self.facts[path].sha256 if path in self.facts else ""
-
-    def _count_pairs(self, set_name: str, fingerprints: Fingerprints) -> int:
-        """Number of pairs of a set; checks its files completely (errors: see `training_digest`)."""
-        if self.kind == "builtin":
-            return self.builtin_pairs if set_name == "train" else sum(1 for _ in self.read_pairs(set_name))
-        return sum(_checked(pair, fingerprints)[2] for pair in self.files(set_name))
+    def paths(self, set_name: str) -> Files:
+        return tuple(path for pair in self.files(set_name) for path in pair)
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read and check every file once; returns set → number of pairs. Raises UserError as `training_digest`."""
-        fingerprints = Fingerprints(cache_dir, self.facts)
-        counts = {name: self._count_pairs(name, fingerprints) for name in ("train", *self.sets)}
-        fingerprints.save()
-        return counts
+        """Read and check every file once; returns set → number of pairs. Raises UserError also for unequal sides."""
+        if self.generated:
+            return {"train": self.generated, **{name: sum(1 for _ in self.read(name)) for name in self.sets}}
+        with self.fingerprints(cache_dir) as known:
+            sizes = {name: [_checked(pair, known)[2] for pair in self.files(name)] for name in ("train", *self.sets)}
+        return {name: sum(lines) for name, lines in sizes.items()}
 
-    def training_digest(self, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of train and dev, and the direction; names and places of files do not matter.
+    def _digest(self, content: Mapping[str, Any]) -> str:
+        return digest({"direction": [self.source, self.target], **content})
 
-        Raises UserError for a missing or empty file, for one that is not UTF-8, and for sides of unequal length.
-        """
-        return digest(
-            {
-                "direction": [self.source, self.target],
-                **{name: self._content(name, cache_dir) for name in ("train", "dev")},
-            }
-        )
+    def _recipe(self, set_name: str) -> list[Any]:
+        return [[recipe_digest(self.generated), set_name]]
 
-    def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of one evaluated set. Raises UserError as `training_digest`."""
-        return digest({"direction": [self.source, self.target], "set": self._content(set_name, cache_dir)})
-
-    def _content(self, set_name: str, cache_dir: Path | None) -> list[list[str]]:
-        if self.kind == "builtin":
-            return [[recipe_digest(self.builtin_pairs), set_name]]
-        fingerprints = Fingerprints(cache_dir, self.facts)
-        content = [list(_checked(pair, fingerprints)[:2]) for pair in self.files(set_name)]
-        fingerprints.save()
-        return content
+    def _content_of(self, file: FilePair, known: Fingerprints) -> list[str]:
+        return list(_checked(file, known)[:2])
 
 
-def resolve(data: DataConfig) -> Corpus:
-    """The corpus of a configuration, found by file names; does not read files.
-
-    Raises UserError for missing folders or files, and for languages that the names do not determine.
-    """
-    if data.corpus == "builtin":
-        return _builtin(data)
-    folder = Path(data.corpus).expanduser()
-    found = find(folder, data)
-    name = folder.resolve().name
-    return Corpus(name, "folder", found.source, found.target, found.train, found.dev, found.tests)
-
-
-def _builtin(data: DataConfig) -> Corpus:
+def _builtin(data: DataConfig) -> ParallelCorpus:
     """The generated corpus, in one of its two directions."""
     direction = (data.source or ("de" if data.target == "en" else "en"), data.target or "")
     direction = (direction[0], direction[1] or ("en" if direction[0] == "de" else "de"))
@@ -142,7 +88,7 @@ def _builtin(data: DataConfig) -> Corpus:
             "data.train, data.dev and data.test name files of a corpus folder; the built-in corpus has its own "
             'sets ("dev", "test"). Leave them out, or name a folder as data.corpus (--corpus).'
         )
-    return Corpus("builtin", "builtin", *direction, tests={"test": ()}, builtin_pairs=data.builtin_pairs)
+    return ParallelCorpus("builtin", *direction, tests={"test": ()}, generated=data.builtin_pairs)
 
 
 def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]:
@@ -165,25 +111,16 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")  # en, deu, pt-BR, zho_Hans
 DEV_NAMES = ("dev", "val", "valid")
-SHOWN = 24  # names listed in a message
 
 
-@dataclass(frozen=True)
-class Found:
-    """The languages and files of a folder."""
-
-    source: str
-    target: str
-    train: tuple[FilePair, ...]
-    dev: tuple[FilePair, ...]
-    tests: dict[str, tuple[FilePair, ...]]
-
-
-def find(folder: Path, data: DataConfig) -> Found:
-    """Find the files by their names; does not read them.
+def resolve(data: DataConfig) -> ParallelCorpus:
+    """The corpus of a configuration, found by file names; does not read files.
 
     Raises UserError for missing folders or files, and for languages that the names do not determine.
     """
+    if data.corpus == "builtin":
+        return _builtin(data)
+    folder = Path(data.corpus).expanduser()
     if not folder.is_dir():
         what = "is a file" if folder.exists() else "does not exist"
         raise UserError(
@@ -193,7 +130,8 @@ def find(folder: Path, data: DataConfig) -> Found:
     sides = _languages(folder, data)
     dev_names = data.dev or (_dev_name(folder, sides),)
     test_names = data.test or _test_names(folder, sides)
-    return Found(
+    return ParallelCorpus(
+        folder.resolve().name,
         *sides,
         train=tuple(_pair(folder, name, sides, "data.train") for name in data.train or ("train",)),
         dev=tuple(_pair(folder, name, sides, "data.dev") for name in dev_names),
@@ -218,7 +156,7 @@ def _languages(folder: Path, data: DataConfig) -> tuple[str, str]:
         first, second = found
         return (first, second) if _is_english(first) else (second, first)
     raise UserError(
-        f"{folder} has {name}.<lang> for {_listed(found)}, so the names alone do not determine which language is "
+        f"{folder} has {name}.<lang> for {listed(found)}, so the names alone do not determine which language is "
         "translated into which. Set data.source and data.target, for instance "
         f"--set data.source={found[0]} --set data.target={found[1] if len(found) > 1 else '…'}."
     )
@@ -250,13 +188,13 @@ def _pair(folder: Path, name: str, sides: tuple[str, str], setting: str) -> File
 
 
 def _missing(folder: Path, name: str, languages: Sequence[str], setting: str) -> UserError:
-    there = sorted(path.name for path in folder.iterdir() if path.is_file())
-    stems = sorted({there_name.removesuffix(".gz").rpartition(".")[0] for there_name in there} - {""})
+    files = (path.name.removesuffix(".gz") for path in folder.iterdir() if path.is_file())
+    stems = sorted({name.rpartition(".")[0] for name in files} - {""})
     near = difflib.get_close_matches(name, stems, n=3)
     return UserError(
-        f"{folder} has no {_listed([f'{name}.{language}' for language in languages])} (plain or .gz). "
+        f"{folder} has no {listed([f'{name}.{language}' for language in languages])} (plain or .gz). "
         + (f"Near: {', '.join(near)}. " if near and name not in near else "")
-        + f"Files there: {_listed(there) if there else 'none'}. "
+        + f"Files there: {files_in(folder)}. "
         f"Name others with {setting} (without the language), or the languages with data.source and data.target."
     )
 
@@ -275,19 +213,3 @@ def _test_names(folder: Path, sides: tuple[str, str]) -> list[str]:
         if language in sides and path.is_file():
             names[stem] = True
     return list(names)
-
-
-def named_sets(names: Sequence[str]) -> dict[str, str]:
-    """Each test set's own name → what `data.test` calls it. Raises UserError for two sets of one name."""
-    found: dict[str, str] = {}
-    for name in names:
-        key = Path(name).name
-        if key in ("dev", "train"):
-            raise UserError(f'data.test names "{name}", but "{key}" is the name of another set. Rename the files.')
-        if found.setdefault(key, name) != name:
-            raise UserError(f"data.test: {found[key]} and {name} are both the set {key}. Rename the files of one.")
-    return found
-
-
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -4,15 +4,16 @@ A folder's sets are its files. One file is split by lines: the last 5 % are the 
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
 from experiments.config import DataConfig, Names
-from experiments.data.builtin.generate import generate, recipe_digest
-from experiments.data.corpora.files import FileFacts, Fingerprints, read_raw
+from experiments.data.corpora.builtin import generate, recipe_digest
+from experiments.data.corpora.corpus import Corpus, Files, files_in
+from experiments.data.corpora.files import read_raw
 from experiments.errors import UserError
 from experiments.identity import digest
 
@@ -46,9 +47,6 @@ UNREAD = {"data.source": "languages", "data.target": "languages", "data.max_piec
 
 
 PATTERNS = {"train": ("train*.txt",), "dev": ("dev*.txt", "val*.txt"), "test": ("test*.txt",)}
-SHOWN = 24  # names listed in a message
-
-Files = tuple[Path, ...]
 
 
 def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
@@ -103,10 +101,8 @@ def _stem(path: Path) -> str:
 
 
 def _missing(folder: Path, name: str, patterns: Sequence[str]) -> UserError:
-    there = sorted(path.name for path in folder.iterdir() if path.is_file())
-    listed = ", ".join(there[:SHOWN]) + (f" and {len(there) - SHOWN} more" if len(there) > SHOWN else "")
     return UserError(
-        f"{folder} has no {' or '.join(patterns)} (plain or .gz). Files there: {listed or 'none'}. Name others with "
+        f"{folder} has no {' or '.join(patterns)} (plain or .gz). Files there: {files_in(folder)}. Name others with "
         f"data.{name}, for instance --set data.{name}=NAME, or give one file of text as the corpus: it is split."
     )
 
@@ -126,36 +122,22 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True)
-class TextCorpus:
+class TextCorpus(Corpus):
     """Text in named sets. `raw`: bytes that are no UTF-8 are kept, as lone surrogates (PEP 383)."""
 
-    name: str
-    documents: str  # what a document is: data.documents
-    raw: bool
-    train: Files = ()
-    dev: Files = ()
-    tests: Mapping[str, Files] = field(default_factory=dict)
+    sides: ClassVar[tuple[str, ...]] = ("target",)
+
+    documents: str = "file"  # what a document is: data.documents
     split: bool = False  # all sets are parts of one file
-    builtin_pairs: int = 0  # > 0: generated
-    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
 
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """The sets that can be evaluated: "dev", then the test sets."""
-        return ("dev", *self.tests)
-
-    def files(self, set_name: str) -> Files:
-        """The files of "train", "dev" or a test set."""
-        return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
-
-    def read_lines(self, set_name: str) -> Iterator[Line]:
+    def read(self, set_name: str) -> Iterator[Line]:
         """The text of "train", "dev" or a test set. Raises UserError for a file that is not what was hashed."""
-        if self.builtin_pairs:
-            sentences = (f"{english}\n" for english, _ in generate(set_name, self.builtin_pairs))
+        if self.generated:
+            sentences = (f"{english}\n" for english, _ in generate(set_name, self.generated))
             yield from self._in_documents(sentences)
             return
         for path in self.files(set_name):
-            lines = read_raw(path, self.facts[path].sha256 if path in self.facts else "")
+            lines = read_raw(path, self.sha256(path))
             texts = (line.decode("utf-8", "surrogateescape" if self.raw else "strict") for line in lines)
             yield from self._in_documents(self._part(texts, set_name, path) if self.split else texts)
 
@@ -169,7 +151,7 @@ class TextCorpus:
             first, after_blank = False, blank
 
     def _part(self, lines: Iterator[str], set_name: str, path: Path) -> Iterator[str]:
-        count = self.facts[path].lines if path in self.facts else Fingerprints(None, raw=self.raw).facts(path).lines
+        count = self.fingerprints(None).facts(path).lines
         held = count // HELD_OUT
         bounds = {
             "train": (0, count - 2 * held),
@@ -181,58 +163,41 @@ class TextCorpus:
             if start <= number < end:
                 yield line
 
-    def pinned(self, cache_dir: Path | None = None) -> Self:
-        """This corpus fixed to the present content of its files: reading other content raises UserError."""
-        fingerprints = Fingerprints(cache_dir, self.facts, raw=self.raw)
-        facts = {path: fingerprints.facts(path) for path in self._paths}
-        fingerprints.save()
-        return replace(self, facts=facts)
-
-    @property
-    def _paths(self) -> Iterator[Path]:
-        return (path for name in ("train", *self.sets) for path in (() if self.builtin_pairs else self.files(name)))
-
-    def check(self, cache_dir: Path | None = None) -> None:
-        """Read and check every file once. Raises UserError for unusable ones."""
+    def check(self, cache_dir: Path | None = None) -> dict[str, int]:
+        """Read and check every file once; rows are not counted. Raises UserError for unusable files."""
         facts = self.pinned(cache_dir).facts
         if self.split and (lines := facts[self.train[0]].lines) < HELD_OUT:
             raise UserError(
                 f"{self.train[0]} has {lines} line{'s' * (lines != 1)}: one file is split by lines, and needs at least "
                 f"{HELD_OUT}. Put train.txt and dev.txt into a folder, and name that as the corpus."
             )
+        return {}
 
-    def training_digest(self, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of train and dev; names and places of files do not matter."""
-        return digest(
-            {"documents": self.documents, **{name: self._content(name, cache_dir) for name in ("train", "dev")}}
-        )
+    def _digest(self, content: Mapping[str, Any]) -> str:
+        return digest({"documents": self.documents, **content})
 
-    def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of one evaluated set."""
-        return digest({"documents": self.documents, "set": self._content(set_name, cache_dir)})
+    def _recipe(self, set_name: str) -> list[Any]:
+        return [recipe_digest(self.generated), set_name]
 
-    def _content(self, set_name: str, cache_dir: Path | None) -> list[str]:
-        if self.builtin_pairs:
-            return [recipe_digest(self.builtin_pairs), set_name]
-        fingerprints = Fingerprints(cache_dir, self.facts, raw=self.raw)
-        content = [fingerprints.facts(path).sha256 for path in self.files(set_name)]
-        fingerprints.save()
+    def _content(self, set_name: str, cache_dir: Path | None) -> list[Any]:
+        content = super()._content(set_name, cache_dir)
         return [*content, f"{set_name} of 1/{HELD_OUT}"] if self.split else content
 
 
 def resolve(data: TextData) -> TextCorpus:
     """The corpus of a configuration, found by file names; does not read files. Raises UserError for missing ones."""
-    raw = data.units == "byte"
+    raw, how = data.units == "byte", data.documents
     if data.corpus == "builtin":
         if data.train or data.dev or data.test:
             raise UserError(
                 "data.train, data.dev and data.test name files of a folder; the built-in text has its own sets "
                 '("dev", "test"). Leave them out, or name a folder as data.corpus (--corpus).'
             )
-        return TextCorpus("builtin", data.documents, raw, tests={"test": ()}, builtin_pairs=data.builtin_pairs)
-    place = Path(data.corpus).expanduser()
-    name = place.resolve().name
-    if place.is_file():
-        one = (place,)
-        return TextCorpus(name, data.documents, raw, one, one, {"test": one}, split=True)
-    return TextCorpus(name, data.documents, raw, *find(place, data))
+        return TextCorpus("builtin", raw=raw, documents=how, tests={"test": ()}, generated=data.builtin_pairs)
+    path = Path(data.corpus).expanduser()
+    name = path.resolve().name
+    if path.is_file():
+        sets: dict[str, Any] = {"train": (path,), "dev": (path,), "tests": {"test": (path,)}, "split": True}
+    else:
+        sets = dict(zip(("train", "dev", "tests"), find(path, data), strict=True))
+    return TextCorpus(name, raw=raw, documents=how, **sets)

@@ -7,9 +7,8 @@ noun phrase), particles, questions and clauses inside clauses occur: what a pars
 from collections.abc import Iterator
 from functools import cache
 
-from experiments.data.builtin import lexicon
-from experiments.data.builtin.dice import Dice
-from experiments.data.builtin.lexicon import Noun, Verb
+from experiments.data.corpora import lexicon
+from experiments.data.corpora.lexicon import Dice, Noun, Verb
 from experiments.data.corpora.tree import Bracket, Tree, parse_line
 from experiments.identity import digest
 

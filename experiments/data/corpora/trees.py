@@ -7,15 +7,15 @@ and 23 in a folder with the sections of the Wall Street Journal. Several names a
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any
 
 from pydantic import Field
 
 from experiments.config import MOST_GENERATED, DataConfig, Names
-from experiments.data.corpora.files import FileFacts, Fingerprints, remember, remembered
-from experiments.data.corpora.parallel import named_sets
+from experiments.data.corpora.corpus import Corpus, Files, listed, named_sets
+from experiments.data.corpora.files import remember, remembered
 from experiments.data.corpora.tree import Tree, cleaned, linearise, read_trees
 from experiments.data.corpora.tree_grammar import HELD_OUT, generate_trees, recipe_digest
 from experiments.errors import UserError
@@ -46,40 +46,26 @@ ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
 _DEV_NAMES = ("dev", "val", "valid")
 _EXTRA = "extra"  # what the built-in corpus calls its further training trees
 
-Files = tuple[Path, ...]
-
 
 @dataclass(frozen=True)
-class TreeCorpus:
-    """A corpus of trees. `train` includes `data.train_extra`; `builtin`, `extra`: numbers of generated trees."""
+class TreeCorpus(Corpus):
+    """A corpus of trees. `train` includes `data.train_extra`."""
 
-    name: str
-    train: Files = ()
-    dev: Files = ()
-    tests: Mapping[str, Files] = field(default_factory=dict)
-    builtin: int = 0
-    extra: int = 0
     source: str = "words"
     target: str = "trees"
-    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
-
-    @property
-    def sets(self) -> tuple[str, ...]:
-        """The sets that can be evaluated: "dev", then the test sets."""
-        return ("dev", *self.tests)
+    extra: int = 0  # number of further training trees that are generated
 
     def read_trees(self, set_name: str) -> Iterator[Tree]:
         """The trees in the form that is learnt: without root, empty words and function tags."""
-        if self.builtin:
-            yield from generate_trees(set_name, self.builtin)
+        if self.generated:
+            yield from generate_trees(set_name, self.generated)
             if set_name == "train":
                 yield from generate_trees(_EXTRA, self.extra)
             return
-        for path in self._files(set_name):
-            sha256 = self.facts[path].sha256 if path in self.facts else ""
-            yield from map(cleaned, read_trees(path, sha256))
+        for path in self.files(set_name):
+            yield from map(cleaned, read_trees(path, self.sha256(path)))
 
-    def read_pairs(self, set_name: str) -> Iterator[tuple[str, str]]:
+    def read(self, set_name: str) -> Iterator[tuple[str, str]]:
         """(words, symbols), each separated by spaces. Raises UserError for a file without trees."""
         for number, tree in enumerate(self.read_trees(set_name), start=1):
             try:
@@ -88,63 +74,32 @@ class TreeCorpus:
                 raise UserError(f"{self.name}, {set_name}: tree {number}: {error}. Rename it in the file.") from None
             yield " ".join(tree.words), " ".join(symbols)
 
-    def pinned(self, cache_dir: Path | None = None) -> Self:
-        """This corpus fixed to the present content of its files: reading other content raises UserError."""
-        if self.builtin:
-            return self
-        fingerprints = Fingerprints(cache_dir, self.facts)
-        facts = {path: fingerprints.facts(path) for name in ("train", *self.sets) for path in self._files(name)}
-        fingerprints.save()
-        return replace(self, facts=facts)
-
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read every tree once (files with known content are not read again); returns set → number of trees."""
-        if self.builtin:
-            return {"train": self.builtin + self.extra, **HELD_OUT}
-        counts = _Counts(cache_dir, self.facts)
-        found = {name: sum(map(counts.of, self._files(name))) for name in ("train", *self.sets)}
-        counts.save()
-        return found
+        """Read every tree once; files with known content are not read again, because a treebank takes seconds."""
+        if self.generated:
+            return {"train": self.generated + self.extra, **HELD_OUT}
+        cache = cache_dir / "trees.json" if cache_dir else None
+        known: dict[str, int] = remembered(cache)  # by the content's hash
+        counts = dict.fromkeys(("train", *self.sets), 0)
+        with self.fingerprints(cache_dir) as fingerprints:
+            for name in counts:
+                for path in self.files(name):
+                    content = fingerprints.facts(path).sha256
+                    if content not in known:
+                        known[content] = sum(1 for _ in read_trees(path, content))
+                    if not known[content]:
+                        raise UserError(
+                            f"{path} holds no tree. Leave the file out, or put trees in it: (S (NP …) (VP …))."
+                        )
+                    counts[name] += known[content]
+        remember(cache, known)
+        return counts
 
-    def training_digest(self, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of all training inputs. Raises UserError for unusable files."""
-        return digest({"trees": {name: self._content(name, cache_dir) for name in ("train", "dev")}})
+    def _digest(self, content: Mapping[str, Any]) -> str:
+        return digest({"trees": content.get("set", content)})
 
-    def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of one evaluated set. Raises UserError for unusable files."""
-        return digest({"trees": self._content(set_name, cache_dir)})
-
-    def _files(self, set_name: str) -> Files:
-        return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
-
-    def _content(self, set_name: str, cache_dir: Path | None) -> list[str]:
-        if self.builtin:
-            return [recipe_digest(self.builtin, self.extra), set_name]
-        fingerprints = Fingerprints(cache_dir, self.facts)
-        content = [fingerprints.facts(path).sha256 for path in self._files(set_name)]
-        fingerprints.save()
-        return content
-
-
-class _Counts:
-    """Number of trees in a file, remembered by content hash, because reading a treebank takes seconds."""
-
-    def __init__(self, cache_dir: Path | None, pinned: Mapping[Path, FileFacts]) -> None:
-        self._path = cache_dir / "trees.json" if cache_dir else None
-        self._fingerprints = Fingerprints(cache_dir, pinned)
-        self._known: dict[str, int] = remembered(self._path)
-
-    def of(self, path: Path) -> int:
-        content = self._fingerprints.facts(path).sha256
-        if content not in self._known:
-            self._known[content] = sum(1 for _ in read_trees(path, content))
-        if not self._known[content]:
-            raise UserError(f"{path} holds no tree. Leave the file out, or put trees in it: (S (NP …) (VP …)).")
-        return self._known[content]
-
-    def save(self) -> None:
-        self._fingerprints.save()
-        remember(self._path, self._known)
+    def _recipe(self, set_name: str) -> list[Any]:
+        return [recipe_digest(self.generated, self.extra), set_name]
 
 
 def resolve(data: TreeData) -> TreeCorpus:
@@ -162,7 +117,7 @@ def _builtin(data: TreeData) -> TreeCorpus:
             "data.corpus."
         )
     extra = data.builtin_extra if data.train_extra else 0
-    return TreeCorpus("builtin", tests={"test": ()}, builtin=data.builtin_pairs, extra=extra)
+    return TreeCorpus("builtin", tests={"test": ()}, generated=data.builtin_pairs, extra=extra)
 
 
 def _folder(folder: Path, data: TreeData) -> TreeCorpus:
@@ -189,7 +144,7 @@ def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
     for name in names:
         files = _find(folder, name)
         if not files:
-            there = ", ".join(sorted(path.name for path in folder.iterdir())[:24]) or "nothing"
+            there = listed(sorted(path.name for path in folder.iterdir())) or "nothing"
             raise UserError(
                 f"{folder} has no {name}{{{','.join(ENDINGS)}}} (plain or .gz) and no folder {name} with such files. "
                 f"There is: {there}. Name others with {setting}."

@@ -1,8 +1,8 @@
-"""An encoded corpus in the store: tokenizer, pieces, facts. prepare.py writes it. Imports no torch.
+"""An encoded corpus in the store: tokenizers, pieces, facts. prepare.py writes it. Imports no torch.
 <root>/<digest>/facts.json                     what was read, kept, dropped; rates; sums of the tokenizers
                /tokenizer.model                or source.model and target.model where vocabularies are separate
-               /train/                         pairs.py says how pieces are laid out
-               /sets/<name>-<set digest>/      an evaluated set: pieces, source.txt, target.txt, facts.json
+               /train/                         sides.py says how pieces are laid out; running text has one side
+               /sets/<name>-<set digest>/      an evaluated set: pieces, facts.json; of pairs source.txt, target.txt
 """
 
 import glob
@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from experiments.config import DataConfig
-from experiments.data.encoding.pairs import SIDES, EncodedPairs, piece_dtype
+from experiments.data.corpora.corpus import SIDES
+from experiments.data.corpora.files import written_lines
+from experiments.data.encoding.sides import Side, Sides, piece_dtype
 from experiments.data.encoding.tokenizer import Tokenizer, tokenizer_settings
 from experiments.errors import Damaged, UserError
 from experiments.identity import digest
 from experiments.store.checksummed import check_file, read_json
 
-FORMAT = 1  # format of the folder; part of the digest
+FORMAT = 2  # format of the folder; part of the digest
 
 
-def encoded_digest(training_digest: str, data: DataConfig, shared: bool, target_symbols: int = 0) -> str:
+def encoded_digest(training_digest: str, data: DataConfig, shared: bool = True, target_symbols: int = 0) -> str:
     """The name of an encoded corpus: digest of its content, tokenizer settings, dropping rule and format."""
     return digest(
         {
@@ -42,18 +44,19 @@ def model_names(shared: bool) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """An evaluated set: all its pairs, in order, as text and as pieces."""
+    """An evaluated set: all its rows, in order, as pieces; of pairs also as text."""
 
     name: str
     digest: str
-    source: tuple[str, ...]  # text
-    target: tuple[str, ...]  # the reference text
-    pairs: EncodedPairs
+    sides: Sides
     facts: dict[str, Any]
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()  # the reference text
 
     def first(self, count: int | None) -> "EncodedSet":
-        """The set with the text of so many pairs, the first ones; None: itself."""
-        return self if count is None else replace(self, source=self.source[:count], target=self.target[:count])
+        """The set with so many lines of text, the first ones; None: itself."""
+        sides = {name: side.first(count) for name, side in self.sides.items()}
+        return replace(self, sides=sides, source=self.source[:count], target=self.target[:count])
 
 
 class EncodedCorpus:
@@ -67,21 +70,30 @@ class EncodedCorpus:
         self.shared = bool(facts["shared"])
 
     @cached_property
-    def train(self) -> EncodedPairs:
-        """The training pairs; their files are hashed once, here. Raises Damaged."""
+    def train(self) -> Sides:
+        """The training rows; their files are hashed once, here. Raises Damaged."""
         self._check(self.folder, self._files)
-        return EncodedPairs(self.folder / "train", self._dtypes)
+        return self._sides(self.folder / "train")
 
     @cached_property
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
         """Source and target tokenizers, one object for a shared vocabulary; checked by the facts. Raises Damaged."""
-        names = model_names(self.shared)
-        source = self._tokenizer(names[0])
-        return source, source if self.shared else self._tokenizer(names[1])
+        source, target = model_names(self.shared)
+        first = Tokenizer(self.tokenizer_model(source))
+        return first, first if self.shared else Tokenizer(self.tokenizer_model(target))
 
     def tokenizer_model(self, name: str) -> bytes:
         """The bytes of a tokenizer file that encoded this corpus. Raises Damaged."""
-        return read_checked(self.folder / name, self.facts["tokenizer"]["sha256"][name], self._redo)
+        path = self.folder / name
+        try:
+            model = path.read_bytes()
+        except OSError as error:
+            raise Damaged(f"{path} cannot be read ({error.strerror}). {self._redo}") from None
+        if hashlib.sha256(model).hexdigest() != self.facts["tokenizer"]["sha256"][name]:
+            raise Damaged(
+                f"{path} is not the tokenizer that encoded this corpus: it was changed or damaged. {self._redo}"
+            )
+        return model
 
     def longest(self, name: str, set_digest: str = "") -> int:
         """Pieces of the longest line of either side of "train" or of a prepared set, EOS counted.
@@ -89,13 +101,12 @@ class EncodedCorpus:
         Reads only the offsets: no pieces, no hashes.
         """
         folder = self.folder / ("train" if name == "train" else f"sets/{name}-{set_digest}")
-        pairs = EncodedPairs(folder, self._dtypes)
-        return max(int(lengths.max(initial=0)) for lengths in (pairs.source_lengths, pairs.target_lengths))
+        return max(int(side.lengths.max(initial=0)) for side in self._sides(folder).values())
 
     def set_digests(self, name: str) -> list[str]:
         """Digests of the prepared sets with this name; one, unless the set's files have changed."""
-        places = (self.folder / "sets").glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}")
-        return sorted(place.name.removeprefix(f"{name}-") for place in places)
+        folders = (self.folder / "sets").glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}")
+        return sorted(folder.name.removeprefix(f"{name}-") for folder in folders)
 
     def set(self, name: str, set_digest: str | None = None) -> EncodedSet:
         """A prepared set. The digest is optional if only one set has the name.
@@ -116,49 +127,29 @@ class EncodedCorpus:
         if facts is None:
             raise Damaged(f"{folder} is damaged: its facts.json is missing. {self._redo}")
         self._check(folder, facts.pop("files"))
-        source, target = (_read_text(folder / f"{side}.txt") for side in SIDES)
-        pairs = EncodedPairs(folder, self._dtypes)
-        if not len(source) == len(target) == len(pairs):
+        sides = self._sides(folder)
+        texts = {side: tuple(written_lines(folder / f"{side}.txt")) for side in sides if SIDES[0] in sides}
+        if any(len(text) != len(sides[side]) for side, text in texts.items()):
             raise Damaged(f"{folder} is damaged: text and pieces differ in number. {self._redo}")
-        return EncodedSet(name, chosen, source, target, pairs, facts)
+        return EncodedSet(name, chosen, sides, facts, **texts)
 
-    @property
-    def _dtypes(self) -> tuple[Any, Any]:
-        sizes = self.facts["vocab_size"]
-        return piece_dtype(sizes["source"]), piece_dtype(sizes["target"])
-
-    def _tokenizer(self, name: str) -> Tokenizer:
-        return Tokenizer(self.tokenizer_model(name))
+    def _sides(self, folder: Path) -> Sides:
+        return {side: Side(folder, side, piece_dtype(size)) for side, size in self.facts["vocab_size"].items()}
 
     def _check(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-        check_files(folder, files, self._redo)
+        """Raises Damaged for changed files; each file is hashed once per process."""
+        for name, written in files.items():
+            try:
+                version = _version(folder / name)
+                if version not in _checked:
+                    check_file(folder / name, written)
+                    _checked.add(version)
+            except Damaged as damage:
+                raise Damaged(f"The encoded corpus in {folder} is damaged: {damage}. {self._redo}") from None
 
     @property
     def _redo(self) -> str:
         return f"Delete {self.folder}: the next run creates it again."
-
-
-def read_checked(path: Path, sha256: str, redo: str) -> bytes:
-    """The bytes of a tokenizer file. Raises Damaged if they have another hash; `redo`: what to do then."""
-    try:
-        model = path.read_bytes()
-    except OSError as error:
-        raise Damaged(f"{path} cannot be read ({error.strerror}). {redo}") from None
-    if hashlib.sha256(model).hexdigest() != sha256:
-        raise Damaged(f"{path} is not the tokenizer that encoded this corpus: it was changed or damaged. {redo}")
-    return model
-
-
-def check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], redo: str) -> None:
-    """Raises Damaged for changed files; each file is hashed once per process."""
-    for name, written in files.items():
-        try:
-            seen = _version(folder / name)
-            if seen not in _checked:
-                check_file(folder / name, written)
-                _checked.add(seen)
-        except Damaged as damage:
-            raise Damaged(f"The encoded corpus in {folder} is damaged: {damage}. {redo}") from None
 
 
 _checked: set[tuple[object, ...]] = set()  # versions of files that this process has checked
@@ -183,9 +174,3 @@ def open_encoded(root: Path, digest: str) -> EncodedCorpus:
             f"{folder} holds another encoded corpus, {facts['digest']}. Delete it: the next run creates it again."
         )
     return EncodedCorpus(folder, facts)
-
-
-def _read_text(path: Path) -> tuple[str, ...]:
-    # newline="\n": lines may contain "\r" and other characters that Python takes for line ends
-    with path.open(encoding="utf-8", newline="\n") as file:
-        return tuple(line.removesuffix("\n") for line in file)

@@ -7,25 +7,26 @@ SentencePiece's own threads; no process is started.
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from importlib.metadata import version
-from itertools import islice
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from experiments.config import DataConfig
-from experiments.data.corpora.files import LONGEST_LINE
-from experiments.data.corpora.pair_corpus import PairCorpus
+from experiments.data.corpora.corpus import SIDES, Corpus
+from experiments.data.corpora.files import LONGEST_LINE, write_lines
+from experiments.data.corpora.text import TextCorpus
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
-from experiments.data.encoding.pairs import SIDES, SideWriter, piece_dtype
+from experiments.data.encoding.sides import SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import (
-    SAMPLE_PAIRS,
-    UNK_ID,
+    EOS_ID,
+    SAMPLE_BYTES,
     Tokenizer,
     in_sample,
+    to_bytes,
     tokenizer_settings,
     train_tokenizer,
 )
@@ -34,106 +35,137 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import describe_files, write_json
 from experiments.store.durable import locked, make_once, whole_folder
 
-# --- Encode sentence pairs to pieces on disk, with counts for the table's notes
+# --- Encode rows to pieces on disk, with counts for the table's notes
+# A row is a pair of sentences, or a line of running text and whether it begins a document (corpora/text.py: Line).
 
 
-CHUNK = 16_384  # pairs per chunk
+CHUNK, CHUNK_CHARACTERS = 16_384, 1 << 22  # rows encoded at once, and characters, beyond which no row is added
 PIECE = 16  # characters of SentencePiece's longest piece
+SPACE = "\u2581"  # SentencePiece reads it as a space: three bytes that become one
 
-Pair = tuple[str, str]
-Item = TypeVar("Item")
+Row = tuple[Any, ...]
 
 
-def chunks(items: Iterable[Item], size: int = CHUNK) -> Iterator[list[Item]]:
-    """Lists of `size` items, the last one shorter."""
-    rest = iter(items)
-    while chunk := list(islice(rest, size)):
+def chunks(rows: Iterable[Row], sides: int) -> Iterator[list[Row]]:
+    """Lists of rows, as many as are encoded at once."""
+    chunk: list[Row] = []
+    size = 0
+    for row in rows:
+        chunk.append(row)
+        size += sum(map(len, row[:sides]))
+        if len(chunk) == CHUNK or size > CHUNK_CHARACTERS:
+            yield chunk
+            chunk, size = [], 0
+    if chunk:
         yield chunk
 
 
-@dataclass(frozen=True)
-class _Chunk:
-    read: int  # pairs, those with an empty side or one that is no sentence too
+class _Chunk(NamedTuple):
+    read: int  # rows, those with an empty side or one that is no sentence too
     over_long: int  # pairs with a side that is no sentence
-    texts: list[list[str]]  # by side
+    rows: Sequence[Row]
     lines: list[list[list[int]]]  # by side: the pieces of each
 
 
 class Encoder:
     """Writes one set into a folder. Lines are encoded by `threads` threads of SentencePiece.
 
-    With `max_pieces` (training set), pairs with an empty side or a side of more pieces (EOS counted) are dropped and
-    counted. Without it (evaluated sets), every pair is kept.
+    tokenizers: of each side; one for running text. With `max_pieces` (training pairs), pairs with an empty side or a
+    side of more pieces (EOS counted) are dropped and counted. Without it, every row is kept. `measured`: of each line
+    of running text its place, bytes and words are kept.
     """
 
     def __init__(
-        self, folder: Path, tokenizers: Sequence[Tokenizer], threads: int, max_pieces: int | None = None
+        self,
+        folder: Path,
+        tokenizers: Mapping[str, Tokenizer],
+        threads: int,
+        max_pieces: int | None = None,
+        *,
+        measured: bool = False,
     ) -> None:
-        self._tokenizers = tokenizers
-        self._threads = threads
-        self._max_pieces = max_pieces
-        self._writers = [
-            SideWriter(folder, side, piece_dtype(tokenizer.vocab_size))
-            for side, tokenizer in zip(SIDES, tokenizers, strict=True)
-        ]
-        self._pieces, self._unknown, self._characters = [0, 0], [0, 0], [0, 0]
-        self.pairs = self.kept = self.dropped_empty = self.dropped_long = 0
+        self._folder, self._tokenizers, self._threads = folder, tokenizers, threads
+        self._max_pieces, self._measured = max_pieces, measured
+        sizes = {side: tokenizer.vocab_size for side, tokenizer in tokenizers.items()}
+        self._writers = {side: SideWriter(folder, side, piece_dtype(size)) for side, size in sizes.items()}
+        self._characters = dict.fromkeys(tokenizers, 0)
+        self._bytes, self._lines = 0, list[Any]()
+        self.read = self.kept = self.dropped_empty = self.dropped_long = 0
 
-    def add(self, pairs: Iterable[Pair]) -> None:
-        """Encode and write pairs in chunks: one is written while the next is read and encoded."""
-        with contextlib.closing(prefetch(map(self._encode, chunks(pairs)), depth=1)) as encoded:
-            for chunk in encoded:
+    def add(self, rows: Iterable[Row]) -> None:
+        """Encode and write rows in chunks: one is written while the next is read and encoded."""
+        encoded = map(self._encode, chunks(rows, len(self._tokenizers)))
+        with contextlib.closing(prefetch(encoded, depth=1)) as ahead:
+            for chunk in ahead:
                 self._write(chunk)
 
-    def _encode(self, pairs: Sequence[Pair]) -> _Chunk:
-        read, over_long = len(pairs), 0
+    def _encode(self, rows: Sequence[Row]) -> _Chunk:
+        read, over_long = len(rows), 0
         if self._max_pieces:
-            pairs = [pair for pair in pairs if pair[0].strip() and pair[1].strip()]
+            rows = [row for row in rows if row[0].strip() and row[1].strip()]
             longest = max(LONGEST_LINE, PIECE * self._max_pieces)  # of more characters none fits
-            over_long = sum(max(map(len, pair)) > longest for pair in pairs)
-            pairs = [pair for pair in pairs if max(map(len, pair)) <= longest] if over_long else pairs
-        texts = [[pair[side] for pair in pairs] for side in (0, 1)]
+            over_long = sum(max(map(len, row)) > longest for row in rows)
+            rows = [row for row in rows if max(map(len, row)) <= longest] if over_long else rows
         lines = [
-            tokenizer.encode_batch(text, self._threads) for tokenizer, text in zip(self._tokenizers, texts, strict=True)
+            tokenizer.encode_batch([row[number] for row in rows], self._threads)
+            for number, tokenizer in enumerate(self._tokenizers.values())
         ]
-        return _Chunk(read, over_long, texts, lines)
+        return _Chunk(read, over_long, rows, lines)
 
     def _write(self, chunk: _Chunk) -> None:
-        texts, lines = chunk.texts, chunk.lines
-        self.pairs += chunk.read
-        self.dropped_empty += chunk.read - chunk.over_long - len(lines[0])
+        rows, lines = chunk.rows, chunk.lines
+        self.read += chunk.read
+        self.dropped_empty += chunk.read - chunk.over_long - len(rows)
         self.dropped_long += chunk.over_long
         if self._max_pieces:
             longest = self._max_pieces - 1  # EOS is added when batches are made
-            fits = [len(s) <= longest and len(t) <= longest for s, t in zip(*lines, strict=True)]
+            fits = [all(len(line) <= longest for line in pair) for pair in zip(*lines, strict=True)]
             if not all(fits):
                 self.dropped_long += len(fits) - sum(fits)
                 lines = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in lines]
-                texts = [[line for line, fit in zip(side, fits, strict=True) if fit] for side in texts]
-        self.kept += len(lines[0])
-        for side in (0, 1):
-            pieces = self._writers[side].add(lines[side])
-            self._pieces[side] += len(pieces)
-            self._unknown[side] += int(np.count_nonzero(pieces == UNK_ID))
-            self._characters[side] += sum(map(len, texts[side]))
+                rows = [row for row, fit in zip(rows, fits, strict=True) if fit]
+        self.kept += len(rows)
+        for number, side in enumerate(self._writers):
+            self._characters[side] += sum(len(row[number]) for row in rows)
+        if len(lines) == 1:
+            self._write_text(rows, lines[0])
+        else:
+            for writer, side_lines in zip(self._writers.values(), lines, strict=True):
+                writer.add(side_lines)
+
+    def _write_text(self, rows: Sequence[Row], lines: Sequence[list[int]]) -> None:
+        """Documents with EOS before each."""
+        [(side, writer)] = self._writers.items()
+        starts = np.fromiter((row[1] for row in rows), bool, len(rows))
+        places = writer.add(
+            [[EOS_ID, *line] if begins else line for begins, line in zip(starts, lines, strict=True)], starts
+        )
+        exact = self._tokenizers[side].is_bytes
+        sizes = [len(to_bytes(row[0] if exact else row[0].replace(SPACE, " "))) for row in rows]
+        self._bytes += sum(sizes)
+        if self._measured:
+            words = [len(row[0].split()) for row in rows]
+            self._lines.append(np.stack([places + starts, np.array(sizes), np.array(words)], axis=1))
 
     def close(self) -> None:
-        """Finish the files of both sides."""
-        for writer in self._writers:
+        """Finish the files."""
+        for writer in self._writers.values():
             writer.close()
+        if self._lines:
+            np.save(self._folder / "lines.npy", np.concatenate(self._lines), allow_pickle=False)
 
     def facts(self) -> dict[str, Any]:
-        """Counts, and rates over the kept pairs, without EOS."""
-        return {
-            "pairs": self.pairs,
-            "kept": self.kept,
-            "dropped_empty": self.dropped_empty,
-            "dropped_long": self.dropped_long,
-            **{name: self._side_facts(side) for side, name in enumerate(SIDES)},
-        }
+        """Counts; of pairs also rates over the kept ones, without EOS."""
+        sides = {side: self._side_facts(side) for side in self._writers}
+        if len(sides) > 1:
+            dropped = {"dropped_empty": self.dropped_empty, "dropped_long": self.dropped_long}
+            return {"pairs": self.read, "kept": self.kept, **dropped, **sides}
+        [facts] = sides.values()
+        pieces = facts["pieces"] + 1  # the last EOS
+        return {"lines": self.kept, "bytes": self._bytes, "characters": facts["characters"], "pieces": pieces}
 
-    def _side_facts(self, side: int) -> dict[str, float]:
-        pieces, characters, unknown = self._pieces[side], self._characters[side], self._unknown[side]
+    def _side_facts(self, side: str) -> dict[str, Any]:
+        pieces, unknown, characters = self._writers[side].pieces, self._writers[side].unknown, self._characters[side]
         return {
             "pieces": pieces,
             "characters": characters,
@@ -144,33 +176,36 @@ class Encoder:
         }
 
 
-# --- Count evaluated sentences that occur, character by character, in the training set
+# --- Count evaluated rows that occur, character by character, in the training set
 
 
-def seen_in_train(train: Iterable[Pair], sets: Mapping[str, Sequence[Pair]]) -> dict[str, dict[str, int]]:
-    """Set → how many of its sources, of its targets and of its whole pairs occur in `train`.
+SHORTEST = 20  # characters of a line of running text: shorter ones occur twice by chance
+
+Key = Callable[[Row], Hashable]
+OF_PAIRS: Mapping[str, Key] = {"source": itemgetter(0), "target": itemgetter(1), "pair": tuple}
+
+
+def _long_line(line: Row) -> str | None:
+    text: str = line[0].strip()
+    return text if len(text) >= SHORTEST else None
+
+
+def seen_in_train(
+    train: Iterable[Row], sets: Mapping[str, Sequence[Row]], keys: Mapping[str, Key] = OF_PAIRS
+) -> dict[str, dict[str, int]]:
+    """Set → how many of its sources, of its targets and of its whole pairs (`keys`) occur in `train`. None: no key.
 
     Memory is that of the evaluated sets; `train` is read once, as a stream.
     """
-    sources = {source for pairs in sets.values() for source, _ in pairs}
-    targets = {target for pairs in sets.values() for _, target in pairs}
-    whole = {pair for pairs in sets.values() for pair in pairs}
-    seen_sources, seen_targets, seen_pairs = set[str](), set[str](), set[Pair]()
-    for pair in train:
-        source, target = pair
-        if source in sources:
-            seen_sources.add(source)
-            if pair in whole:
-                seen_pairs.add(pair)
-        if target in targets:
-            seen_targets.add(target)
+    wanted = {what: {key(row) for rows in sets.values() for row in rows} - {None} for what, key in keys.items()}
+    seen: dict[str, set[Hashable]] = {what: set() for what in keys}
+    for row in train:
+        for what, key in keys.items():
+            if (value := key(row)) in wanted[what]:
+                seen[what].add(value)
     return {
-        name: {
-            "source": sum(source in seen_sources for source, _ in pairs),
-            "target": sum(target in seen_targets for _, target in pairs),
-            "pair": sum(pair in seen_pairs for pair in pairs),
-        }
-        for name, pairs in sets.items()
+        name: {what: sum(key(row) in seen[what] for row in rows) for what, key in keys.items()}
+        for name, rows in sets.items()
     }
 
 
@@ -183,11 +218,11 @@ HELD_PAIRS = (
 
 MOST_UNKNOWN = 0.5  # share of a side's words
 
-Progress = Callable[[str, int, int], None]  # what is being done, done, total
+Progress = Callable[[str, int, int], None]  # what is being done, done, total (0: unknown)
 
 
 def prepare(
-    corpus: PairCorpus,
+    corpus: Corpus,
     data: DataConfig,
     shared: bool,
     root: Path,
@@ -206,7 +241,7 @@ def prepare(
     counts = corpus.check(root)
     name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
     threads = workers or len(os.sched_getaffinity(0))
-    work = _Work(corpus, data, shared, target_symbols, counts, progress, threads)
+    work = _Work(corpus, data, shared, target_symbols, counts.get("train", 0), progress, threads)
     with explain_os_errors(f"prepare the corpus {corpus.name} under {root}"):
         root.mkdir(parents=True, exist_ok=True)
         make_once(root / name, lambda folder: work.make_train(folder, name))
@@ -223,34 +258,31 @@ class _Work:
 
     def __init__(
         self,
-        corpus: PairCorpus,
+        corpus: Corpus,
         data: DataConfig,
         shared: bool,
         target_symbols: int,
-        counts: dict[str, int],
+        pairs: int,
         progress: Progress,
         threads: int,
     ) -> None:
         self.corpus, self.data, self.shared, self.target_symbols = corpus, data, shared, target_symbols
-        self.counts, self.progress, self.threads = counts, progress, threads
-        self._held: list[Pair] | None = None  # a small training set, read (or generated) once for all steps
+        self.pairs, self.progress, self.threads = pairs, progress, threads  # pairs of train; 0: lines, not counted
+        self._held: list[Row] | None = None  # a small training set, read (or generated) once for all steps
 
     def make_train(self, folder: Path, name: str) -> None:
         """Write the tokenizers, train/ and facts.json, with the corpus's digest and those of its files."""
         started = time.monotonic()
-        sampled = self._train_tokenizers(folder)
+        self._train_tokenizers(folder)
         trained = time.monotonic()
-        models = tuple(Tokenizer.load(folder / name) for name in model_names(self.shared))
+        models = {model: Tokenizer.load(folder / model) for model in model_names(self.shared)}
+        tokenizers = self._by_side([models[model] for model in model_names(self.shared)])
         (folder / "train").mkdir()
-        encoder = Encoder(folder / "train", models, self.threads, self.data.max_pieces)
-        encoder.add(self._train_pairs("encoding"))
+        encoder = Encoder(folder / "train", tokenizers, self.threads, self.data.max_pieces if self.pairs else None)
+        encoder.add(self._train_rows("encoding"))
         encoder.close()
         if not encoder.kept:
-            raise UserError(
-                f"No training pair of {self.corpus.name} is left: {encoder.dropped_empty:,} have an empty side, "
-                f"{encoder.dropped_long:,} a side of more than data.max_pieces = {self.data.max_pieces} pieces. "
-                "Check the files, or raise data.max_pieces."
-            )
+            self._refuse_empty("train", encoder)
         facts_of_train = encoder.facts()
         _check_words(self.data, SIDES[: 1 if self.target_symbols else 2], facts_of_train, self.corpus.name)
         seconds = max(time.monotonic() - trained, 1e-9)
@@ -259,67 +291,89 @@ class _Work:
             "files": describe_files(folder / "train", "train/"),
             "corpus": {"name": self.corpus.name, "source": self.corpus.source, "target": self.corpus.target},
             "shared": self.shared,
-            "vocab_size": {side: model.vocab_size for side, model in zip(SIDES, models, strict=True)},
+            "vocab_size": {side: tokenizer.vocab_size for side, tokenizer in tokenizers.items()},
             "tokenizer": {
                 "settings": tokenizer_settings(self.data, self.shared, self.target_symbols),
-                "sha256": {name: model.sha256 for name, model in zip(model_names(self.shared), models, strict=True)},
+                "sha256": {name: model.sha256 for name, model in models.items()},
                 "sentencepiece": version("sentencepiece"),
-                "trained_on_pairs": sampled,
                 "seconds": round(trained - started, 3),
             },
             "max_pieces": self.data.max_pieces,
             "train": facts_of_train,
             "encoding": {
                 "seconds": round(seconds, 3),
-                "pairs_per_s": round(encoder.pairs / seconds, 1),
+                "rows_per_s": round(encoder.read / seconds, 1),
                 "threads": self.threads,
             },
         }
         write_json(folder / "facts.json", facts)
 
     def make_sets(self, encoded: EncodedCorpus, digests: dict[str, str]) -> None:
-        """Write the missing sets/<name>-<digest>. No pair of an evaluated set is dropped."""
+        """Write the missing sets/<name>-<digest>. No row of an evaluated set is dropped."""
         missing = {each: digest for each, digest in digests.items() if digest not in encoded.set_digests(each)}
-        texts = {each: list(self.corpus.read_pairs(each)) for each in missing}
-        seen = seen_in_train(self._train_pairs("looking for duplicates"), texts) if missing else {}
+        texts = {each: list(self.corpus.read(each)) for each in missing}
+        keys = OF_PAIRS if self.pairs else {"lines": _long_line}
+        seen = seen_in_train(self._train_rows("looking for duplicates"), texts, keys) if missing else {}
         for name, digest in missing.items():
-            pairs = texts[name]
+            rows = texts[name]
             with whole_folder(encoded.folder / "sets" / f"{name}-{digest}") as folder:
-                encoder = Encoder(folder, encoded.tokenizers, self.threads)
-                encoder.add(pairs)
+                encoder = Encoder(folder, self._by_side(encoded.tokenizers), self.threads, measured=True)
+                encoder.add(rows)
                 encoder.close()
-                for side, lines in zip(SIDES, zip(*pairs, strict=True), strict=True):
-                    with (folder / f"{side}.txt").open("w", encoding="utf-8", newline="\n") as file:
-                        file.writelines(f"{line}\n" for line in lines)
+                if self.pairs:
+                    for side, lines in zip(SIDES, zip(*rows, strict=True), strict=True):
+                        write_lines(folder / f"{side}.txt", lines)
+                else:
+                    if not rows:
+                        self._refuse_empty(name, encoder)
+                    seen[name]["of"] = sum(_long_line(row) is not None for row in rows)
                 files = describe_files(folder)
                 facts = {"name": name, **encoder.facts(), "seen_in_train": seen[name], "files": files}
                 write_json(folder / "facts.json", facts)
 
-    def _train_tokenizers(self, folder: Path) -> int:
-        """Train on the training set only; returns its number of pairs."""
-        pairs = self.counts["train"]
-        sampled = min(pairs, SAMPLE_PAIRS)
-        doing = "training the tokenizer"
-        names = model_names(self.shared)
-        sides = {names[0]: (0, 1)} if self.shared else {names[0]: (0,), names[1]: (1,)}
-        for model, columns in sides.items():
-            lines = (
-                pair[side]
-                for index, pair in enumerate(self._train_pairs(doing))
-                if in_sample(index, pairs)
-                for side in columns
-            )
-            what = "the training text" if self.shared else f"the {SIDES[columns[0]]} side of the training text"
-            symbols = self.target_symbols if columns == (1,) else 0
-            train_tokenizer(lines, self.data, folder / model, f"{what} of {self.corpus.name}", symbols=symbols)
-        return sampled
+    def _by_side(self, models: Sequence[Tokenizer]) -> dict[str, Tokenizer]:
+        return {side: models[SIDES.index(side)] for side in self.corpus.sides}
 
-    def _train_pairs(self, doing: str) -> Iterator[Pair]:
-        total = self.counts["train"]
-        if self._held is None and total <= HELD_PAIRS:
-            self._held = list(self.corpus.read_pairs("train"))
-        pairs = self._held if self._held is not None else self.corpus.read_pairs("train")
-        return _reported(pairs, doing, total, self.progress)
+    def _refuse_empty(self, name: str, encoder: Encoder) -> NoReturn:
+        if not self.pairs:
+            raise UserError(f"The {name} text of this corpus is empty. Put text into its files, or leave them out.")
+        raise UserError(
+            f"No training pair of {self.corpus.name} is left: {encoder.dropped_empty:,} have an empty side, "
+            f"{encoder.dropped_long:,} a side of more than data.max_pieces = {self.data.max_pieces} pieces. "
+            "Check the files, or raise data.max_pieces."
+        )
+
+    def _train_tokenizers(self, folder: Path) -> None:
+        """Train on the training set only."""
+        names = model_names(self.shared)
+        columns = range(len(self.corpus.sides))
+        sides = {names[0]: columns} if self.shared else dict(zip(names, ([0], [1]), strict=True))
+        for model, numbers in sides.items():
+            rows = sampled(self.corpus, lambda: self._train_rows("training the tokenizer"), self.pairs)
+            lines = (row[number] for row in rows for number in numbers)
+            what = "the training text" if self.shared else f"the {SIDES[numbers[0]]} side of the training text"
+            symbols = self.target_symbols if model == "target.model" else 0
+            train_tokenizer(lines, self.data, folder / model, f"{what} of {self.corpus.name}", symbols=symbols)
+
+    def _train_rows(self, doing: str) -> Iterator[Row]:
+        if self._held is None and 0 < self.pairs <= HELD_PAIRS:
+            self._held = list(self.corpus.read("train"))
+        rows = self._held if self._held is not None else self.corpus.read("train")
+        done = 0
+        for done, row in enumerate(rows, start=1):
+            yield row
+            if done % CHUNK == 0:
+                self.progress(doing, done, self.pairs)
+        self.progress(doing, done, self.pairs)
+
+
+def sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> Iterator[Row]:
+    """The rows of train that tokenizers learn from: all, or some at even distances. read: begins with the first one."""
+    if isinstance(corpus, TextCorpus):
+        every = sum(len(line[0]) for line in read()) // SAMPLE_BYTES + 1
+        yield from (line for number, line in enumerate(read()) if number % every == 0)
+    else:
+        yield from (pair for number, pair in enumerate(read()) if in_sample(number, pairs))
 
 
 def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any], corpus: str) -> None:
@@ -331,13 +385,3 @@ def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any
                 f"{rate:.0%} of its words would be unknown. Words are what stands between spaces. Raise "
                 "data.vocab_size, or set data.units to byte, char, bpe or unigram, which hold any word."
             )
-
-
-def _reported(items: Iterable[Item], doing: str, total: int, progress: Progress) -> Iterator[Item]:
-    """Yield the items; report after every CHUNK of them and at the end."""
-    done = 0
-    for done, item in enumerate(items, start=1):
-        yield item
-        if done % CHUNK == 0:
-            progress(doing, done, total)
-    progress(doing, done, total)

@@ -9,12 +9,12 @@ Imports no torch, and sentencepiece only when a model is trained or loaded.
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, cast
 
 from experiments.config import DataConfig
+from experiments.data.corpora.text import TextData
 from experiments.errors import UserError
 from experiments.store.durable import write_bytes
 
@@ -24,6 +24,7 @@ EOS_ID = 2
 UNK_ID = 3
 
 SAMPLE_PAIRS = 1_000_000  # larger training sets are sampled at even distances, to bound memory
+SAMPLE_BYTES = 100_000_000  # of running text about so many
 
 _SETTINGS: dict[str, Any] = {
     "model_type": "bpe",
@@ -60,13 +61,14 @@ def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) 
     """Everything besides the training text that determines the pieces; part of identities."""
     settings: dict[str, Any] = {"units": "byte", "shared": shared}
     if data.units != "byte":
-        settings = {**_SETTINGS, **_learnt(data), "shared": shared, "sample_pairs": SAMPLE_PAIRS}
+        sample = {"sample_bytes": SAMPLE_BYTES} if isinstance(data, TextData) else {"sample_pairs": SAMPLE_PAIRS}
+        settings = {**_SETTINGS, **_learnt(data), "shared": shared, **sample}
     return {**settings, "target": {**_SYMBOLS, "vocab_size": target_symbols}} if target_symbols else settings
 
 
 def _learnt(data: DataConfig) -> dict[str, Any]:
     size = {"use_all_vocab": True} if data.sized_by_text else {"vocab_size": data.vocab_size}
-    return {**_UNITS[data.units], **size}
+    return {**_UNITS[data.units], **size, **(RUNNING_TEXT if isinstance(data, TextData) else {})}
 
 
 def in_sample(index: int, pairs: int) -> bool:
@@ -74,20 +76,11 @@ def in_sample(index: int, pairs: int) -> bool:
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 
-def train_tokenizer(
-    lines: Iterable[str],
-    data: DataConfig,
-    path: Path,
-    what: str,
-    *,
-    symbols: int = 0,
-    more: Mapping[str, Any] = MappingProxyType({}),
-) -> None:
+def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: str, *, symbols: int = 0) -> None:
     """Train on `lines` and write the model to `path`; the same lines give the same bytes.
 
-    symbols: words are the pieces, at most so many; 0: as `data` says. what: the text's name, for messages. more:
-    settings of SentencePiece, such as RUNNING_TEXT. Raises UserError if the text does not allow `data.vocab_size`
-    pieces.
+    symbols: words are the pieces, at most so many; 0: as `data` says. what: the text's name, for messages. Raises
+    UserError if the text does not allow `data.vocab_size` pieces.
     """
     import sentencepiece
 
@@ -100,7 +93,7 @@ def train_tokenizer(
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_watched(lines, raised), model_writer=model, minloglevel=_ERRORS_ONLY,
-            **{**_SETTINGS, **chosen, **more},
+            **{**_SETTINGS, **chosen},
         )  # fmt: skip
     except RuntimeError as error:
         if raised:
@@ -127,15 +120,15 @@ _MOST = {
 
 def _explained(message: str, data: DataConfig, what: str) -> Exception:
     vocab_size = data.vocab_size
-    if found := re.search(r"Vocabulary size too high .*<= (\d+)", message):
+    if allowed := re.search(r"Vocabulary size too high .*<= (\d+)", message):
         return VocabularyTooLarge(
             f"data.vocab_size = {vocab_size} is more than {what} allows: {_MOST[data.units]} "
-            f"{found[1]}. Set data.vocab_size to {found[1]} or less, or take more text."
+            f"{allowed[1]}. Set data.vocab_size to {allowed[1]} or less, or take more text."
         )
-    if found := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
+    if needed := re.search(r"smaller than required_chars\. \d+ vs (\d+)", message):
         return UserError(
             f"data.vocab_size = {vocab_size} is too few for {what}: its characters and the four special symbols "
-            f"alone are {found[1]} pieces. Set data.vocab_size to more than {found[1]}."
+            f"alone are {needed[1]} pieces. Set data.vocab_size to more than {needed[1]}."
         )
     if "!sentences_.empty()" in message:
         return UserError(

@@ -14,8 +14,7 @@ from experiments.data.corpora.algorithmic import VERSION, AlgorithmicData, gener
 from experiments.errors import UserError
 from experiments.evaluation.counts import exact, pieces, score_exact
 from experiments.identity import run_identity
-from experiments.tasks.algorithmic import TASK
-from experiments.tasks.configs import AlgorithmicConfig
+from experiments.tasks.algorithmic import TASK, AlgorithmicConfig
 
 ALGORITHMS = get_args(AlgorithmicData.model_fields["algorithm"].annotation)
 SETS = ("train", "dev", "21-30", "31-40", "41-60")

@@ -5,10 +5,10 @@ from itertools import islice
 
 import pytest
 
-from experiments.data.builtin import generate as recipe
-from experiments.data.builtin import lexicon
-from experiments.data.builtin.dice import Dice
-from experiments.data.builtin.generate import SPLITS, generate, recipe_digest
+from experiments.data.corpora import builtin as recipe
+from experiments.data.corpora import lexicon
+from experiments.data.corpora.builtin import SPLITS, generate, recipe_digest
+from experiments.data.corpora.lexicon import Dice
 
 PAIRS = 10_000
 FIRST_CHANCES = [13, 56, 84, 80, 76, 6, 25, 11]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from experiments.data.builtin import lexicon
-from experiments.data.builtin.phrases import (
+from experiments.data.corpora import lexicon
+from experiments.data.corpora.phrases import (
     NOT_A,
     THE,
     THIS,

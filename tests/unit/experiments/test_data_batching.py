@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.data.batching import Batch, BatchPlan, collate, deal, split
-from experiments.data.encoding import pairs as mapped
-from experiments.data.encoding.pairs import EncodedPairs, SideWriter, piece_dtype
+from experiments.data.encoding import sides as mapped
+from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from experiments.data.tensors import to_tensors
 from experiments.errors import UserError
+from experiments.tasks.train_network import to_tensors
 
 PINNED = [[[6, 7], [3, 4], [0, 1, 2, 5]], [[3, 4], [0, 1, 2, 5], [6, 7]]]
 LENGTHS = st.lists(st.tuples(st.integers(1, 40), st.integers(1, 40)), min_size=1, max_size=120)
@@ -147,13 +147,13 @@ LINES = [([5, 6, 7], [8]), ([9], [10, 11]), ([], [12, 13, 14, 15])]
 
 
 @pytest.fixture
-def pairs(tmp_path: Path) -> EncodedPairs:
+def pairs(tmp_path: Path) -> Sides:
     dtype = piece_dtype(100)
     for side, name in enumerate(("source", "target")):
         writer = SideWriter(tmp_path, name, dtype)
         writer.add([line[side] for line in LINES])
         writer.close()
-    return EncodedPairs(tmp_path, (dtype, dtype))
+    return {name: Side(tmp_path, name, dtype) for name in ("source", "target")}
 
 
 def by_hand(indices: list[int], shape: tuple[int, int, int] | None) -> Batch[list[list[int]]]:
@@ -175,7 +175,7 @@ def by_hand(indices: list[int], shape: tuple[int, int, int] | None) -> Batch[lis
 @pytest.mark.parametrize("shape", [None, (3, 5, 6), (5, 4, 8)])
 @pytest.mark.parametrize("indices", [[0, 1, 2], [2, 0], [1], [2]])
 def test_arrays_are_what_a_loop_would_make(
-    pairs: EncodedPairs, indices: list[int], shape: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
+    pairs: Sides, indices: list[int], shape: tuple[int, int, int] | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mapped, "MAPPED_BYTES", 0)  # pages are given back after each reading
     for _ in range(2):
@@ -189,7 +189,7 @@ def test_arrays_are_what_a_loop_would_make(
     assert (batch.target_output != PAD_ID).sum() == batch.num_target_tokens
 
 
-def test_tensors_are_the_arrays(pairs: EncodedPairs) -> None:
+def test_tensors_are_the_arrays(pairs: Sides) -> None:
     arrays = collate(pairs, np.array([0, 2]))
     tensors = to_tensors(arrays)
     for name in ("source", "target_input", "target_output"):
@@ -198,7 +198,7 @@ def test_tensors_are_the_arrays(pairs: EncodedPairs) -> None:
     assert tensors.num_target_tokens == arrays.num_target_tokens
 
 
-def test_no_pairs_are_one_row_of_padding(pairs: EncodedPairs) -> None:
+def test_no_pairs_are_one_row_of_padding(pairs: Sides) -> None:
     batch = collate(pairs, np.array([], np.int64))
     assert batch.source.tolist() == batch.target_input.tolist() == batch.target_output.tolist() == [[PAD_ID]]
     assert (batch.num_source_tokens, batch.num_target_tokens) == (0, 0)

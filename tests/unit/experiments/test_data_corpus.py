@@ -10,7 +10,7 @@ import pytest
 
 from experiments.config import DataConfig
 from experiments.data.corpora import parallel as corpus_module
-from experiments.data.corpora.pair_corpus import select_sets
+from experiments.data.corpora.corpus import select_sets
 from experiments.data.corpora.parallel import resolve
 from experiments.errors import UserError
 
@@ -53,7 +53,7 @@ def test_files_and_languages_are_seen_from_the_names(folder: Path) -> None:
     corpus = resolve(config(folder))
     assert (corpus.source, corpus.target, corpus.sets) == ("en", "de", ("dev", "test_2016"))
     for name, (source, target) in TEXT.items():
-        assert list(corpus.read_pairs(name)) == list(zip(source, target, strict=True))
+        assert list(corpus.read(name)) == list(zip(source, target, strict=True))
     assert corpus.check() == {"train": 3, "dev": 1, "test_2016": 2}
 
 
@@ -64,7 +64,7 @@ def test_packed_files_and_other_names_of_dev(tmp_path: Path, dev: str) -> None:
             write(tmp_path, f"{name}.{language}", [language], packed=True)
     corpus = resolve(config(tmp_path))
     assert (corpus.source, corpus.target, corpus.tests) == ("en", "fr", {})
-    assert list(corpus.read_pairs("dev")) == [("en", "fr")]
+    assert list(corpus.read("dev")) == [("en", "fr")]
 
 
 def test_named_files_are_joined_in_order(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_named_files_are_joined_in_order(tmp_path: Path) -> None:
             write(tmp_path, f"newstest{year}.{language}", [f"{language}{year}"], packed=year == "2012")
     data = config(tmp_path, train=("newstest2014", "newstest2012"), dev=("newstest2013",), test=("newstest2014",))
     corpus = resolve(data)
-    assert list(corpus.read_pairs("train")) == [("en2014", "de2014"), ("en2012", "de2012")]
+    assert list(corpus.read("train")) == [("en2014", "de2014"), ("en2012", "de2012")]
     assert corpus.sets == ("dev", "newstest2014")
 
 
@@ -143,19 +143,19 @@ def test_a_line_that_is_no_sentence_is_refused_in_a_set_and_left_out_of_training
 ) -> None:
     monkeypatch.setattr(corpus_module, "LONGEST_LINE", 20)
     write(folder, "train.en", ["a b", "x" * 21, "e f"])
-    assert len(list(resolve(config(folder)).read_pairs("train"))) == 3
+    assert len(list(resolve(config(folder)).read("train"))) == 3
     write(folder, "dev.de", ["y" * 21])
     with pytest.raises(UserError, match=r"dev\.de, line 1 has 21 characters"):
-        list(resolve(config(folder)).read_pairs("dev"))
+        list(resolve(config(folder)).read("dev"))
 
 
 def test_a_file_that_changes_while_it_is_read_is_noticed(folder: Path) -> None:
-    pairs = resolve(config(folder)).read_pairs("train")
+    pairs = resolve(config(folder)).read("train")
     next(pairs)
     write(folder, "dev.en", ["g", "too many"])
     assert len(list(pairs)) == 2
     with pytest.raises(UserError, match=r"dev\.de ends at line 1"):
-        list(resolve(config(folder)).read_pairs("dev"))
+        list(resolve(config(folder)).read("dev"))
 
 
 def test_the_digest_is_of_content_and_direction_alone(folder: Path, tmp_path: Path) -> None:
@@ -207,10 +207,10 @@ def test_the_builtin_corpus_has_a_recipe_and_two_directions(monkeypatch: pytest.
     corpus = resolve(DataConfig(builtin_pairs=5))
     assert (corpus.source, corpus.target, corpus.sets) == ("en", "de", ("dev", "test"))
     assert corpus.check() == {"train": 5, "dev": 2, "test": 3}
-    assert next(corpus.read_pairs("dev")) == ("dev 0", "DEV 0")
+    assert next(corpus.read("dev")) == ("dev 0", "DEV 0")
     back = resolve(DataConfig(builtin_pairs=5, source="de"))
     assert (back.source, back.target) == ("de", "en")
-    assert next(back.read_pairs("dev")) == ("DEV 0", "dev 0")
+    assert next(back.read("dev")) == ("DEV 0", "dev 0")
     other = resolve(DataConfig(builtin_pairs=6))
     assert len({c.training_digest() for c in (corpus, back, other)}) == 3
     assert corpus.set_digest("dev") != corpus.set_digest("test")

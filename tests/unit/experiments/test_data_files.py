@@ -73,9 +73,8 @@ def old_file(path: Path) -> Path:
 def test_a_known_file_is_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "RECENT_S", -1.0)
     path = old_file(tmp_path / "a.en")
-    first = Fingerprints(tmp_path)
-    facts = first.facts(path)
-    first.save()
+    with Fingerprints(tmp_path) as first:
+        facts = first.facts(path)
     monkeypatch.setattr(files, "_seen", {})  # as in another process
     monkeypatch.setattr(files, "inspect", lambda path: pytest.fail("read again"))
     assert Fingerprints(tmp_path).facts(path) == facts == FileFacts(facts.sha256, 2)
@@ -97,9 +96,8 @@ def test_other_content_of_the_same_size_and_time_is_seen(
 ) -> None:
     monkeypatch.setattr(files, "RECENT_S", -1.0)
     path, other = old_file(tmp_path / "a.en"), tmp_path / "other.en"
-    known = Fingerprints(tmp_path)
-    known.facts(path)
-    known.save()
+    with Fingerprints(tmp_path) as known:
+        known.facts(path)
     other.write_bytes(b"one\nTWO\n")
     if in_place:
         path.write_bytes(other.read_bytes())
@@ -127,9 +125,8 @@ def test_lines_of_other_content_than_expected_are_refused_at_their_end(tmp_path:
 
 def test_a_file_changed_just_now_is_not_remembered_on_disk(tmp_path: Path) -> None:
     (tmp_path / "a.en").write_bytes(b"one\n")
-    known = Fingerprints(tmp_path)
-    known.facts(tmp_path / "a.en")
-    known.save()
+    with Fingerprints(tmp_path) as known:
+        known.facts(tmp_path / "a.en")
     assert not (tmp_path / "fingerprints.json").exists()
 
 
@@ -142,6 +139,6 @@ def test_a_damaged_memory_is_forgotten(tmp_path: Path, damage: str) -> None:
 def test_without_a_folder_nothing_is_kept(tmp_path: Path) -> None:
     path = old_file(tmp_path / "a.en")
     for known in (Fingerprints(None), Fingerprints(tmp_path / "missing")):
-        assert known.facts(path).lines == 2
-        known.save()
+        with known:
+            assert known.facts(path).lines == 2
     assert sorted(tmp_path.iterdir()) == [path]

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from experiments.config import DataConfig
-from experiments.data.corpora.parallel import Corpus, resolve
-from experiments.data.encoding import pairs as pairs_module
+from experiments.data.corpora.corpus import SIDES
+from experiments.data.corpora.parallel import ParallelCorpus, resolve
 from experiments.data.encoding import prepare as prepare_module
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
-from experiments.data.encoding.pairs import Side, SideWriter, piece_dtype
-from experiments.data.encoding.prepare import Encoder, chunks, prepare, seen_in_train
-from experiments.data.encoding.tokenizer import UNK_ID, Tokenizer
+from experiments.data.encoding.prepare import Encoder, prepare, seen_in_train
+from experiments.data.encoding.sides import Side, SideWriter, piece_dtype
+from experiments.data.encoding.tokenizer import EOS_ID, UNK_ID, Tokenizer
 from experiments.errors import Damaged, UserError
 from experiments.store.checksummed import read_json
 
@@ -65,14 +65,14 @@ def test_mapped_pieces_equal_direct_encoding(folder: Path, tmp_path: Path) -> No
     source_model, target_model = encoded.tokenizers
     assert source_model is target_model
     kept = [0, 1, 4, 5]  # 2 is empty, 3 too long
-    assert len(encoded.train) == len(kept)
+    assert len(encoded.train["source"]) == len(kept)
     for i, line in enumerate(kept):
-        source, target = encoded.train[i]
+        source, target = (side[i] for side in encoded.train.values())
         assert source.tolist() == source_model.encode(ENGLISH[line])
         assert target.tolist() == target_model.encode(GERMAN[line])
-        assert encoded.train.source_lengths[i] == len(source) + 1  # EOS
-        assert encoded.train.target_lengths[i] == len(target) + 1
-    assert encoded.train.source_lengths.max() <= 20
+        assert encoded.train["source"].lengths[i] == len(source) + 1  # EOS
+        assert encoded.train["target"].lengths[i] == len(target) + 1
+    assert encoded.train["source"].lengths.max() <= 20
 
 
 def test_what_is_dropped_is_counted(folder: Path, tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_evaluated_sets_are_kept_whole_with_their_text(folder: Path, tmp_path: P
     dev = encoded.set("dev")
     assert (dev.source, dev.target) == tuple(map(tuple, DEV))
     model = encoded.tokenizers[0]
-    assert [dev.pairs[i][0].tolist() for i in range(3)] == [model.encode(line) for line in DEV[0]]
+    assert [dev.sides["source"][i].tolist() for i in range(3)] == [model.encode(line) for line in DEV[0]]
     assert dev.facts["source"]["unknown"] == 1 == model.encode(DEV[0][1]).count(UNK_ID)
     assert dev.facts["source"]["unknown_rate"] == 1 / sum(len(model.encode(line)) for line in DEV[0])
     assert dev.facts["seen_in_train"] == {"source": 1, "target": 2, "pair": 1}
@@ -146,7 +146,7 @@ def test_a_second_call_reads_and_writes_nothing(folder: Path, tmp_path: Path, mo
     config, root = data(folder), tmp_path / "corpora"
     first = made(config, root)
     files = {path: path.stat().st_mtime_ns for path in root.rglob("*")}
-    monkeypatch.setattr(Corpus, "read_pairs", lambda *_: pytest.fail("read again"))
+    monkeypatch.setattr(ParallelCorpus, "read", lambda *_: pytest.fail("read again"))
     again = made(config, root)
     assert again.digest == first.digest and again.facts == first.facts
     assert {path: path.stat().st_mtime_ns for path in root.rglob("*")} == files
@@ -159,13 +159,13 @@ def test_a_file_edited_after_it_was_hashed_is_not_encoded_under_its_old_name(
 ) -> None:
     """One character is changed and the file's size is not: before the first reading, or between two (when streamed)."""
     monkeypatch.setattr(prepare_module, "HELD_PAIRS", held_pairs)
-    check, old = Corpus.check, (folder / name).read_text()
+    check, old = ParallelCorpus.check, (folder / name).read_text()
     edited = old.replace("n", "m", 1)
 
     def edit(*_: Any) -> None:
         (folder / name).write_text(edited)
 
-    def check_then_edit(corpus: Corpus, cache_dir: Path | None = None) -> dict[str, int]:
+    def check_then_edit(corpus: ParallelCorpus, cache_dir: Path | None = None) -> dict[str, int]:
         counts = check(corpus, cache_dir)
         edit()
         return counts
@@ -173,12 +173,12 @@ def test_a_file_edited_after_it_was_hashed_is_not_encoded_under_its_old_name(
     config, root = data(folder), tmp_path / "corpora"
     with monkeypatch.context() as patched, pytest.raises(UserError, match=f"{name} was changed after it was hashed"):
         if held_pairs:
-            patched.setattr(Corpus, "check", check_then_edit)
+            patched.setattr(ParallelCorpus, "check", check_then_edit)
         made(config, root, progress=silent if held_pairs else edit)
     assert not list(root.glob("*/sets/*"))
     encoded = made(config, root)  # again: with what is there now, under its own name
     assert encoded.digest == encoded_digest(resolve(config).training_digest(), config, True)
-    whole = {"train": len(encoded.train), "dev": len(encoded.set("dev").pairs)}
+    whole = {"train": len(encoded.train["source"]), "dev": len(encoded.set("dev").sides["source"])}
     assert whole == {"train": 4, "dev": 3} and edited != old
     if name == "dev.de":
         assert "\n".join(encoded.set("dev").target) + "\n" == edited
@@ -219,7 +219,9 @@ def test_an_interrupted_preparation_leaves_nothing_that_passes_for_whole(
         made(data(folder), root, progress=interrupt)
     assert not list(root.rglob("*.partial"))
     for place in whole_folders(root):
-        assert len(open_encoded(root, place.name).train) == 4  # train was complete, its sets are not there yet
+        assert (
+            len(open_encoded(root, place.name).train["source"]) == 4
+        )  # train was complete, its sets are not there yet
         assert not list((place / "sets").glob("*"))
     undisturbed = made(data(folder), tmp_path / "other")
     resumed = made(data(folder), root)
@@ -248,7 +250,7 @@ def test_two_at_once_make_one(folder: Path, tmp_path: Path) -> None:
     for thread in threads:
         thread.join()
     assert len(results) == 3 and len(whole_folders(root)) == 1
-    assert {len(encoded.train) for encoded in results} == {4}
+    assert {len(encoded.train["source"]) for encoded in results} == {4}
 
 
 def test_damage_is_noticed(folder: Path, tmp_path: Path) -> None:
@@ -318,15 +320,15 @@ def test_streamed_and_held_training_sets_are_encoded_alike(
     monkeypatch.setattr(prepare_module, "HELD_PAIRS", 0)
     streamed = made(data(folder), tmp_path / "b")
     assert held.facts["tokenizer"]["sha256"] == streamed.facts["tokenizer"]["sha256"]
-    np.testing.assert_array_equal(held.train.source.pieces, streamed.train.source.pieces)
+    np.testing.assert_array_equal(held.train["source"].pieces, streamed.train["source"].pieces)
 
 
 def test_chunks_and_writers_do_not_change_what_is_written(folder: Path, tmp_path: Path) -> None:
     encoded = made(data(folder), tmp_path / "corpora")
-    pairs = list(resolve(data(folder)).read_pairs("train"))
-    encoder = Encoder(tmp_path, encoded.tokenizers, threads=1, max_pieces=20)
-    for chunk in chunks(pairs, 1):
-        encoder.add(chunk)
+    pairs = list(resolve(data(folder)).read("train"))
+    encoder = Encoder(tmp_path, dict(zip(SIDES, encoded.tokenizers, strict=True)), threads=1, max_pieces=20)
+    for pair in pairs:
+        encoder.add([pair])
     encoder.close()
     assert encoder.facts() == encoded.facts["train"]
     assert (tmp_path / "source.pieces").read_bytes() == (encoded.folder / "train/source.pieces").read_bytes()
@@ -343,14 +345,18 @@ def test_large_vocabularies_take_wider_pieces(tmp_path: Path) -> None:
     assert side.lengths.tolist() == [3, 1, 2]
 
 
-def test_offsets_are_written_in_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pairs_module, "BLOCK_BYTES", 8)  # two lengths
-    writer = SideWriter(tmp_path, "source", piece_dtype(100))
-    writer.add([[5] * n for n in (3, 0, 2)])
-    writer.add([[6] * n for n in (1, 4)])
+def test_offsets_are_the_places_of_rows(tmp_path: Path) -> None:
+    writer = SideWriter(tmp_path, "target", piece_dtype(100))
+    places = [writer.add([[5] * n for n in (3, 0, 2)]), writer.add([[6] * n for n in (1, 4)], np.array([False, True]))]
     writer.close()
-    assert np.load(tmp_path / "source.offsets.npy").tolist() == [0, 3, 3, 5, 6, 10]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["source.offsets.npy", "source.pieces"]
+    side = Side(tmp_path, "target", piece_dtype(100))
+    assert np.concatenate(places).tolist() == [0, 3, 3, 5, 6]
+    assert side.offsets.tolist() == [0, 3, 3, 6, 10] and side.pieces[-1] == EOS_ID
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["target.offsets", "target.pieces"]
+    with (tmp_path / "target.offsets").open("r+b") as file:
+        file.truncate(16)
+    with pytest.raises(Damaged, match="do not fit"):
+        Side(tmp_path, "target", piece_dtype(100))
 
 
 def test_an_error_while_reading_pairs_reaches_who_encodes(folder: Path, tmp_path: Path) -> None:
@@ -358,7 +364,8 @@ def test_an_error_while_reading_pairs_reaches_who_encodes(folder: Path, tmp_path
         yield "a", "b"
         raise UserError("the file changed")
 
-    encoder = Encoder(tmp_path, made(data(folder), tmp_path / "corpora").tokenizers, threads=1)
+    tokenizers = dict(zip(SIDES, made(data(folder), tmp_path / "corpora").tokenizers, strict=True))
+    encoder = Encoder(tmp_path, tokenizers, threads=1)
     with pytest.raises(UserError, match="the file changed"):
         encoder.add(lines())
 

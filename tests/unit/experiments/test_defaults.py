@@ -4,7 +4,9 @@ import pytest
 
 from experiments.config import RunConfig, defaults
 from experiments.identity import digest
-from experiments.tasks.configs import AlgorithmicConfig, LanguageConfig, ParsingConfig
+from experiments.tasks.algorithmic import AlgorithmicConfig
+from experiments.tasks.language_modelling import LanguageConfig
+from experiments.tasks.parsing import ParsingConfig
 
 # A new setting with a default of its own changes these: write the new digest here. A changed default must not.
 PINNED = {RunConfig: "9da947b33fc4009b", ParsingConfig: "30f3d56323dcc334", LanguageConfig: "5345802dad855e3d"}

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.evaluation import averaging
-from experiments.evaluation.averaging import average_weights, kept_average
+from experiments.evaluation import trained as averaging
+from experiments.evaluation.trained import average_weights, kept_average
 from experiments.training.checkpoint import save
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from experiments.config import DataConfig
-from experiments.data.corpora.files import read_outputs, write_outputs
+from experiments.data.corpora.files import write_lines, written_lines
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
@@ -30,7 +30,7 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
     torch.manual_seed(0)
     config = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
     model = build_model(config, tokenizer.vocab_size)
-    text = cast(EncodedSet, SimpleNamespace(source=LINES, target=LINES[::-1], facts={"of": "the set"}))
+    text = cast(EncodedSet, SimpleNamespace(name="dev", source=LINES, target=LINES[::-1], facts={"of": "the set"}))
     events: list[dict[str, Any]] = []
     context = cast(Context, SimpleNamespace(emit=lambda kind, **f: events.append(f), should_stop=lambda: False))
     trained = Trained(model, tokenizer, tokenizer, CPU)
@@ -42,8 +42,8 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
     assert measured["metrics"]["perplexity"] == pytest.approx(likelihood.perplexity)
     assert measured["pieces"] == likelihood.pieces
     hypotheses = translate(model, ids, SearchSettings(2, 0.6, 3), CPU)
-    facts = decode(trained, text, settings, tmp_path / "out.txt", "dev", context)
-    outputs = read_outputs(tmp_path / "out.txt")
+    facts = decode(trained, text, settings, tmp_path / "out.txt", context)
+    outputs = written_lines(tmp_path / "out.txt")
     assert outputs == [tokenizer.decode(h[0].ids) for h in hypotheses]
     assert outputs[1] == ""
     assert facts["unfinished"] == sum(not h[0].finished for h in hypotheses)
@@ -53,5 +53,5 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
 
 @pytest.mark.parametrize("line", ["", " a ", "a\u2028b", "a\rb", "a\x0bb\x1cc\x85d", "\ufeffa"])
 def test_outputs_are_read_as_they_were_written(tmp_path: Path, line: str) -> None:
-    write_outputs(tmp_path / "lines.txt", [line, "", line])
-    assert read_outputs(tmp_path / "lines.txt") == [line, "", line]
+    write_lines(tmp_path / "lines.txt", [line, "", line])
+    assert written_lines(tmp_path / "lines.txt") == [line, "", line]

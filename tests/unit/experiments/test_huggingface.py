@@ -15,12 +15,12 @@ import torch
 
 from ablations.cli.main import verb
 from experiments.config import DeviceSpec
-from experiments.data.encoding.tokenizer import RUNNING_TEXT, Tokenizer, train_tokenizer
+from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.errors import UserError
 from experiments.evaluation.export import export as export_own
 from experiments.evaluation.huggingface import export
 from experiments.evaluation.translator import Translator
-from experiments.tasks.configs import LanguageConfig
+from experiments.tasks.language_modelling import LanguageConfig
 from experiments.tasks.sampler import Choice, Sampler
 from experiments.training.checkpoint import add_file, model_tensors, save_final
 from model.network import build_model
@@ -62,8 +62,7 @@ def trained(config: LanguageConfig, folder: Path) -> Path:
     """An attempt with drawn weights, none of which is at its first value."""
     torch.manual_seed(0)
     folder.mkdir(parents=True)
-    sized = {"more": RUNNING_TEXT} if config.data.units != "byte" else {}
-    train_tokenizer(TEXT * 20, config.data, folder / "final.model", "the text", **sized)
+    train_tokenizer(TEXT * 20, config.data, folder / "final.model", "the text")
     content = (folder / "final.model").read_bytes()
     model = build_model(config.model, Tokenizer(content).vocab_size)
     with torch.no_grad():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from experiments.config import EvaluationConfig, TrainingConfig
-from experiments.evaluation.averaging import kept_average
+from experiments.evaluation.trained import kept_average
 from experiments.store.retention import BEST, SPACED, Keep, keeps_of, spaced_steps, union
 from experiments.training import checkpoint, retention
 from tests.small_training import kinds, run

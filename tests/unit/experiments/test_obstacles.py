@@ -10,7 +10,7 @@ import pytest
 
 from ablations.study.overrides import nested
 from experiments.config import DataConfig, RunConfig, TrainingConfig
-from experiments.data.builtin.generate import generate
+from experiments.data.corpora.builtin import generate
 from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokenizer
@@ -85,7 +85,7 @@ def test_pairs_and_positions_are_refused_at_the_very_piece(
         tmp_path / "aside",
         lambda *_: None,
     )
-    longest = max(int(side.max()) for side in (made.train.source_lengths, made.train.target_lengths))
+    longest = max(int(side.max()) for side in (made.train["source"].lengths, made.train["target"].lengths))
     learned = {"data__vocab_size": vocab_size, "model__positions": "learned"}
     for _ in range(2):
         assert found(data__vocab_size=vocab_size, training__tokens_per_batch=longest) == []

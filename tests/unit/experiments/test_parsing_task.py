@@ -1,19 +1,19 @@
 """The parsing task without training: identities, sizes, scores and files."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from experiments.config import RunConfig
 from experiments.data.corpora.tree import parse_line
+from experiments.data.encoding.encoded import EncodedSet
 from experiments.errors import UserError
 from experiments.evaluation.evalb import COLLINS, Status, score_sentence, summarise, with_golds_punctuation
 from experiments.identity import run_identity
 from experiments.tasks.base import EvaluationSpec
-from experiments.tasks.configs import ParsingConfig
 from experiments.tasks.load import load_task
-from experiments.tasks.parsing import TASK
+from experiments.tasks.parsing import TASK, ParsingConfig
 from model.network import build_model
 from tests.evalb_files import score_files
 
@@ -23,6 +23,10 @@ SPEC = EvaluationSpec("dev", {"rules": "COLLINS"}, {"set": "0"})
 LABELS = ["<pad>", "<s>", "</s>", "<unk>", "S", "/S", "NP", "/NP", "VP", "/VP", "NN", "VB", "."]
 SOURCES = ["dogs sleep .", "rain", ""]
 GOLD = ["S NP NN /NP VP VB /VP . /S", "NP NN /NP", ""]
+
+
+def text(sources: Sequence[str] = SOURCES, gold: Sequence[str] = GOLD) -> EncodedSet:
+    return EncodedSet("dev", "", {}, {}, tuple(sources), tuple(gold))
 
 
 def test_it_is_built_in_and_defaults_are_the_papers() -> None:
@@ -69,7 +73,7 @@ def test_evaluations_name_the_rules_by_what_they_say(tmp_path: Path) -> None:
 
 
 def test_gold_as_output_scores_100_and_keeps_what_evalb_reads(tmp_path: Path) -> None:
-    scores = TASK.score_outputs(ParsingConfig(), SPEC, SOURCES, GOLD, GOLD, LABELS, tmp_path)
+    scores = TASK.score_outputs(ParsingConfig(), SPEC, text(), GOLD, LABELS, tmp_path)
     assert scores.metrics["f1"] == scores.metrics["tagging_accuracy"] == scores.metrics["complete_match"] == 100
     assert scores.metrics["malformed"] == 0
     assert scores.metrics["evalb_skipped"] == 1  # the sentence without words
@@ -77,7 +81,7 @@ def test_gold_as_output_scores_100_and_keeps_what_evalb_reads(tmp_path: Path) ->
     assert (tmp_path / "gold.mrg").read_text().split("\n")[0] == "(TOP (S (NP (NN dogs)) (VP (VB sleep)) (. .)))"
     kept = summarise(score_files(tmp_path / "gold.mrg", tmp_path / "parses.mrg"))
     assert kept.f1 == 100 and kept.matched == 4
-    assert np.load(tmp_path / "brackets.npy").tolist() == [[3, 3, 3], [1, 1, 1], [0, 0, 0]]
+    assert scores.statistics.tolist() == [[3, 3, 3], [1, 1, 1], [0, 0, 0]]
     assert "Bracketing FMeasure       = 100.00" in (tmp_path / "evalb.txt").read_text()
     assert scores.signatures == {"f1": "EVALB|labeled F1|rules: COLLINS|punctuation: gold's"}
 
@@ -85,20 +89,21 @@ def test_gold_as_output_scores_100_and_keeps_what_evalb_reads(tmp_path: Path) ->
 def test_a_label_may_hold_a_space_that_is_not_ascii(tmp_path: Path) -> None:
     gold = ["S N\u2028P NN /N\u2028P /S"]
     labels = [*LABELS, "N\u2028P", "/N\u2028P"]
-    metrics = TASK.score_outputs(ParsingConfig(), SPEC, ["rain\x1c"], gold, gold, labels, tmp_path).metrics
+    metrics = TASK.score_outputs(ParsingConfig(), SPEC, text(["rain\x1c"], gold), gold, labels, tmp_path).metrics
     assert (metrics["f1"], metrics["malformed"]) == (100, 0)
     assert (tmp_path / "gold.mrg").read_text() == "(TOP (S (N\u2028P (NN rain\x1c))))\n"
 
 
 def test_malformed_outputs_are_repaired_counted_and_scored(tmp_path: Path) -> None:
     outputs = ["S NP NN VP VB . /S", "", "NN NN"]
-    metrics = TASK.score_outputs(ParsingConfig(), SPEC, SOURCES, outputs, GOLD, LABELS, tmp_path).metrics
+    scores = TASK.score_outputs(ParsingConfig(), SPEC, text(), outputs, LABELS, tmp_path)
+    metrics = scores.metrics
     # S right, NP too long, VP too long (nothing closes them before the end); the second has no bracket at all
     assert (metrics["malformed_sentences"], metrics["malformed"]) == (3, 100)
     assert (metrics["repaired_unclosed"], metrics["repaired_missing_tags"], metrics["repaired_extra_tags"]) == (2, 1, 2)
     assert metrics["evalb_errors"] == 0
     assert (tmp_path / "parses.mrg").read_text().split("\n")[1] == "(TOP (XX rain))"
-    assert np.load(tmp_path / "brackets.npy").tolist() == [[2, 3, 3], [0, 1, 0], [0, 0, 0]]
+    assert scores.statistics.tolist() == [[2, 3, 3], [0, 1, 0], [0, 0, 0]]
 
 
 @pytest.mark.parametrize("parse", ["(S (, dogs) (NN sleep) (NN .))", "(S (. dogs) (. sleep) (. .))"])

@@ -6,7 +6,7 @@ import torch
 from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import EOS_ID, FILE, FIRST_BYTE, SIZE, Tokenizer
 from experiments.device import Device
-from experiments.tasks.configs import LanguageModel
+from experiments.tasks.language_modelling import LanguageModel
 from experiments.tasks.sampler import Choice, Sampler, drawn
 from model.int8 import int8_works, to_int8
 from model.network import build_model

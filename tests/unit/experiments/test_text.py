@@ -12,16 +12,16 @@ import torch
 
 from experiments.config import DeviceSpec
 from experiments.data.corpora.text import LONGEST, TextData, resolve
-from experiments.data.encoding import text as text_module
-from experiments.data.encoding.pairs import Stream
-from experiments.data.encoding.text import EncodedText, prepare_text
+from experiments.data.encoding import prepare as prepare_module
+from experiments.data.encoding.encoded import EncodedCorpus
+from experiments.data.encoding.prepare import prepare
+from experiments.data.encoding.sides import Side
 from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer, to_bytes
 from experiments.data.windows import WindowPlan, collate_windows, cut
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.evaluation.likelihood import stream_nll
-from experiments.tasks.configs import LanguageConfig, LanguageModel
-from experiments.tasks.language_modelling import TASK
+from experiments.tasks.language_modelling import TASK, LanguageConfig, LanguageModel
 from model.network import build_model
 from model.protocol import Network
 
@@ -42,8 +42,13 @@ def data(corpus: Path | str, units: str = "byte", **settings: Any) -> TextData:
     return TextData.from_mapping({"corpus": str(corpus), "units": units, **UNITS[units], **settings})
 
 
-def encoded(settings: TextData, root: Path) -> EncodedText:
-    return prepare_text(resolve(settings), settings, root, lambda *_: None)
+def encoded(settings: TextData, root: Path) -> EncodedCorpus:
+    return prepare(resolve(settings), settings, True, root, lambda *_: None)
+
+
+def dev_of(text: EncodedCorpus) -> tuple[Side, dict[str, Any]]:
+    dev = text.set("dev")
+    return dev.sides["target"], dev.facts
 
 
 def network(vocab_size: int, **settings: Any) -> Network:
@@ -51,7 +56,7 @@ def network(vocab_size: int, **settings: Any) -> Network:
     return build_model(LanguageModel.from_mapping({**SIZES, **settings}), vocab_size).double().eval()
 
 
-def nll(model: Network, stream: Stream, **how: Any) -> Any:
+def nll(model: Network, stream: Side, **how: Any) -> Any:
     return stream_nll(model, stream, Device.open(DeviceSpec(), "fp32"), **{"mix": True, **how})
 
 
@@ -60,24 +65,24 @@ def nll(model: Network, stream: Stream, **how: Any) -> Any:
 def test_the_pieces_hold_the_text_exactly(tmp_path: Path, units: str, documents: str) -> None:
     settings = data(folder(tmp_path / "corpus"), units, documents=documents)
     text = encoded(settings, tmp_path / "store")
-    tokenizer = Tokenizer(text.tokenizer_model())
-    for stream, raw in ((text.train, TEXT), (text.only_set("dev")[0], HARD)):
+    tokenizer = Tokenizer(text.tokenizer_model("tokenizer.model"))
+    for stream, raw in ((text.train["target"], TEXT), (text.set("dev").sides["target"], HARD)):
         pieces = stream.pieces.tolist()
-        bounds = itertools.pairwise(stream.documents.tolist())
+        bounds = itertools.pairwise(stream.offsets.tolist())
         assert "".join(tokenizer.decode(pieces[first + 1 : last]) for first, last in bounds) == raw
-        assert [p for p, piece in enumerate(pieces) if piece == EOS_ID] == stream.documents.tolist()
-    stream, facts = text.only_set("dev")
+        assert [p for p, piece in enumerate(pieces) if piece == EOS_ID] == stream.offsets.tolist()
+    stream, facts = dev_of(text)
     assert stream.lines is not None
     assert facts["bytes"] == stream.lines[:, 1].sum() == len(HARD.encode()) and stream.lines[:, 2].sum() == len(
         HARD.split()
     )
-    assert documents != "line" or len(stream.documents) - 1 == len(HARD.split("\n")), "only line feeds end lines"
+    assert documents != "line" or len(stream.offsets) - 1 == len(HARD.split("\n")), "only line feeds end lines"
     assert TASK.vocab_sizes(LanguageConfig(data=settings))[0] == tokenizer.vocab_size
 
 
 def test_bytes_take_any_file_and_other_units_name_the_line(tmp_path: Path) -> None:
     place = folder(tmp_path / "corpus", train=TEXT.encode() + b"caf\xe9\n", dev=b"\xff\xfe\x00\n")
-    stream = encoded(data(place), tmp_path / "store").train
+    stream = encoded(data(place), tmp_path / "store").train["target"]
     assert bytes((stream.pieces[1:-1] - 4).astype(np.uint8)) == TEXT.encode() + b"caf\xe9\n"
     with pytest.raises(UserError, match=r"train.txt, line 230: not UTF-8 \(byte 0xe9\)"):
         encoded(data(place, "char"), tmp_path / "store")
@@ -87,7 +92,7 @@ def test_one_file_is_split_by_lines_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "all.txt.gz"
     path.write_bytes(gzip.compress(TEXT.encode()))
     corpus = resolve(data(path))
-    texts = {name: "".join(line.text for line in corpus.read_lines(name)) for name in ("train", "dev", "test")}
+    texts = {name: "".join(line.text for line in corpus.read(name)) for name in ("train", "dev", "test")}
     assert texts["train"] + texts["dev"] + texts["test"] == TEXT
     count = TEXT.count("\n")
     assert texts["dev"].count("\n") == texts["test"].count("\n") == count // 20
@@ -100,7 +105,7 @@ def test_long_lines_come_in_parts_and_documents_by_blank_lines(tmp_path: Path) -
     corpus = resolve(
         data(folder(tmp_path / "c", train="a\nb\n\n\nc\n" + "x" * (2 * LONGEST) + "\n"), documents="blank_line")
     )
-    found = list(corpus.read_lines("train"))
+    found = list(corpus.read("train"))
     assert [line.text for line in found if line.starts] == ["a\n", "c\n"]
     assert max(len(line.text) for line in found) == LONGEST
 
@@ -118,18 +123,18 @@ def test_dev_within_train_is_counted(tmp_path: Path) -> None:
     text = encoded(
         data(folder(tmp_path / "corpus", dev=repeated * 2 + "a line that is nowhere else\nshort\n")), tmp_path / "s"
     )
-    assert text.only_set("dev")[1]["seen_in_train"] == {"lines": 2, "of": 3}
+    assert text.set("dev").facts["seen_in_train"] == {"lines": 2, "of": 3}
 
 
 def test_damage_is_noticed(tmp_path: Path) -> None:
     text = encoded(data(folder(tmp_path / "corpus")), tmp_path / "store")
-    with (text.folder / "train" / "pieces").open("r+b") as file:
+    with (text.folder / "train" / "target.pieces").open("r+b") as file:
         file.write(b"\x09")
     with pytest.raises(Damaged, match="pieces is not what was written"):
         _ = text.train
     next(text.folder.glob("sets/dev-*/facts.json")).unlink()
     with pytest.raises(Damaged, match=r"facts\.json is missing"):
-        text.only_set("dev")
+        text.set("dev")
 
 
 @pytest.mark.parametrize("mix", [True, False])
@@ -137,14 +142,14 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
 def test_an_epoch_has_every_piece_at_most_once_and_steps_are_pure(
     tmp_path: Path, mix: bool, window: int, rows: int
 ) -> None:
-    stream = encoded(data(folder(tmp_path / "corpus"), documents="line"), tmp_path / "store").train
-    plan = WindowPlan(stream.documents, window, mix, window * rows + 1, seed=3)
-    last = len(stream) - 1
+    stream = encoded(data(folder(tmp_path / "corpus"), documents="line"), tmp_path / "store").train["target"]
+    plan = WindowPlan(stream.offsets, window, mix, window * rows + 1, seed=3)
+    last = len(stream.pieces) - 1
     for epoch in range(3):
         predicted = np.concatenate([np.arange(start + 1, start + n + 1) for start, n in plan.epoch(epoch)])
         assert len(set(predicted.tolist())) == len(predicted) and predicted.max() <= last
         assert len(predicted) == last if not mix else last - len(predicted) < 2 * window
-    again = WindowPlan(stream.documents, window, mix, window * rows + 1, seed=3)
+    again = WindowPlan(stream.offsets, window, mix, window * rows + 1, seed=3)
     steps = [plan.batch(step) for step in range(40)]
     assert all(np.array_equal(again.batch(step), steps[step]) for step in (39, 0, 17))
     lengths, counts = plan.seen(40)
@@ -177,7 +182,7 @@ def test_bits_per_byte_equal_a_plain_loop_over_the_bytes(tmp_path: Path, mix: bo
     """The loop knows neither streams nor windows: it asks for one byte at a time."""
     raw = b"a b\n\nc\xff d\n"
     place = folder(tmp_path / "corpus", dev=raw)
-    stream, facts = encoded(data(place, documents="line"), tmp_path / "store").only_set("dev")
+    stream, facts = dev_of(encoded(data(place, documents="line"), tmp_path / "store"))
     model = network(260, positions="learned", max_length=40)
     total = 0.0
     symbols: list[int] = [EOS_ID]
@@ -204,14 +209,14 @@ def test_bytes_and_pieces_of_one_text_are_comparable(tmp_path: Path) -> None:
     """A network that knows nothing pays the same for a document whatever its pieces: ln V a piece, over its bytes."""
     place = folder(tmp_path / "corpus")
     for units in UNITS:
-        stream, facts = encoded(data(place, units), tmp_path / "store").only_set("dev")
-        size = Tokenizer(encoded(data(place, units), tmp_path / "store").tokenizer_model()).vocab_size
+        stream, facts = dev_of(encoded(data(place, units), tmp_path / "store"))
+        size = Tokenizer(encoded(data(place, units), tmp_path / "store").tokenizer_model("tokenizer.model")).vocab_size
         model = network(size)
         with torch.no_grad():
             model.output_weight.zero_()
         found = nll(model, stream, window=50, stride=50)
         np.testing.assert_allclose(found, math.log(size))
-        assert facts["bytes"] == len(HARD.encode()) and len(found) == len(stream) - 1
+        assert facts["bytes"] == len(HARD.encode()) and len(found) == len(stream.pieces) - 1
 
 
 def test_surrogates_are_bytes() -> None:
@@ -256,13 +261,13 @@ def test_files_that_one_name_or_no_pattern_means_are_refused(
 def test_a_set_whose_name_is_a_pattern_is_found(tmp_path: Path) -> None:
     place = folder(tmp_path / "corpus", **{"test": "a\n", "test[1]": "a\nb\n"})
     prepared = encoded(data(place), tmp_path / "store")
-    assert prepared.only_set("test[1]")[1]["lines"] == 2 and prepared.only_set("test")[1]["lines"] == 1
+    assert prepared.set("test[1]").facts["lines"] == 2 and prepared.set("test").facts["lines"] == 1
 
 
 def test_a_long_line_is_encoded_in_bounded_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     line = "ab " * LONGEST
     small, seen, batch = LONGEST + 1, [], Tokenizer.encode_batch
-    monkeypatch.setattr(text_module, "CHUNK_CHARACTERS", small)
+    monkeypatch.setattr(prepare_module, "CHUNK_CHARACTERS", small)
     monkeypatch.setattr(
         Tokenizer,
         "encode_batch",

@@ -11,7 +11,6 @@ from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
 from experiments.tasks import train_network as made_of
 from experiments.tasks.base import Context
-from experiments.tasks.sequence import encoded_of
 from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK
 from experiments.training.loss import Objective
@@ -47,7 +46,7 @@ def _batches(store: Path, precision: str, lanes: int = 1, pinned: int = 0, confi
     context = Context(
         store, "x", store, TASK.inputs(config, store), DeviceSpec(), lambda *_, **__: None, lambda: False, pinned=known
     )
-    return Batches(config, context, encoded_of(config, context, 0), lanes=lanes)
+    return Batches(config, context, TASK.encoded(config, context).train, lanes=lanes)
 
 
 def _sentences(parts: list[Batch[torch.Tensor]]) -> Sentences:

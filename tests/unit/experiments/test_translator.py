@@ -11,11 +11,10 @@ from experiments.config import DataConfig, DeviceSpec, RunConfig
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
 from experiments.errors import UserError
-from experiments.evaluation.attention_maps import attention_maps
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import export
 from experiments.evaluation.translate import translate
-from experiments.evaluation.translator import Translator
+from experiments.evaluation.translator import Translator, attention_maps
 from experiments.training.checkpoint import add_file, model_tensors, save_final
 from model.layers.contract import Given
 from model.network import build_model

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from experiments.data.builtin.dice import Dice
-from experiments.data.corpora import pair_corpus
+from experiments.data.corpora import corpus as corpora
 from experiments.data.corpora import trees as corpus_module
+from experiments.data.corpora.lexicon import Dice
 from experiments.data.corpora.tree import Repairs, delinearise, linearise, to_text
 from experiments.data.corpora.tree_grammar import HELD_OUT, RECIPE_VERSION, generate_trees, mistaken, recipe_digest
 from experiments.data.corpora.trees import TreeData, resolve
@@ -40,16 +40,16 @@ def data(folder: Path | str, **settings: Any) -> TreeData:
 def test_folders_and_files_are_sets(folder: Path) -> None:
     corpus = resolve(data(folder))
     assert corpus.sets == ("dev", "test_a")
-    assert list(corpus.read_pairs("train")) == PAIRS
-    assert list(corpus.read_pairs("dev")) == [("sun", "NP NN /NP")]
+    assert list(corpus.read("train")) == PAIRS
+    assert list(corpus.read("dev")) == [("sun", "NP NN /NP")]
     assert corpus.check() == {"train": 2, "dev": 1, "test_a": 1}
-    assert pair_corpus.select_sets(corpus, ("dev", "test")) == ("dev", "test_a")
+    assert corpora.select_sets(corpus, ("dev", "test")) == ("dev", "test_a")
 
 
 def test_sections_are_named_and_joined(folder: Path) -> None:
     corpus = resolve(data(folder, train=("train/02",), train_extra=("machine",), dev=("test_a",)))
     assert corpus.check() == {"train": 5, "dev": 1, "test_a": 1}
-    assert [words for words, _ in corpus.read_pairs("train")] == ["the dog slept .", "rain", "b", "c", "d"]
+    assert [words for words, _ in corpus.read("train")] == ["the dog slept .", "rain", "b", "c", "d"]
 
 
 def test_the_digest_is_of_the_content(folder: Path, tmp_path: Path) -> None:
@@ -108,21 +108,21 @@ def test_bad_trees_are_found_with_file_and_line(folder: Path) -> None:
         resolve(data(folder)).check()
     path.write_text("(S (/X (NN a)) (NN b))")
     with pytest.raises(UserError, match=r'train: tree 1: the label "/X" cannot be written'):
-        list(resolve(data(folder)).read_pairs("train"))
+        list(resolve(data(folder)).read("train"))
 
 
 def test_generated_trees_are_whole_and_held_out_ones_apart() -> None:
     corpus = resolve(TreeData(builtin_pairs=200, train_extra=("extra",), builtin_extra=50))
     assert corpus.check() == {"train": 250, **HELD_OUT} and corpus.sets == ("dev", "test")
-    train = list(corpus.read_pairs("train"))
+    train = list(corpus.read("train"))
     assert len(train) == 250
     for words, symbols in train:
         tree, repairs = delinearise(words.split(" "), symbols.split(" "))
         assert repairs == Repairs() and tree.brackets[0][1:] == (0, len(tree))
-    held_out = [words for name in corpus.sets for words, _ in corpus.read_pairs(name)]
+    held_out = [words for name in corpus.sets for words, _ in corpus.read(name)]
     assert len(set(held_out)) == len(held_out) == 600
     assert not {words for words, _ in train} & set(held_out)
-    assert list(corpus.read_pairs("train"))[:200] == list(resolve(TreeData(builtin_pairs=200)).read_pairs("train"))
+    assert list(corpus.read("train"))[:200] == list(resolve(TreeData(builtin_pairs=200)).read("train"))
 
 
 def test_generated_recipes_have_names_of_their_own() -> None:
@@ -168,8 +168,8 @@ def test_encoded_with_whole_symbols_on_the_target_side(folder: Path, tmp_path: P
     source, target = encoded.tokenizers
     assert source.vocab_size == 24
     assert set(target.vocabulary[4:]) == {"S", "NP", "DT", "NN", "/NP", "VP", "VBD", "/VP", ".", "/S"}
-    assert [target.decode(encoded.train[i][1]) for i in (0, 1)] == [symbols for _, symbols in PAIRS]
-    assert len(encoded.train[0][1]) == 10
+    assert [target.decode(encoded.train["target"][i]) for i in (0, 1)] == [symbols for _, symbols in PAIRS]
+    assert len(encoded.train["target"][0]) == 10
     assert target.decode([5, 63]).endswith("⁇ ")  # a model over 64 symbols may say one that was never learnt
     assert encoded.set("dev").target == ("NP NN /NP",)
     assert encoded.digest == encoded_digest(corpus.training_digest(), config, False, 64)

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from experiments.config import RunConfig
-from experiments.data.builtin.generate import generate
+from experiments.data.corpora.builtin import generate
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 from experiments.identity import run_identity
-from experiments.tasks.configs import ParsingConfig
 from experiments.tasks.network import sizes_by_text
 from experiments.tasks.parsing import TASK as PARSING
+from experiments.tasks.parsing import ParsingConfig
 from experiments.tasks.translation import TASK
 from model.network import build_model
 
@@ -64,12 +64,12 @@ def test_dev_comes_back_and_bounds_of_its_length_hold(folder: Path, tmp_path: Pa
     settings = config(folder, units, vocab_size=834 if units == "word" else 150)
     encoded = prepared(settings, tmp_path / "store")
     dev, (source, target) = encoded.set("dev"), encoded.tokenizers
-    texts = [(source, dev.pairs.source, dev.source), (target, dev.pairs.target, dev.target)]
+    texts = [(source, dev.sides["source"], dev.source), (target, dev.sides["target"], dev.target)]
     for tokenizer, pieces, lines in texts:
         for i in range(1, len(lines)):  # 0: the reserved signs
             assert tokenizer.decode(pieces[i].tolist()) == lines[i]
     if units == "byte":
-        assert source.decode(dev.pairs.source[0].tolist()) == dev.source[0]
+        assert source.decode(dev.sides["source"][0].tolist()) == dev.source[0]
     assert not list(TASK.obstacles(settings, tmp_path / "elsewhere"))
 
 

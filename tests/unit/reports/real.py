@@ -14,7 +14,7 @@ from ablations.service import selected
 from ablations.service.enqueue import enqueue, wanted
 from ablations.service.tables import table_of
 from ablations.service.work import WorkOptions
-from experiments.data.builtin.generate import generate
+from experiments.data.corpora.builtin import generate
 from experiments.store.layout import Store
 from reports.results.table import Row, Table
 

@@ -164,7 +164,7 @@ def test_operations_are_counted_from_the_pairs_that_were_seen(small):
         weights = json.loads((made.store / "runs" / record["run_id"] / "attempts/0001/final/meta.json").read_text())
         assert record["target_tokens"] == weights["target_tokens"], key  # added up step by step, in the loop
         pairs = open_encoded(made.store / "corpora", record["data"]["encoded"]).train
-        lengths = pairs.source_lengths.tolist(), pairs.target_lengths.tolist()
+        lengths = pairs["source"].lengths.tolist(), pairs["target"].lengths.tolist()
         plan, flops = BatchPlan(*lengths, 300, config.seed), 0.0
         for step in range(7):
             flops += sum(3 * forward_flops(config.model, 120, *(side[i] for side in lengths)) for i in plan.batch(step))

@@ -3,10 +3,9 @@
 from collections.abc import Iterator
 from functools import cache
 
-from experiments.data.builtin import lexicon
-from experiments.data.builtin.dice import Dice
-from experiments.data.builtin.lexicon import Noun
-from experiments.data.builtin.phrases import (
+from experiments.data.corpora import lexicon
+from experiments.data.corpora.lexicon import Dice, Noun
+from experiments.data.corpora.phrases import (
     ACCUSATIVE,
     GENITIVE,
     NOMINATIVE,

@@ -1,4 +1,4 @@
-"""The words of the built-in corpus, as tables a reader can extend. Pure data and its parsing.
+"""The words of the built-in corpora, as tables a reader can extend, and the chance that chooses among them.
 
 A noun's classes are letters: h human, a animal, t thing, p place (the first letter is its main class), e edible,
 u stands upright, l lies flat, c can be opened, o can be run (an organisation), k takes part in compounds.
@@ -7,7 +7,9 @@ or its neighbours settle it (eat: essen | fressen, know: kennen | wissen, light:
 An English verb's past differs from its base form, and a noun's plural from its singular, for the same reason.
 """
 
-from typing import NamedTuple
+import random
+from collections.abc import Sequence
+from typing import NamedTuple, TypeVar
 
 
 class Noun(NamedTuple):
@@ -167,3 +169,31 @@ ADJECTIVES = {
     letter: tuple((row[0], row[column]) for row in _rows(_ADJECTIVES) if row[column] != "-")
     for column, letter in enumerate("hatp", 1)
 }
+
+
+# --- Chance for the grammars: a few integer rules over Mersenne Twister bits, the same on every Python and platform
+
+
+T = TypeVar("T")
+
+
+class Dice:
+    """Every draw takes 32 random bits and only integer arithmetic; no method of `random` whose recipe may change."""
+
+    def __init__(self, seed: int) -> None:
+        self._bits = random.Random(seed).getrandbits
+
+    def below(self, count: int) -> int:
+        """0 … count − 1, evenly."""
+        return (self._bits(32) * count) >> 32
+
+    def chance(self, percent: int) -> bool:
+        return self._bits(32) * 100 < percent << 32
+
+    def pick(self, options: Sequence[T]) -> T:
+        return options[(self._bits(32) * len(options)) >> 32]
+
+    def pick_early(self, options: Sequence[T]) -> T:
+        """Early options more often than late ones, as words of a text are: P(among the first i of n) = √(i / n)."""
+        bits = self._bits(32)
+        return options[(bits * bits * len(options)) >> 64]

@@ -7,7 +7,7 @@ because German does not tell genders apart in the plural.
 
 from typing import NamedTuple
 
-from experiments.data.builtin.lexicon import INTO, NOT_MODALS, Noun, Verb
+from experiments.data.corpora.lexicon import INTO, NOT_MODALS, Noun, Verb
 
 NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
 Forms = tuple[str, str, str, str]
