@@ -15,7 +15,7 @@ from pydantic import (
 )
 
 from ablations.study.overrides import Overrides, dotted
-from experiments.client.ablations_task.declared import LONGEST_NAME
+from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
 from model.settings import Section

@@ -27,7 +27,7 @@ BUILTIN = {
     "algorithmic": "experiments.tasks.algorithmic:TASK",
     "language_modelling": "experiments.tasks.language_modelling:TASK",
     "command": "experiments.tasks.own.command:TASK",
-    "imported": "experiments.tasks.own.imported:TASK",
+    "imported": "experiments.tasks.own.command:IMPORTED",
 }
 OF_STUDIES = ("command", "imported")  # those whose settings each study declares
 

@@ -33,7 +33,7 @@ from experiments.store.code import Root, files_of, root_at
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
-from experiments.tasks.own.context import EXAMPLES, FINAL, close_context, keep_metrics, of_set, open_context
+from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
 from experiments.tasks.own.process import TrainerProcess
 from model.settings import Section
 
@@ -161,15 +161,15 @@ class FunctionTask(OwnTask):
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         self._refuse_changed(config, context, "after the run was planned")
-        own = open_context(context, config.seed)
+        resume, device = open_folder(context), context.device
         request = {
-            "settings": settings_of(config), "seed": own.seed, "device": own.device, "threads": own.threads,
-            "folder": str(own.folder), "resume": str(own.resume) if own.resume else None,
-            "memory_gb": context.device.memory_gb and context.device.memory_gb / context.device.count,
+            "settings": settings_of(config), "seed": config.seed, "device": device.kind, "threads": device.threads,
+            "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
+            "memory_gb": device.memory_gb and device.memory_gb / device.count,
         }  # fmt: skip
-        ended = self._process.train(request, own, context.should_stop)
+        ended = self._process.train(request, context)
         self._refuse_changed(config, context, "while the run trained")
-        keep_metrics(own.folder, ended["returned"])
+        keep_metrics(context.folder / FINAL, ended["returned"])
         theirs = {"device": name} if (name := ended["device_name"]) else {}
         for fact, value in ended["facts"].items():
             if fact in TrainingResult.model_fields and fact not in TrainingResult.of_builtin:
@@ -177,7 +177,7 @@ class FunctionTask(OwnTask):
             else:
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
-        return {"step": total_steps(config), **named, **close_context(own, context, theirs)}
+        return {"step": total_steps(config), **named, **close_folder(context, theirs)}
 
 
 def column(*arguments: Any, **options: Any) -> Column:
