@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from experiments.config import DeviceSpec
-from experiments.errors import OutOfMemory, UserError
+from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
-from model.int8 import int8_works
+from model.products import int8_works
 
 Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20
@@ -202,21 +202,13 @@ def _check_int8(device: torch.device) -> None:
         )
 
 
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on a GPU or in main memory (where torch raises a plain RuntimeError)."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError | OutOfMemory):
-        return True
-    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
-
 @contextlib.contextmanager
 def naming_out_of_memory() -> Iterator[None]:
     """Turn every form of a failed allocation into experiments.errors.OutOfMemory; other errors pass."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
+        if isinstance(error, OutOfMemory) or failure_class(error) != "out_of_memory":
             raise
         why = str(error) or type(error).__name__  # Python's own MemoryError says nothing
         raise OutOfMemory(why.splitlines()[0]) from error

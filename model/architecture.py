@@ -9,18 +9,15 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from model.grammar import LineError, Named, Repeated, Value, parse
+from model.recurrent_specs import AttentionalLSTMSpec, GRUSpec, LSTMSpec, RNNSpec
 from model.settings import ModelSettings
 from model.specs import (
-    AttentionalLSTMSpec,
     AverageSpec,
     ConvolutionSpec,
     CrossAttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
-    GRUSpec,
     LastStateSpec,
-    LSTMSpec,
-    RNNSpec,
     SamePositionSpec,
     SelfAttentionSpec,
     Side,

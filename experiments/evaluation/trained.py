@@ -9,8 +9,8 @@ from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.evaluation.averaging import kept_average
 from experiments.training import checkpoint, retention
-from model.int8 import to_int8
 from model.network import build_model
+from model.products import to_int8
 from model.protocol import Network
 
 

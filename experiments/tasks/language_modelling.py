@@ -46,7 +46,7 @@ class LanguageModelling(NetworkTask):
     evaluation_parts = ("likelihood",)
     inputs_read: tuple[str, ...] | None = ("data.",)
     prepare_reads: tuple[str, ...] | None = ("data.", "training.tokens_per_batch")
-    at_start: tuple[str, ...] = ("entropy_decoder", "gradient_norm")
+    init_stats: tuple[str, ...] = ("entropy_decoder", "gradient_norm")
     ensembles = True
 
     def corpus(self, config: LanguageConfig) -> TextCorpus:

@@ -37,7 +37,7 @@ class SequenceTask(NetworkTask):
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
     inputs_read: tuple[str, ...] | None = ("data.",)
     ensembles = True
-    at_start: tuple[str, ...] = ("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm")
+    init_stats: tuple[str, ...] = ("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm")
     prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
 
     @abstractmethod

@@ -9,7 +9,15 @@ from typing import Any
 
 
 class UserError(Exception):
-    """A user's mistake: printed without a traceback."""
+    """A user's mistake: what is wrong, where, and what to do, in one paragraph; printed without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show in place of a traceback: the paragraph."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class DiskFull(UserError):  # noqa: N818 - what the disk is
+    """The disk is full or the quota is used up: retrying helps only once there is space."""
 
 
 class Preempted(Exception):  # noqa: N818 - an outcome, not an error
@@ -25,7 +33,7 @@ class Diverged(Exception):  # noqa: N818
 
 
 class OutOfMemory(Exception):  # noqa: N818
-    """The device's memory was not enough."""
+    """The device's memory was not enough; a smaller micro-batch may fit."""
 
 
 # --- An error as JSON
@@ -45,7 +53,7 @@ def failure(error: BaseException) -> dict[str, Any]:
     if isinstance(error, SyntaxError):
         place = [(str(error.filename), error.lineno)]
     return {
-        "class": _class(error, str(shown)),
+        "class": failure_class(error, str(shown)),
         "type": type(error).__name__,
         "is_value": isinstance(error, (ValueError, AssertionError)),
         "message": _cut(str(shown), LONGEST_MESSAGE),  # not that of the error, whose own function may fail
@@ -70,14 +78,22 @@ def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) ->
     _without_ours(shown.__context__, depth + 1)
 
 
-def _class(error: BaseException, message: str) -> str:
-    if isinstance(error, UserError):
-        return "user_error"
+def failure_class(error: BaseException, message: str = "") -> str:
+    """Why a run failed: its coordinator decides by it. message: that of an error whose own function may fail."""
+    message = message or str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    if (
+        isinstance(error, (MemoryError, OutOfMemory))
+        or type(error).__name__ == "OutOfMemoryError"  # of torch
+        or (isinstance(error, RuntimeError) and any(word in message for word in words))
+        # no memory for a library that was imported late, of which glibc's loader gives no number
+        or (isinstance(error, ImportError) and "failed to map segment from shared object" in message)
+        or number == errno.ENOMEM
+    ):
+        return "out_of_memory"
+    if isinstance(error, DiskFull) or number in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+        return "disk_full"
     if isinstance(error, Diverged):
         return "diverged"
-    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    ran_out = type(error).__name__ == "OutOfMemoryError" or isinstance(error, (MemoryError, OutOfMemory))
-    if ran_out or (isinstance(error, RuntimeError) and any(word in message for word in words)):
-        return "out_of_memory"
-    full = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
-    return "disk_full" if isinstance(error, OSError) and error.errno in full else "bug"
+    return "user_error" if isinstance(error, UserError) else "bug"

@@ -36,7 +36,7 @@ from experiments.tasks.base import Context
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
-from model.settings import Section
+from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
@@ -131,7 +131,7 @@ def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in declared.items():
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=Section, __module__=__name__, **fields_of(value))
+            kind = create_model(name, __base__=StrictModel, __module__=__name__, **fields_of(value))
             fields[name] = (kind, kind())
         elif isinstance(value, bool) or not isinstance(value, int):
             fields[name] = (type(value) if not isinstance(value, list | tuple) else list[Any], value)

@@ -35,7 +35,7 @@ from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
 from experiments.tasks.own.process import TrainerProcess
-from model.settings import Section
+from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
 N = TypeVar("N", int, float)
@@ -182,11 +182,8 @@ class FunctionTask(OwnTask):
 
 def column(*arguments: Any, **options: Any) -> Column:
     """A column that a study declares (experiments/client/ablations_task describes it)."""
-    try:
-        made = ablations_task.column(*arguments, **{name: value for name, value in options.items() if name != "counts"})
-    except ablations_task.UserError as error:
-        raise UserError(str(error)) from None
-    return Column(**{**vars(made), "counts": options.get("counts")})
+    counts = options.pop("counts", None)
+    return Column(**{**vars(ablations_task.column(*arguments, **options)), "counts": counts})
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
@@ -294,7 +291,7 @@ def _type(kind: Mapping[str, Any]) -> Any:
     if name == "simple":
         return _SIMPLE[inner]
     if name == "group":
-        return create_model(inner["name"], __base__=Section, __module__=__name__, **_fields(inner["fields"]))
+        return create_model(inner["name"], __base__=StrictModel, __module__=__name__, **_fields(inner["fields"]))
     if name == "literal":
         return Literal[tuple(inner)]
     if name == "union":
