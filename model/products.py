@@ -106,10 +106,10 @@ def int8_works() -> bool:
         )
         x_RD[0], weight_FD[0], weight_FD[1] = LARGEST, LARGEST, -LARGEST
         try:
-            found = torch._int_mm(x_RD, weight_FD.mT)
+            product = torch._int_mm(x_RD, weight_FD.mT)
         except (AttributeError, NotImplementedError, RuntimeError):
             return False
-        if not torch.equal(found.long(), x_RD.long() @ weight_FD.long().mT):
+        if not torch.equal(product.long(), x_RD.long() @ weight_FD.long().mT):
             return False
     return True
 
@@ -163,10 +163,10 @@ def packing_works(dtype: torch.dtype) -> bool:
     weight_FD = torch.arange(-32, 32).view(8, 8).to(dtype) / 8
     x_RD, bias_F = torch.eye(8, dtype=dtype)[:3], torch.ones(8, dtype=dtype)
     try:
-        found = _packed_linear(x_RD, _pack(weight_FD), bias_F, "relu")
+        product = _packed_linear(x_RD, _pack(weight_FD), bias_F, "relu")
     except (AttributeError, NotImplementedError, RuntimeError, TypeError):
         return False
-    return torch.equal(found, F.linear(x_RD, weight_FD, bias_F).relu())
+    return torch.equal(product, F.linear(x_RD, weight_FD, bias_F).relu())
 
 
 def _pack(weight_FD: Tensor) -> Tensor:

@@ -1,13 +1,10 @@
 """The recurrent kinds of sub-layer (one type of layer of Table 1) as planning sees them, without torch (specs.py)."""
 
-from typing import TYPE_CHECKING, ClassVar
+import math
+from typing import ClassVar
 
 from model.settings import ModelSettings
 from model.specs import Cost, Length, Side, Spec
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 class RecurrentSpec(Spec):
@@ -35,12 +32,10 @@ class RecurrentSpec(Spec):
         """One step for each position, in both directions at once."""
         return length
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One step for each position from the input to the output."""
-        import numpy as np
-
-        read = (distances <= 0 if self.backward else distances >= 0) | self.bidirectional
-        return np.where(read, np.abs(distances) + 1.0, np.inf)
+        read = self.bidirectional or (distance <= 0 if self.backward else distance >= 0)
+        return abs(distance) + 1.0 if read else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """T·2·gates·D² products in each direction. Two vectors of biases for each gate, as torch and cuDNN have."""
@@ -91,11 +86,9 @@ class AttentionalLSTMSpec(Spec):
         """One step for each position."""
         return length
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One step for each position from the input to the output."""
-        import numpy as np
-
-        return np.where(distances >= 0, distances + 1.0, np.inf)
+        return distance + 1.0 if distance >= 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """12·D² products of the gates, 2·D² of the output, for each position; 2·D for each pair of the attention."""

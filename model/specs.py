@@ -3,6 +3,7 @@
 Their computation is in model/layers.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
@@ -53,14 +54,12 @@ class Spec(StrictModel):
         """Operations over `length` positions that must follow one another (Table 1); 0 if each is by itself."""
         return 0
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """Operations between an output and the input `distance` positions before it; inf where it does not read it.
 
         A decoder's sub-layer is not asked for the future. The default is that of position-wise sub-layers.
         """
-        import numpy as np
-
-        return np.where(distances == 0, 0.0, np.inf)
+        return 0.0 if distance == 0 else math.inf
 
     def shared(self, config: ModelSettings) -> dict[str, int]:
         """Weights that sub-layers of a stack have in common, by name; not in `cost`."""
@@ -199,12 +198,9 @@ class SelfAttentionSpec(_Attention):
         """All positions at once."""
         return 1
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One, to every position of the window."""
-        import numpy as np
-
-        reach = len(distances) if config.window is None else config.window // 2
-        return np.where(np.abs(distances) <= reach, 1.0, np.inf)
+        return 1.0 if config.window is None or abs(distance) <= config.window // 2 else math.inf
 
 
 class CrossAttentionSpec(_Attention):
@@ -317,12 +313,10 @@ class ConvolutionSpec(Spec):
         """All positions at once."""
         return 1
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One, to the inputs of the window."""
-        import numpy as np
-
-        before = distances + (self.reach // 2 if side == "encoder" else 0)  # from the window's last input
-        return np.where((before >= 0) & (before <= self.reach) & (before % self.dilation == 0), 1.0, np.inf)
+        before = distance + (self.reach // 2 if side == "encoder" else 0)  # from the window's last input
+        return 1.0 if 0 <= before <= self.reach and before % self.dilation == 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """T·k·D·D' products, separable T·(k·D + D·D'), with D' = 2·D if gated."""
@@ -355,11 +349,9 @@ class AverageSpec(FeedForwardSpec):
         """A cumulative sum is one operation in training."""
         return 1
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One, to every position so far."""
-        import numpy as np
-
-        return np.where(distances >= 0, 1.0, np.inf)
+        return 1.0 if distance >= 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """The feed-forward network, and T·(2·D)² products of the gates."""

@@ -77,9 +77,9 @@ class Layer(nn.Module):
         return x_RD
 
     def _sublayer(self, name: str) -> Sublayer:
-        found = getattr(self, name)
-        assert isinstance(found, Sublayer)
-        return found
+        sublayer = getattr(self, name)
+        assert isinstance(sublayer, Sublayer)
+        return sublayer
 
 
 class Stack(nn.Module):

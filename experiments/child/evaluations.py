@@ -135,15 +135,15 @@ def _names(folder: Path) -> set[str]:
 
 def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
     """Complete parts of the evaluations in the folders, by identity and digest of their code."""
-    found: dict[tuple[str, str], _Made] = {}
+    parts: dict[tuple[str, str], _Made] = {}
     for home in homes:
         for path in sorted(home.glob(f"*/{RESULT_FILE}")):
             with contextlib.suppress(Damaged):
                 record = EvaluationResult.load(path) or EvaluationResult()
                 for part in record.parts.values():
                     files = {name: record.files.get(name, {}) for name in part.files}
-                    found.setdefault((part.id, part.code_digest or ""), _Made(part, files, path.parent))
-    return found
+                    parts.setdefault((part.id, part.code_digest or ""), _Made(part, files, path.parent))
+    return parts
 
 
 def _take(made: _Made, target: Path) -> bool:

@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -209,17 +209,19 @@ def _attempt(
     )
     weights = folder
     if spec.train and members:
-        events.emit("trained", step=write_result(spec, folder, members))
+        record = _record(spec, command=provenance.host()["command"], **ensembles.together(members))
+        write_json(folder / RESULT_FILE, record.content)
+        events.emit("trained", step=record.step)
     elif spec.train:
         began = time.monotonic()
         facts = task.train(config, context)
         _write_result(spec, task, context, store, {"pinned": pinned, **facts}, time.monotonic() - began)
         events.emit("trained", step=facts.get("step"))
     else:
-        found = store.weights_folder(spec.run_id)
-        if found is None:
+        trained = store.weights_folder(spec.run_id)
+        if trained is None:
             raise RuntimeError(f"run {spec.run_id} has no weights to evaluate")
-        weights = found
+        weights = trained
     Evaluations(config, task, weights, context, events, code).make(spec.evaluations)
 
 
@@ -280,21 +282,14 @@ def open_members(spec: AttemptSpec, store: Store) -> list[ensembles.Member]:
 
     Where the ensemble is recorded already, its members must have the same weights still.
     """
-    found = ensembles.members(store, members_in(spec.inputs))
-    recorded = None if spec.train or not found else store.result(spec.run_id)
+    members = ensembles.members(store, members_in(spec.inputs))
+    recorded = None if spec.train or not members else store.result(spec.run_id)
     if recorded is not None and (other := ensembles.changed(store, recorded)):
         raise UserError(
             f"The run {other[0].run_id}, a member of this ensemble, was trained again with other weights since the "
             "ensemble was evaluated. `ablations run … --stale rerun` evaluates it again."
         )
-    return found
-
-
-def write_result(spec: AttemptSpec, folder: Path, found: Sequence[ensembles.Member]) -> int | None:
-    """Write the ensemble's record to the attempt's folder; returns the steps of each training, if they agree."""
-    result = _record(spec, command=provenance.host()["command"], **ensembles.together(found))
-    write_json(folder / RESULT_FILE, result.content)
-    return result.step
+    return members
 
 
 # --- The other processes of a run that trains on several devices: the same program on the same spec

@@ -99,9 +99,9 @@ def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str
     mean over layers, heads and the pieces of the first sentences of `batch`. gradient_norm: of all parameters together,
     before clipping; of the mean loss per target piece, with dropout, as the step has it.
     """
-    found = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
+    stats = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return {**found, "gradient_norm": nn.utils.get_total_norm(gradients).item()}
+    return {**stats, "gradient_norm": nn.utils.get_total_norm(gradients).item()}
 
 
 @torch.no_grad()
@@ -112,14 +112,14 @@ def entropies(model: Network, batch: Batch[Tensor], device: Device) -> dict[str,
         device.move(side[:rows]) for side in (batch.source, batch.target_input, batch.target_output)
     )
     real = {"encoder": source_BS != PAD_ID, "decoder": output_BT != PAD_ID, "cross": output_BT != PAD_ID}
-    found: dict[str, list[Tensor]] = defaultdict(list)
+    means_of: dict[str, list[Tensor]] = defaultdict(list)
 
     def see(kind: str, weights_BHTM: Tensor) -> None:
         entropy_BHT = torch.special.entr(weights_BHTM.float()).sum(-1)
-        found[kind].append(entropy_BHT.transpose(0, 1)[:, real[kind]].mean())
+        means_of[kind].append(entropy_BHT.transpose(0, 1)[:, real[kind]].mean())
 
     model.eval()
     with device.autocast(), watching(model, see):
         model(source_BS, source_BS != PAD_ID, input_BT)
     model.train()
-    return {kind: statistics.fmean(torch.stack(means).tolist()) for kind, means in found.items() if real[kind].any()}
+    return {kind: statistics.fmean(torch.stack(means).tolist()) for kind, means in means_of.items() if real[kind].any()}

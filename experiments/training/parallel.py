@@ -122,10 +122,10 @@ class Replicas:
         wait(running)
         done = [replica.result() for replica in running]
         for number, parameter in enumerate(self._parameters):
-            found = [gradients[number] for gradients, _ in done if gradients[number] is not None]
-            for other in found[1:]:
-                found[0] += other
-            parameter.grad = found[0] if found else None
+            shares = [gradients[number] for gradients, _ in done if gradients[number] is not None]
+            for other in shares[1:]:
+                shares[0] += other
+            parameter.grad = shares[0] if shares else None
         return [done[number % count][1][number // count] for number in range(len(batches))]
 
     def _replica(
@@ -137,8 +137,8 @@ class Replicas:
         for batch in batches:
             loss, told = loss_of(batch)
             facts.append(told)
-            found: Sequence[Tensor | None] = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-            for number, (parameter, gradient) in enumerate(zip(self._parameters, found, strict=True)):
+            gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            for number, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
                 if gradient is None:
                     continue
                 if sums[number] is not None:

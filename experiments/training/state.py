@@ -71,7 +71,7 @@ class Training:
         self._objective = Objective(model, settings.label_smoothing, masked=settings.compile)
         self._wrapped = group.wrap(self._objective)
         self._replicas = Replicas(model, replicas, device.threads) if replicas > 1 else None
-        self._saver = Saver(device)
+        self.saver = Saver(device)
         self.facts = {
             **device.describe(),
             "devices": group.size,
@@ -100,7 +100,7 @@ class Training:
     def resume(self, earlier: Sequence[Path], start: Start | None = None) -> None:
         """Continue from the newest checkpoint of this configuration and code; else begin as a branch from `start`."""
         attempts = [self.folder, *(path for path in earlier if path != self.folder)]
-        found = checkpoint.newest(
+        saved = checkpoint.newest(
             attempts,
             lineage=self._meta["lineage"],
             code=self._meta["code"],
@@ -108,42 +108,42 @@ class Training:
             skipped=lambda path, reason: self._emit("checkpoint_skipped", path=_short(path), reason=reason),
             keeps=self._keeps,
         )
-        if found is None:
+        if saved is None:
             if start is not None:
                 self._branch(start)
             return
-        self._restore(found)
+        self._restore(saved)
         if self.group.leads:
-            checkpoint.link_checkpoints(found, attempts, self.folder)
-        self._best_steps = dict(found.meta["best_steps"])
-        if "trunk" in found.meta:
-            self._meta["trunk"] = self.facts["trunk"] = found.meta["trunk"]
-        self._emit("resumed", run=found.meta["run_id"], **self._came_from(found))  # may be a shorter run
+            checkpoint.link_checkpoints(saved, attempts, self.folder)
+        self._best_steps = dict(saved.meta["best_steps"])
+        if "trunk" in saved.meta:
+            self._meta["trunk"] = self.facts["trunk"] = saved.meta["trunk"]
+        self._emit("resumed", run=saved.meta["run_id"], **self._came_from(saved))  # may be a shorter run
 
     def _branch(self, start: Start) -> None:
         """Begin with the state of another run. Its checkpoints stay with it."""
-        found = start.open()
-        self._restore(found)
+        saved = start.open()
+        self._restore(saved)
         run_id, step = start.trunk
-        self._meta["trunk"] = self.facts["trunk"] = {"run_id": run_id, "step": step, "weights": digest_of(found.path)}
-        self._emit("branched", run=run_id, **self._came_from(found))
+        self._meta["trunk"] = self.facts["trunk"] = {"run_id": run_id, "step": step, "weights": digest_of(saved.path)}
+        self._emit("branched", run=run_id, **self._came_from(saved))
 
-    def _restore(self, found: checkpoint.Checkpoint) -> None:
+    def _restore(self, saved: checkpoint.Checkpoint) -> None:
         """Take weights, moments and counts from a checkpoint."""
-        checkpoint.restore_model(self.model, found.weights())
-        if state := found.optimizer():
-            restore_optimizers(self.model, self.optimizers, state, found.step)
-        self.step, self.target_tokens = found.step, found.meta["target_tokens"]
-        self._start = dict(found.meta["start"])
-        self.plateau = Plateau(*found.meta.get("plateau", ()))
-        self.facts["resumed_from"] = found.step
+        checkpoint.restore_model(self.model, saved.weights())
+        if state := saved.optimizer():
+            restore_optimizers(self.model, self.optimizers, state, saved.step)
+        self.step, self.target_tokens = saved.step, saved.meta["target_tokens"]
+        self._start = dict(saved.meta["start"])
+        self.plateau = Plateau(*saved.meta.get("plateau", ()))
+        self.facts["resumed_from"] = saved.step
 
-    def _came_from(self, found: checkpoint.Checkpoint) -> dict[str, Any]:
+    def _came_from(self, saved: checkpoint.Checkpoint) -> dict[str, Any]:
         """Step and place, for the event, and what has changed that decides the last bits."""
         changed = {
-            key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
+            key: [saved.meta.get(key), self._meta[key]] for key in EXACT if saved.meta.get(key) != self._meta[key]
         }
-        return {"step": found.step, "path": _short(found.path), "changed": changed}
+        return {"step": saved.step, "path": _short(saved.path), "changed": changed}
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
         """Run a pass and discard its gradients. After its first pass DDP sums gradients in another order, which changes
@@ -201,18 +201,14 @@ class Training:
             for keep in self._keeps
         )
 
-    def _measures(self, step: int) -> list[int]:
-        """The spacings of dev measurements that include this step."""
+    def measures(self, step: int) -> list[int]:
+        """The spacings of dev measurements that include this step; empty: dev is not measured after it."""
         return [keep.every for keep in self._keeps if keep.what == BEST and step % keep.every == 0]
-
-    def scores(self, step: int) -> bool:
-        """Whether dev is measured after this step."""
-        return bool(self._measures(step))
 
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
         """Measure and emit the dev set's metrics; whether this is the best step so far, for at least one spacing."""
-        self._saver.wait()
-        best = {every: retention.best(self.folder, every) for every in self._measures(self.step)}
+        self.saver.wait()
+        best = {every: retention.best(self.folder, every) for every in self.measures(self.step)}
         self.model.eval()
         with torch.no_grad(), eagerly(self.settings.compile):
             metrics = dict(evaluate(self.step))
@@ -241,7 +237,7 @@ class Training:
     def save(self) -> None:
         """Start saving a checkpoint of this step. It is reported once durable; then older ones are pruned.
 
-        Errors are raised by a later `check`, `save` or `wait_for_checkpoint`.
+        Errors are raised by a later `save`, or by the saver's `check` or `wait`.
         """
         self._saved_at = time.monotonic()
         step = self.step
@@ -253,7 +249,7 @@ class Training:
             meta["plateau"] = list(self.plateau)
         state = optimizer_tensors(self.model, self.optimizers, step)
         tensors = checkpoint.model_tensors(self.model) | {STATE + name: t for name, t in state.items()}
-        self._saver.start(tensors, lambda copies: self._write(step, copies, meta))
+        self.saver.start(tensors, lambda copies: self._write(step, copies, meta))
 
     def _write(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a checkpoint, in the saver's thread."""
@@ -264,28 +260,20 @@ class Training:
         self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
         retention.prune(self.folder, self._keeps)
 
-    def check(self) -> None:
-        """Raise the error of a finished save."""
-        self._saver.check()
-
-    def wait_for_checkpoint(self) -> None:
-        """Return when the last checkpoint is durable; raise what went wrong."""
-        self._saver.wait()
-
     def close(self) -> None:
         """End the threads; waits for a checkpoint that is being written."""
         if self._replicas:
             self._replicas.close()
-        self._saver.close()
+        self.saver.close()
 
     def finish(self) -> dict[str, Any]:
         """Save `final` and return the run's facts."""
-        self.wait_for_checkpoint()
+        self.saver.wait()
         if self.group.leads:
             weights = checkpoint.model_tensors(self.model)
             _check_finite(weights, self.step)
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
-            checkpoint.save_final(self.folder, weights, meta)
+            checkpoint.save_weights(self.folder / "final", weights, meta)
             if not self.settings.keep_optimizer:
                 retention.drop_optimizers(self.folder, self._keeps)
         seconds = time.perf_counter() - self._started

@@ -84,11 +84,11 @@ def train(
             update(run.optimizers)
             memory.look(step)
 
-            run.check()
+            run.saver.check()
             stop, due, unsaved = group.decided(should_stop(), run.curve.due(step), run.long_unsaved)
             last = step == settings.train_steps
             save = last or stop or unsaved or run.saves(step)
-            score = evaluate is not None and run.scores(step)
+            score = evaluate is not None and bool(run.measures(step))
             if save or score or due:
                 run.curve.flush(rate)
             if evaluate and score and group.leads:
@@ -98,7 +98,7 @@ def train(
             if save and group.leads:
                 run.save()
             if stop and not last:
-                run.wait_for_checkpoint()
+                run.saver.wait()
                 raise Preempted(step)
         return run.finish()
 

@@ -136,10 +136,10 @@ _thread = threading.local()
 @contextmanager
 def collecting() -> Iterator[list[Tensor]]:
     """What `add` is given by this thread in this context: numbers with gradients, in units of the loss of a token."""
-    found: list[Tensor] = []
-    _thread.losses = found
+    losses: list[Tensor] = []
+    _thread.losses = losses
     try:
-        yield found
+        yield losses
     finally:
         del _thread.losses
 

@@ -79,8 +79,8 @@ class Recurrent(Sublayer):
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         past = tuple(state.of_parents(name, now) for name in self.kept)
-        found = self.cell(x_RD, past if len(past) > 1 else past[0], *self.ahead.all_weights[0])
-        new = found if isinstance(found, tuple) else (found,)
+        output = self.cell(x_RD, past if len(past) > 1 else past[0], *self.ahead.all_weights[0])
+        new = output if isinstance(output, tuple) else (output,)
         state.put({n: new_RD.view(-1, now.beam_size, x_RD.shape[-1]) for n, new_RD in zip(self.kept, new, strict=True)})
         return new[0]
 

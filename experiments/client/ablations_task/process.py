@@ -75,13 +75,13 @@ def _load(module: str, attribute: str, folder: str) -> Trainer:
     if folder:
         library = [n for n, one in enumerate(sys.path) if one.endswith("lib-dynload")]
         sys.path.insert(library[-1] + 1 if library else 0, folder)
-    found = getattr(importlib.import_module(module), attribute, None)
-    if not isinstance(found, Trainer):
+    trainer = getattr(importlib.import_module(module), attribute, None)
+    if not isinstance(trainer, Trainer):
         raise UserError(
             f"{module} has no {attribute} that is a task. Make one with `from ablations_task import task` "
             "(docs/own-task.md)."
         )
-    return found
+    return trainer
 
 
 def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
@@ -127,26 +127,26 @@ def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
     assert counts is not None
     sums = numpy.frombuffer(base64.b64decode(request["sums"]), dtype="<f8").reshape(request["shape"])
     with numpy.errstate(divide="ignore", invalid="ignore"):
-        found = numpy.asarray(counts.value(sums), dtype="<f8")
-    return {"shape": list(found.shape), "values": base64.b64encode(found.tobytes()).decode()}
+        values = numpy.asarray(counts.value(sums), dtype="<f8")
+    return {"shape": list(values.shape), "values": base64.b64encode(values.tobytes()).decode()}
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
     """Versions of Python and of packages by import name, read without importing them."""
     from importlib import metadata  # takes a while
 
-    found, missing = {"python": platform.python_version()}, []
+    known, missing = {"python": platform.python_version()}, []
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            known[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
         for distribution in metadata.distributions():
             tops = (distribution.read_text("top_level.txt") or "").split()
             tops += [str(file).partition("/")[0] for file in distribution.files or () if str(file).endswith(".py")]
-            found.update({name: distribution.version for name in missing if name in tops and name not in found})
-    return found
+            known.update({name: distribution.version for name in missing if name in tops and name not in known})
+    return known
 
 
 def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:

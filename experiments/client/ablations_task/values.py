@@ -45,14 +45,14 @@ def by_set(returned: Any) -> dict[str, dict[str, float]]:
             f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
             '{"accuracy": 93.2}, or one of those per set: {"dev": {…}, "test": {…}}.'
         )
-    found: dict[str, dict[str, float]] = {}
+    metrics: dict[str, dict[str, float]] = {}
     for name, value in returned.items():
         if isinstance(value, Mapping):
             numbers = {text(str(k)): _returned(f"{name}.{k}", v) for k, v in value.items()}
-            found.setdefault(text(str(name)), {}).update(numbers)
+            metrics.setdefault(text(str(name)), {}).update(numbers)
         else:
-            found.setdefault("", {})[text(str(name))] = _returned(str(name), value)
-    return found
+            metrics.setdefault("", {})[text(str(name))] = _returned(str(name), value)
+    return metrics
 
 
 def _returned(name: str, value: Any) -> float:
@@ -107,22 +107,22 @@ def is_group(annotation: Any) -> bool:
 
 def _fields(settings_type: Any, where: str) -> dict[str, tuple[Any, Any, str | None]]:
     """The type, the default and the description of every setting."""
-    found: dict[str, tuple[Any, Any, str | None]] = {}
+    fields: dict[str, tuple[Any, Any, str | None]] = {}
     if not dataclasses.is_dataclass(settings_type):
         for name, field in settings_type.model_fields.items():
             if field.is_required():
                 _refuse_required(where, name)
             annotation = _Limited(field.annotation, field.metadata)
-            found[name] = (annotation, field.get_default(call_default_factory=True), field.description)
-        return found
+            fields[name] = (annotation, field.get_default(call_default_factory=True), field.description)
+        return fields
     hints = _hints(settings_type)
     for one in dataclasses.fields(settings_type):
         make: Any = one.default_factory
         if one.default is dataclasses.MISSING and make is dataclasses.MISSING:
             _refuse_required(where, one.name)
         default = one.default if one.default is not dataclasses.MISSING else make()
-        found[one.name] = (hints[one.name], default, None)
-    return found
+        fields[one.name] = (hints[one.name], default, None)
+    return fields
 
 
 def _hints(settings_type: Any) -> dict[str, Any]:

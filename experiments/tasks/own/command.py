@@ -104,8 +104,8 @@ class CommandTask(_Declared):
         given = {**settings, **files, "folder": folder, "device": device.kind, "threads": device.threads}
         ended = run_command(config.command, given, self.folder or Path.cwd(), context)
         wrote = files["metrics"] if "metrics" in names(config.command) else None
-        found = read_metrics(ended, wrote, expanded(config.command, given))
-        keep_metrics(folder, by_set(found))
+        metrics = read_metrics(ended, wrote, expanded(config.command, given))
+        keep_metrics(folder, by_set(metrics))
         return close_folder(context, {"interpreter": self.interpreter} if self.interpreter else {})
 
 
@@ -319,8 +319,8 @@ def _modules(option: str, word: str, places: list[Path]) -> list[Root]:
     else:
         names = [word, f"{word}.__main__"] if all(map(str.isidentifier, word.split("."))) else []
     for place in (place.resolve() for place in places):
-        if found := [root for name in names for root in _files(place, name)]:
-            return list(dict.fromkeys(found))
+        if roots := [root for name in names for root in _files(place, name)]:
+            return list(dict.fromkeys(roots))
     return []
 
 

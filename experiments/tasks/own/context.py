@@ -68,8 +68,8 @@ def close_folder(context: Context, facts: Mapping[str, Any] | None = None) -> di
 
 def _newest(context: Context) -> Path | None:
     """The newest checkpoint with unchanged files; others are reported and skipped."""
-    found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
-    for path in sorted(found, key=lambda path: path.name, reverse=True):
+    complete = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
+    for path in sorted(complete, key=lambda path: path.name, reverse=True):
         try:
             described = read_json(_description(path))
             if described is None:

@@ -150,12 +150,12 @@ class FunctionTask(OwnTask):
         return self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
-        found = self._process.answer(what, settings_of(config))
+        answer = self._process.answer(what, settings_of(config))
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if found is None or (not unstorable(number := kind(found)) and number >= 0):
-                return None if found is None else number
+            if answer is None or (not unstorable(number := kind(answer)) and number >= 0):
+                return None if answer is None else number
         raise UserError(
-            f"The function {what}= of the task {self.name} returned {str(found)[:80]!r}: expected a number from 0 on, "
+            f"The function {what}= of the task {self.name} returned {str(answer)[:80]!r}: expected a number from 0 on, "
             "of at most 64 bits, or None."
         )
 
@@ -187,30 +187,25 @@ def column(*arguments: Any, **options: Any) -> Column:
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
+    """A column that a trainer declares; the function of its counts is called in the trainer's process."""
     counts = declared["counts"]
     if counts is None:
         return Column(**declared)
-    value = _CountedThere(process, declared["key"])
-    counted = Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])
-    return Column(**{**declared, "counts": counted})
 
-
-class _CountedThere:
-    """The function of a user's counts, called in the trainer's process."""
-
-    def __init__(self, process: TrainerProcess, key: str) -> None:
-        self._process, self._key = process, key
-
-    def __call__(self, sums: Any) -> Any:
+    def value(sums: Any) -> Any:
         import numpy as np
 
         sent = np.ascontiguousarray(sums, dtype="<f8")
-        request = {"do": "count", "column": self._key, "shape": list(sent.shape)}
+        request = {"do": "count", "column": declared["key"], "shape": list(sent.shape)}
         try:
-            found = self._process.ask({**request, "sums": base64.b64encode(sent.tobytes()).decode()})
+            answer = process.ask({**request, "sums": base64.b64encode(sent.tobytes()).decode()})
         except TrainerFailed as failed:
             raise RuntimeError(str(failed)) from None
-        return np.frombuffer(base64.b64decode(found["values"]), dtype="<f8").reshape(found["shape"])
+        return np.frombuffer(base64.b64decode(answer["values"]), dtype="<f8").reshape(answer["shape"])
+
+    return Column(
+        **{**declared, "counts": Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])}
+    )
 
 
 def _digest(path: Path) -> str:
@@ -273,7 +268,7 @@ def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRol
 
 def _fields(described: Any) -> dict[str, Any]:
     """(type, default) of every setting, by name."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for one in described:
         if why := unstorable(one["default"]):
             raise UserError(
@@ -282,8 +277,8 @@ def _fields(described: Any) -> dict[str, Any]:
             )
         kind = _type(one["kind"])
         default = kind() if "group" in one["kind"] else _restored(one["kind"], one["default"])
-        found[one["name"]] = (Annotated[kind, Field(**one["limits"])], Field(default, description=one["about"]))
-    return found
+        fields[one["name"]] = (Annotated[kind, Field(**one["limits"])], Field(default, description=one["about"]))
+    return fields
 
 
 def _type(kind: Mapping[str, Any]) -> Any:

@@ -16,7 +16,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import export
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator
-from experiments.training.checkpoint import add_file, model_tensors, save_final
+from experiments.training.checkpoint import add_file, model_tensors, save_weights
 from model.layers.contract import Inputs
 from model.network import build_model
 
@@ -37,7 +37,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = build_model(CONFIG.model, 40)
     with torch.no_grad():
         model.target_embedding.weight *= 3
-    save_final(folder, model_tensors(model), {})
+    save_weights(folder / "final", model_tensors(model), {})
     train_tokenizer(LINES * 3, DataConfig(vocab_size=40), folder / "learnt", "the text")
     add_file(folder / "final", "tokenizer.model", (folder / "learnt").read_bytes())
     return folder
