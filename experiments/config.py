@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 
 from model import architecture, cost
 from model.config import ModelConfig
-from model.settings import Section
+from model.settings import StrictModel
 
 # --- What the optimizers and the schedules of the learning rate read, keep and need
 # Their formulas are in experiments/training/optimizers.py and experiments/training/schedules.py.
@@ -112,7 +112,7 @@ LARGEST_INTEGER = (1 << 63) - 1  # TOML's own limit, and SQLite's
 MOST_GENERATED = 10_000_000  # pairs of a built-in corpus; more are a slip, which would fill the disk
 
 
-class DataConfig(Section):
+class DataConfig(StrictModel):
     """The corpus, and how text becomes pieces."""
 
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train.<lang>, dev.<lang> …')
@@ -150,7 +150,7 @@ PrecisionChoice = Literal["auto", "fp32", "bf16"]
 InferencePrecision = Literal["auto", "fp32", "bf16", "int8"]
 
 
-class TrainingConfig(Section):
+class TrainingConfig(StrictModel):
     """Section 5 of the paper. A step is one optimizer update."""
 
     train_steps: int = Field(100_000, ge=0, description="optimizer updates; 0 leaves the model as initialised")
@@ -209,7 +209,7 @@ class TrainingConfig(Section):
 CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the allowed values
 
 
-class EvaluationConfig(Section):
+class EvaluationConfig(StrictModel):
     """How finished weights are decoded and scored (section 6.1). Part of eval_id only."""
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
@@ -271,7 +271,7 @@ class SettingRoles:
     )  # settings that rows cannot set → where they are set
 
 
-class TaskConfig(Section):
+class TaskConfig(StrictModel):
     """The part that every configuration has. A task adds its settings (a user's: experiments/tasks/own/function.py)."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()

@@ -21,9 +21,9 @@ import torch
 from torch import Tensor
 
 from experiments.config import DeviceSpec
-from experiments.errors import OutOfMemory, UserError
+from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
-from model.int8 import int8_works
+from model.products import int8_works
 
 Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20
@@ -161,10 +161,24 @@ def resolve_precision(asked: str, device: torch.device) -> Precision:
         case "auto":
             return "bf16" if has_bf16_instructions(device) else "fp32"
         case "bf16":
-            _check_bf16(device)
+            if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=True):
+                raise UserError(
+                    f'The precision is "bf16", but torch {torch.__version__} does not compute it on this GPU: set '
+                    f"training.precision or evaluation.precision to {_OTHERS}"
+                )
             return "bf16"
         case "int8":
-            _check_int8(device)
+            if device.type == "cuda":
+                raise UserError(
+                    'evaluation.precision is "int8", which is for processors, and this evaluation has a GPU. '
+                    f"Set it to {_OTHERS}"
+                )
+            if not int8_works():
+                raise UserError(
+                    f'evaluation.precision is "int8", but torch {torch.__version__} has no exact product of 8-bit '
+                    "matrices on this processor (on x86 it needs the instructions avx512_vnni, avx_vnni or amx_int8). "
+                    f"Set it to {_OTHERS}"
+                )
             return "int8"
         case "fp32":
             return "fp32"
@@ -178,45 +192,13 @@ def has_bf16_instructions(device: torch.device) -> bool:
     return processor.has_bf16()
 
 
-def _check_bf16(device: torch.device) -> None:
-    """Raises UserError on a GPU for which torch has no bf16. A processor always computes it."""
-    if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=True):
-        raise UserError(
-            f'The precision is "bf16", but torch {torch.__version__} does not compute it on this GPU: set '
-            f"training.precision or evaluation.precision to {_OTHERS}"
-        )
-
-
-def _check_int8(device: torch.device) -> None:
-    """Raises UserError unless torch's products of 8-bit integers are exact here."""
-    if device.type == "cuda":
-        raise UserError(
-            'evaluation.precision is "int8", which is for processors, and this evaluation has a GPU. '
-            f"Set it to {_OTHERS}"
-        )
-    if not int8_works():
-        raise UserError(
-            f'evaluation.precision is "int8", but torch {torch.__version__} has no exact product of 8-bit matrices on '
-            "this processor (on x86 it needs the instructions avx512_vnni, avx_vnni or amx_int8). "
-            f"Set it to {_OTHERS}"
-        )
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, on a GPU or in main memory (where torch raises a plain RuntimeError)."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError | OutOfMemory):
-        return True
-    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
-
-
 @contextlib.contextmanager
 def naming_out_of_memory() -> Iterator[None]:
     """Turn every form of a failed allocation into experiments.errors.OutOfMemory; other errors pass."""
     try:
         yield
     except Exception as error:
-        if isinstance(error, OutOfMemory) or not is_out_of_memory(error):
+        if isinstance(error, OutOfMemory) or failure_class(error) != "out_of_memory":
             raise
         why = str(error) or type(error).__name__  # Python's own MemoryError says nothing
         raise OutOfMemory(why.splitlines()[0]) from error

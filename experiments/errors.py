@@ -1,16 +1,15 @@
-"""The errors that packages share, and the system's errors as messages."""
+"""The errors that packages share, most of them with a user's trainer, and the system's errors as messages."""
 
 import contextlib
 import errno
 from collections.abc import Iterator
 
-
-class UserError(Exception):
-    """A user's mistake: what is wrong, where, and what to do, in one paragraph. Exit code 2."""
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython and notebooks show in place of a traceback: the paragraph."""
-        return [f"{type(self).__name__}: {self}"]
+from experiments.client.ablations_task.errors import DiskFull as DiskFull
+from experiments.client.ablations_task.errors import Diverged as Diverged
+from experiments.client.ablations_task.errors import OutOfMemory as OutOfMemory
+from experiments.client.ablations_task.errors import Preempted as Preempted
+from experiments.client.ablations_task.errors import UserError as UserError
+from experiments.client.ablations_task.errors import failure_class as failure_class
 
 
 class Damaged(UserError):  # noqa: N818 - the file's state
@@ -19,26 +18,6 @@ class Damaged(UserError):  # noqa: N818 - the file's state
 
 class NeedsCorpus(UserError):  # noqa: N818 - what the settings need
     """The settings need a larger corpus than the built-in one, but none was named. The plan can still be shown."""
-
-
-class DiskFull(UserError):  # noqa: N818 - what the disk is
-    """The disk is full or the quota is used up: retrying helps only once there is space."""
-
-
-class Preempted(Exception):  # noqa: N818 - an outcome, not an error
-    """The task saved its state and stopped on request."""
-
-    def __init__(self, step: int | None = None) -> None:
-        super().__init__(f"stopped at step {step}" if step is not None else "stopped")
-        self.step = step
-
-
-class Diverged(Exception):  # noqa: N818
-    """The loss is NaN or infinite: training again would only repeat it."""
-
-
-class OutOfMemory(Exception):  # noqa: N818
-    """The device's memory was not enough; a smaller micro-batch may fit."""
 
 
 class TrainerFailed(Exception):  # noqa: N818

@@ -55,8 +55,8 @@ def with_members(inputs: Mapping[str, str], run_ids: Iterable[str]) -> dict[str,
 
 def members_in(inputs: Mapping[str, str]) -> tuple[str, ...]:
     """The run_ids of an ensemble's members; () for the inputs of a training."""
-    found = {int(match[1]): run_id for name, run_id in inputs.items() if (match := _MEMBER.fullmatch(name))}
-    return tuple(found[number] for number in sorted(found))
+    members = {int(match[1]): run_id for name, run_id in inputs.items() if (match := _MEMBER.fullmatch(name))}
+    return tuple(members[number] for number in sorted(members))
 
 
 def with_trunk(inputs: Mapping[str, str], trunk: Trunk) -> dict[str, str]:

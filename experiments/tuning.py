@@ -76,7 +76,7 @@ class Search:
     """The trials of one row. `about`: the row's other settings and inputs, part of the file's name."""
 
     def __init__(self, store: Store, space: Space, about: Any) -> None:
-        key = digest({"space": _plain(space), "about": about})
+        key = digest({"space": asdict(space), "about": about})
         self._path = store.root / "tuning" / f"{key}.json"
         self.space, self._key = space, key
         known = read_json(self._path) or {"trials": []}
@@ -124,9 +124,9 @@ class Search:
         """Whether a running trial with this curve falls behind the others."""
         trial = replace(self.trials[number], curve={str(step): float(v) for step, v in curve.items()})
         study = self._study(number, instead=trial)
-        found = study.pruner.prune(study, study.trials[number])
+        pruned = study.pruner.prune(study, study.trials[number])
         self._change(replace(trial, attributes=dict(study.trials[number].system_attrs)))
-        return bool(found)
+        return bool(pruned)
 
     def importances(self) -> dict[str, float]:
         """Fraction of the differences that each setting explains (PED-ANOVA), largest first; {} for too few trials."""
@@ -134,8 +134,8 @@ class Search:
             return {}
         optuna = _optuna()
         with warnings.catch_warnings(action="ignore"):
-            found = optuna.importance.get_param_importances(self._study(0, done_only=True))
-        return {str(name): float(value) for name, value in found.items()}
+            shares = optuna.importance.get_param_importances(self._study(0, done_only=True))
+        return {str(name): float(value) for name, value in shares.items()}
 
     def _study(self, number: int, instead: Trial | None = None, done_only: bool = False) -> Any:
         """An Optuna study with the present trials; `instead` replaces the trial of its number."""
@@ -171,7 +171,7 @@ class Search:
 
     def _keep(self, trials: Sequence[Trial]) -> None:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(self._path, {"space": _plain(self.space), "trials": [asdict(trial) for trial in trials]})
+        write_json(self._path, {"space": asdict(self.space), "trials": [asdict(trial) for trial in trials]})
         self.trials = list(trials)
 
 
@@ -180,12 +180,6 @@ def check_names(sampler: str, pruner: str) -> None:
     for what, name, known in (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS)):
         if name not in known:
             raise UserError(f'[tune] {what} = "{name}": write one of {", ".join(known)}.')
-
-
-def _plain(space: Space) -> dict[str, Any]:
-    values = asdict(space)
-    values["ranges"] = {name: asdict(given) for name, given in space.ranges.items()}
-    return values
 
 
 def _optuna() -> Any:

@@ -4,23 +4,21 @@ import contextlib
 import difflib
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import groupby
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
 from model.grammar import LineError, Named, Repeated, Value, parse
+from model.recurrent_specs import AttentionalLSTMSpec, GRUSpec, LSTMSpec, RNNSpec
 from model.settings import ModelSettings
 from model.specs import (
-    AttentionalLSTMSpec,
     AverageSpec,
     ConvolutionSpec,
     CrossAttentionSpec,
     ExpertsSpec,
     FeedForwardSpec,
-    GRUSpec,
     LastStateSpec,
-    LSTMSpec,
-    RNNSpec,
     SamePositionSpec,
     SelfAttentionSpec,
     Side,
@@ -59,13 +57,9 @@ class SublayerSpec(NamedTuple):
 LayerSpec = tuple[SublayerSpec, ...]
 
 
+@cache
 def layers(config: ModelSettings, side: Side) -> tuple[LayerSpec, ...]:
     """The layers of the encoder or the decoder. Raises ValueError for a line that describes none."""
-    return _layers(config, side)
-
-
-@cache
-def _layers(config: ModelSettings, side: Side) -> tuple[LayerSpec, ...]:
     text = getattr(config, side)
     count = _count(config, side)
     built: dict[int, SublayerSpec] = {}  # by column: repetitions share one
@@ -122,27 +116,23 @@ def _sublayer(named: Named, text: str, config: ModelSettings, side: Side) -> Sub
             known = [*kind.model_fields, *kind.reads, *AROUND]
             raise LineError(text, named.column, f"{named.name} has no option {name}; {_or(name, known)}")
     try:
-        values = {name: _checked(type(config), name, value) for name, value in replaced.items()}
+        values = {n: _adapter(type(config), n).validate_python(v, strict=True) for n, v in replaced.items()}
         options = kind.from_mapping(own)
         effective = config.model_copy(update=values) if values else config
         options.check(effective, side)
     except ValidationError as error:
         first = error.errors()[0]
         option = ".".join(map(str, first["loc"])) or next(iter(replaced), "")
-        found = _value(first["input"]) if isinstance(first["input"], bool | int | float | str) else "that"
+        written = _value(first["input"]) if isinstance(first["input"], bool | int | float | str) else "that"
         reason = (
             first["msg"].replace("Input should be", "expected").replace("a valid ", "a ").replace("a int", "an int")
         )
-        raise LineError(text, named.column, f"{named.name}({option}={found}): {reason}") from error
+        raise LineError(text, named.column, f"{named.name}({option}={written}): {reason}") from error
     except LineError:
         raise
     except ValueError as error:
         raise LineError(text, named.column, str(error)) from error
     return SublayerSpec(named.name, options, effective, frozenset(replaced))
-
-
-def _checked(model: type[ModelSettings], name: str, value: Value) -> Any:
-    return _adapter(model, name).validate_python(value, strict=True)
 
 
 @cache
@@ -215,14 +205,11 @@ def _value(value: Value) -> str:
 def expanded(config: ModelSettings, side: Side) -> list[str]:
     """One text per run of equal layers: "6 × self_attention, feed_forward"."""
     count = _count(config, side)
-    told: list[tuple[str, int]] = []
-    for group in _groups(parse(getattr(config, side)), count):
-        text = ", ".join(_item(Repeated(1, named)) for named in _flat(group, count))
-        if told and told[-1][0] == text:
-            told[-1] = (text, told[-1][1] + 1)
-        else:
-            told.append((text, 1))
-    return [f"{times} × {text}" for text, times in told]
+    layers = (
+        ", ".join(_item(Repeated(1, named)) for named in _flat(group, count))
+        for group in _groups(parse(getattr(config, side)), count)
+    )
+    return [f"{len(list(equal))} × {text}" for text, equal in groupby(layers)]
 
 
 def deepnorm(config: ModelSettings, side: Side) -> tuple[float, float]:
@@ -263,20 +250,20 @@ _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not of 
 
 def settings_read(config: ModelSettings) -> frozenset[str]:
     """Names of the settings on which this network depends."""
-    found = set(_ALWAYS if config.encoder else _ALWAYS - _OF_TWO_SIDES)
+    read = set(_ALWAYS if config.encoder else _ALWAYS - _OF_TWO_SIDES)
     if config.encoder and config.layer_groups is not None:
-        found.add("layer_groups_in")
+        read.add("layer_groups_in")
     if config.positions == "learned":
-        found.add("max_length")
+        read.add("max_length")
     norms = {config.norm, "post"} if config.embedding_norm else {config.norm}
     for side in SIDES:
         if _has_n(parse(getattr(config, side))):
-            found |= {f"{side}_layers"} | ({"num_layers"} if getattr(config, f"{side}_layers") is None else set())
+            read |= {f"{side}_layers"} | ({"num_layers"} if getattr(config, f"{side}_layers") is None else set())
         for layer in layers(config, side):
             for part in layer:
-                found.update(set(part.options.reads_here(part.config)) - part.replaced)
+                read.update(set(part.options.reads_here(part.config)) - part.replaced)
                 norms.add(part.config.norm)
-    return frozenset(found if norms == {"none"} else {*found, "norm_kind"})
+    return frozenset(read if norms == {"none"} else {*read, "norm_kind"})
 
 
 def not_compiled(config: ModelSettings) -> list[str]:

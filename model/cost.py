@@ -183,14 +183,12 @@ def shortest_paths(config: "ModelConfig", side: Side, length: int) -> "NDArray[n
     """(length, length): operations from input position j to output position i in [i, j]; inf where none leads there."""
     import numpy as np
 
-    distances = np.arange(1 - length, length)  # i − j
+    distances = range(0 if side == "decoder" else 1 - length, length)  # i − j
     paths = np.where(np.eye(length, dtype=bool), 0.0, np.inf)
     for layer in architecture.layers(config, side):
         for part in layer:
-            operations = part.options.operations(part.config, distances, side)
-            if side == "decoder":
-                operations = np.where(distances < 0, np.inf, operations)
-            paths = _through(paths, dict(zip(distances, operations, strict=True)), part.config.residual)
+            operations = {distance: part.options.operations(part.config, distance, side) for distance in distances}
+            paths = _through(paths, operations, part.config.residual)
     return paths
 
 

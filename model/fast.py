@@ -5,24 +5,22 @@ output projection, and matrices packed for oneDNN. Any other architecture is sea
 tests compare this form.
 """
 
-import functools
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model import architecture
 from model.config import ModelConfig
-from model.int8 import Int8Product
 from model.layers.attention import CrossAttention, SelfAttention
-from model.layers.contract import BLOCKED, Given, Room, blocking_bias, without_autocast
+from model.layers.contract import BLOCKED, CacheShape, Inputs, blocking_bias, without_autocast
 from model.layers.feed_forward import FeedForward
 from model.parts.embedding import Embedding
 from model.parts.residual import Residual
+from model.products import Int8Product, Projection
 from model.stack import Stack, check_ancestors
 
 # --- The decoder's caches during a beam search
@@ -50,12 +48,12 @@ class LayerCache:
     ) -> "LayerCache":
         """Empty caches for max_steps positions; all tensors in `dtype`."""
 
-        def room(like: Tensor) -> Tensor:
+        def slots(like: Tensor) -> Tensor:
             sentences, heads, _, width = like.shape
             return like.new_empty(sentences, heads, max_steps, beam_size, width)
 
         keys, values = memory_keys.to(dtype).contiguous(), memory_values.to(dtype).contiguous()
-        return cls(keys, values, room(keys), room(values))
+        return cls(keys, values, slots(keys), slots(values))
 
     def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
         """Write the slots of `time`; return views of all slots so far: keys (N, n, M), values (N, M, n)."""
@@ -164,10 +162,10 @@ def _plain(layer: Iterable[architecture.SublayerSpec], config: ModelConfig) -> b
 
 
 def quick_state(
-    network: nn.Module, decoder: Stack, embedding: Embedding, given: Given, room: Room, config: ModelConfig
+    network: nn.Module, decoder: Stack, embedding: Embedding, inputs: Inputs, shape: CacheShape, config: ModelConfig
 ) -> DecoderState:
     """The state of a quick search; `network` is the owner of the weights."""
-    memory_BSD, source_mask_BS = given.memory_BMD, given.memory_keep_BM
+    memory_BSD, source_mask_BS = inputs.memory_BMD, inputs.memory_keep_BM
     assert memory_BSD is not None
     output_WD = embedding.weight[: embedding.vocab_size]
     int8 = embedding.product is not None
@@ -178,13 +176,13 @@ def quick_state(
     for layer in decoder.layers:
         attention = layer.cross_attention
         assert isinstance(attention, CrossAttention)
-        cache = LayerCache.start(*attention.keys_values(memory_BSD), room.beam_size, room.max_steps, dtype)
+        cache = LayerCache.start(*attention.keys_values(memory_BSD), shape.beam_size, shape.max_steps, dtype)
         if folds:
             cache.folded = FoldedAttention(attention, cache.memory_keys[0], cache.memory_values[0])
         caches.append(cache)
-    positions_TD = decoder.positions(memory_BSD.new_zeros(1, room.max_steps, memory_BSD.shape[2]))[0]
+    positions_TD = decoder.positions(memory_BSD.new_zeros(1, shape.max_steps, memory_BSD.shape[2]))[0]
     bias = None if source_mask_BS is None else blocking_bias(source_mask_BS[:, None, None, :], dtype)
-    return DecoderState(weights, caches, bias, positions_TD, room.beam_size, embedding, decoder.final_norm)
+    return DecoderState(weights, caches, bias, positions_TD, shape.beam_size, embedding, decoder.final_norm)
 
 
 # --- One position of the decoder, in fewer and larger operations
@@ -386,68 +384,3 @@ class FoldedAttention:
         scores_RM = torch.addmm(self.bias_M, x_RD, self.keys_DM)
         weights_RHS = scores_RM.view(x_RD.shape[0], self.heads, -1).softmax(-1)
         return torch.addmm(self.output_bias_D, weights_RHS.flatten(1), self.values_MD)
-
-
-# --- Matrices in oneDNN's blocked layout, for the many small products of a search. Shapes: R rows, D inputs, F outputs
-# oneDNN multiplies matrices in blocks that suit its kernels. For few rows, changing the layout at every call costs more
-# than the product: 4 × 512 by 512 × 37,000 took 26 ms as F.linear, 8 ms packed, 2 ms packed in bf16 (one thread). torch
-# has packing for its compiler only (torch.ops.mkldnn). Where it is missing or fails, F.linear computes the same.
-
-
-# Matrices of at least so many elements gain from packing (fp32) or bf16: a packed call costs 10 µs more than F.linear.
-PACK_FROM = 2**19
-NARROW_FROM = 2**16
-# A smaller matrix is kept in both layouts; calls with so many rows use the packed one: 8 % faster for 440 × 128 by
-# 128 × 512.
-PACK_BESIDE_FROM, MANY_ROWS = 2**15, 160
-
-
-class Projection:
-    """x W ᵀ + b, optionally with a ReLU; weights in `dtype`, or in a wider type where that is faster."""
-
-    def __init__(self, weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> None:
-        on_cpu = weight_FD.device.type == "cpu"
-        if on_cpu and dtype == torch.bfloat16 and weight_FD.numel() < NARROW_FROM:
-            dtype = weight_FD.dtype
-        self.dtype, self.relu = dtype, relu
-        self.bias_F = None if bias_F is None else bias_F.detach().to(dtype)
-        self.weight_FD = weight_FD.detach().to(dtype)
-        always = weight_FD.numel() >= PACK_FROM or dtype == torch.bfloat16
-        worth = always or weight_FD.numel() >= PACK_BESIDE_FROM
-        self.packed = _pack(self.weight_FD) if on_cpu and worth and packing_works(dtype) else None
-        self.packed_from = 0 if always else MANY_ROWS
-        if self.packed is not None and always:
-            del self.weight_FD  # this copy would never be used
-
-    def __call__(self, x_RD: Tensor) -> Tensor:
-        """(R, D) → (R, F), in the weights' type."""
-        if x_RD.dtype != self.dtype:
-            x_RD = x_RD.to(self.dtype)
-        if self.packed is not None and x_RD.shape[0] >= self.packed_from:
-            return _packed_linear(x_RD, self.packed, self.bias_F, "relu" if self.relu else "none")
-        y_RF = F.linear(x_RD, self.weight_FD, self.bias_F)
-        return y_RF.relu_() if self.relu else y_RF
-
-
-@functools.cache
-def packing_works(dtype: torch.dtype) -> bool:
-    """Whether this torch packs matrices of this type on this processor, with correct products."""
-    if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
-        return False
-    weight_FD = torch.arange(-32, 32).view(8, 8).to(dtype) / 8
-    x_RD, bias_F = torch.eye(8, dtype=dtype)[:3], torch.ones(8, dtype=dtype)
-    try:
-        found = _packed_linear(x_RD, _pack(weight_FD), bias_F, "relu")
-    except (AttributeError, NotImplementedError, RuntimeError, TypeError):
-        return False
-    return torch.equal(found, F.linear(x_RD, weight_FD, bias_F).relu())
-
-
-def _pack(weight_FD: Tensor) -> Tensor:
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight_FD.contiguous())
-    return packed
-
-
-def _packed_linear(x_RD: Tensor, packed: Tensor, bias_F: Tensor | None, after: str) -> Tensor:
-    y_RF: Tensor = torch.ops.mkldnn._linear_pointwise.default(x_RD, packed, bias_F, after, [], "")
-    return y_RF

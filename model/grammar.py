@@ -65,10 +65,10 @@ class _Reader:
         self.now = self._next()
 
     def items(self, depth: int = 0) -> tuple[Repeated, ...]:
-        found = [self._item(depth)]
+        items = [self._item(depth)]
         while self._take(","):
-            found.append(self._item(depth))
-        return tuple(found)
+            items.append(self._item(depth))
+        return tuple(items)
 
     def _item(self, depth: int = 0) -> Repeated:
         count: int | None = 1
@@ -91,16 +91,16 @@ class _Reader:
         return Repeated(count, Named(name.text, self._options() if self._take("(") else {}, name.column))
 
     def _options(self) -> dict[str, Value]:
-        found: dict[str, Value] = {}
+        options: dict[str, Value] = {}
         while not self._take(")"):
-            if found:
+            if options:
                 self.expect(",")
             name = self.expect("word", "the name of an option")
-            if name.text in found:
+            if name.text in options:
                 raise LineError(self.text, name.column, f"{name.text} is given twice")
             self.expect("=")
-            found[name.text] = self._value()
-        return found
+            options[name.text] = self._value()
+        return options
 
     def _value(self) -> Value:
         token = self.now
@@ -114,9 +114,9 @@ class _Reader:
     def expect(self, what: str, name: str = "") -> _Token:
         """Take a token of that kind, or that sign."""
         if what not in (self.now.kind, self.now.text):
-            found = f'"{self.now.text}"' if self.now.text else "the end"
+            there = f'"{self.now.text}"' if self.now.text else "the end"
             wanted = name or {"end": "a comma, or the end"}.get(what, f'"{what}"')
-            raise LineError(self.text, self.now.column, f"found {found}, expected {wanted}")
+            raise LineError(self.text, self.now.column, f"found {there}, expected {wanted}")
         return self._advance()
 
     def _take(self, sign: str) -> bool:
@@ -130,10 +130,10 @@ class _Reader:
         return token
 
     def _next(self) -> _Token:
-        found = _TOKEN.match(self.text, self._place)
-        if found is None:
+        token = _TOKEN.match(self.text, self._place)
+        if token is None:
             place = len(self.text) - len(self.text[self._place :].lstrip())
             raise LineError(self.text, place + 1, f"{self.text[place]!r} has no meaning here")
-        self._place = found.end()
-        kind = str(found.lastgroup)
-        return _Token(kind, found[kind], found.start(kind) + 1)
+        self._place = token.end()
+        kind = str(token.lastgroup)
+        return _Token(kind, token[kind], token.start(kind) + 1)

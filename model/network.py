@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from model.config import ModelConfig
 from model.fast import DecoderState, applies, quick_state
 from model.layers.attention import KERNELS, Attention
-from model.layers.contract import Given, Room, Sublayer
+from model.layers.contract import CacheShape, Inputs, Sublayer
 from model.parts.embedding import Embedding
 from model.parts.positions import LearnedPositions
 from model.protocol import Network, SearchState
@@ -98,12 +98,12 @@ class EncoderDecoder(Network):
         if self.encoder is None:
             return self.output_weight.new_zeros(*source_BS.shape, self.config.d_model)
         x_BSD = self._embed(source_BS, self._roles[0])
-        memory_BSD: Tensor = self.encoder(x_BSD, Given.encoder(source_mask_BS, x_BSD.dtype))
+        memory_BSD: Tensor = self.encoder(x_BSD, Inputs.encoder(source_mask_BS, x_BSD.dtype))
         return memory_BSD
 
     def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
         x_BTD = self._embed(target_BT, self._roles[1])
-        return self._finish(self.decoder(x_BTD, Given.decoder(memory_BSD, source_mask_BS, x_BTD.dtype)))
+        return self._finish(self.decoder(x_BTD, Inputs.decoder(memory_BSD, source_mask_BS, x_BTD.dtype)))
 
     def logits(self, hidden_D: Tensor) -> Tensor:
         return self._embedding(self._roles[2]).logits(hidden_D)
@@ -111,12 +111,12 @@ class EncoderDecoder(Network):
     def start_decoding(
         self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
     ) -> SearchState:
-        room = Room(memory_BSD.shape[0], beam_size, max_steps)
-        given = Given.decoder(memory_BSD, source_mask_BS, memory_BSD.dtype)
+        shape = CacheShape(memory_BSD.shape[0], beam_size, max_steps)
+        inputs = Inputs.decoder(memory_BSD, source_mask_BS, memory_BSD.dtype)
         if self.quick:
-            return quick_state(self, self.decoder, self.target_embedding, given, room, self.config)
+            return quick_state(self, self.decoder, self.target_embedding, inputs, shape, self.config)
         ends = Ends(lambda pieces: self._embed(pieces, self._roles[1]), self._finish, self.logits, memory_BSD)
-        return Stepwise(self.decoder, ends, given, room)
+        return Stepwise(self.decoder, ends, inputs, shape)
 
     def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:
         assert isinstance(state, Stepwise | DecoderState)

@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Section(BaseModel):
+class StrictModel(BaseModel):
     """A group of settings: frozen, typed strictly, unknown names refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -24,7 +24,7 @@ class Section(BaseModel):
         return cls.model_validate_json(json.dumps(dict(values), default=str))
 
 
-class ModelSettings(Section):
+class ModelSettings(StrictModel):
     """The columns of Table 3 and further settings, each with its default and meaning.
 
     Every default is the base model of "Attention Is All You Need" (section 3, Table 3).

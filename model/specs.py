@@ -3,11 +3,12 @@
 Their computation is in model/layers.
 """
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from model.settings import ModelSettings, Section
+from model.settings import ModelSettings, StrictModel
 
 if TYPE_CHECKING:
     import numpy as np
@@ -27,7 +28,7 @@ class Cost(NamedTuple):
     active: int | None = None  # weights that take part in one token's computation; None: all
 
 
-class Spec(Section):
+class Spec(StrictModel):
     """Options of one sub-layer of a line. A kind is a subclass, and a line of architecture.KINDS and stack.SUBLAYERS.
 
     An option that has the name of a setting in `reads` replaces that setting for this sub-layer.
@@ -53,14 +54,12 @@ class Spec(Section):
         """Operations over `length` positions that must follow one another (Table 1); 0 if each is by itself."""
         return 0
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """Operations between an output and the input `distance` positions before it; inf where it does not read it.
 
         A decoder's sub-layer is not asked for the future. The default is that of position-wise sub-layers.
         """
-        import numpy as np
-
-        return np.where(distances == 0, 0.0, np.inf)
+        return 0.0 if distance == 0 else math.inf
 
     def shared(self, config: ModelSettings) -> dict[str, int]:
         """Weights that sub-layers of a stack have in common, by name; not in `cost`."""
@@ -199,12 +198,9 @@ class SelfAttentionSpec(_Attention):
         """All positions at once."""
         return 1
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One, to every position of the window."""
-        import numpy as np
-
-        reach = len(distances) if config.window is None else config.window // 2
-        return np.where(np.abs(distances) <= reach, 1.0, np.inf)
+        return 1.0 if config.window is None or abs(distance) <= config.window // 2 else math.inf
 
 
 class CrossAttentionSpec(_Attention):
@@ -284,113 +280,6 @@ class ExpertsSpec(FeedForwardSpec):
         )
 
 
-# --- Recurrent sub-layers (one type of layer of Table 1)
-
-
-class RecurrentSpec(Spec):
-    """The common part of the three: the number of gates tells their sizes apart."""
-
-    reads: ClassVar[tuple[str, ...]] = ("bias",)
-    compiles: ClassVar[bool] = False  # torch's compiler refuses its fused recurrent networks
-    cell: ClassVar[str]  # in torch
-    gates: ClassVar[int]  # matrices D × D for the input, and as many for the state
-    states: ClassVar[int]  # values of width D that a step keeps for the backward pass
-
-    bidirectional: bool = False  # also from the end to the beginning, with weights of its own; the two are added
-
-    backward: bool = False  # from the end to the beginning alone
-
-    def check(self, config: ModelSettings, side: Side) -> None:
-        """A decoder must not read its future."""
-        for name in ("bidirectional", "backward"):
-            if getattr(self, name) and side == "decoder":
-                raise ValueError(f"{name}=true would read the target's future: only an encoder can have it")
-        if self.bidirectional and self.backward:
-            raise ValueError("bidirectional=true reads in both directions, backward=true in one: take one of them")
-
-    def sequential(self, length: int) -> int:
-        """One step for each position, in both directions at once."""
-        return length
-
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
-        """One step for each position from the input to the output."""
-        import numpy as np
-
-        read = (distances <= 0 if self.backward else distances >= 0) | self.bidirectional
-        return np.where(read, np.abs(distances) + 1.0, np.inf)
-
-    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """T·2·gates·D² products in each direction. Two vectors of biases for each gate, as torch and cuDNN have."""
-        directions = 2 if self.bidirectional else 1
-        matrices = directions * 2 * self.gates * config.d_model**2
-        biases = directions * 2 * self.gates * config.d_model if config.bias else 0
-        # the input of the second direction is a copy
-        kept = directions * self.states + (self.bidirectional or self.backward)
-        return Cost(matrices + biases, 2 * length * matrices, kept * length * config.d_model)
-
-
-class RNNSpec(RecurrentSpec):
-    """Elman's network."""
-
-    cell: ClassVar[str] = "RNN"
-    gates: ClassVar[int] = 1
-    states: ClassVar[int] = 1  # h
-
-
-class GRUSpec(RecurrentSpec):
-    """Gated recurrent units."""
-
-    cell: ClassVar[str] = "GRU"
-    gates: ClassVar[int] = 3
-    states: ClassVar[int] = 5  # the reset and update gates, the candidate and its term of the state, h
-
-
-class LSTMSpec(RecurrentSpec):
-    """Long short-term memory."""
-
-    cell: ClassVar[str] = "LSTM"
-    gates: ClassVar[int] = 4
-    states: ClassVar[int] = 6  # four gates, c, h
-
-
-# --- An LSTM that reads its own attention of the step before
-
-
-class AttentionalLSTMSpec(Spec):
-    """Luong's decoder with input feeding. `compatibility`: dot, bilinear ("general"), additive ("concat")."""
-
-    reads: ClassVar[tuple[str, ...]] = ("compatibility", "bias")
-    sides: ClassVar[tuple[Side, ...]] = ("decoder",)
-    reads_memory: ClassVar[bool] = True
-    compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
-
-    def sequential(self, length: int) -> int:
-        """One step for each position."""
-        return length
-
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
-        """One step for each position from the input to the output."""
-        import numpy as np
-
-        return np.where(distances >= 0, distances + 1.0, np.inf)
-
-    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """12·D² products of the gates, 2·D² of the output, for each position; 2·D for each pair of the attention."""
-        width = config.d_model
-        square = width**2
-        score = {"bilinear": (square, 0, 0), "additive": (square, square, width)}.get(config.compatibility, (0, 0, 0))
-        weights = 14 * square + (4 * width if config.bias else 0) + sum(score)
-        products = length * (14 * square + score[0]) + memory * score[1] + 2 * width * length * memory
-        # of each position: gates, two states, the tanh of one, two inputs of the output, the output; and its weights
-        kept = length * 10 * width + length * memory
-        if config.compatibility == "additive":
-            kept = kept + length * width * memory + memory * width
-        return Cost(weights, 2 * products, kept)
-
-    def fused(self, config: ModelSettings) -> bool:
-        return False
-
-
 # --- Convolution over positions (one type of layer of Table 1)
 
 
@@ -424,12 +313,10 @@ class ConvolutionSpec(Spec):
         """All positions at once."""
         return 1
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One, to the inputs of the window."""
-        import numpy as np
-
-        before = distances + (self.reach // 2 if side == "encoder" else 0)  # from the window's last input
-        return np.where((before >= 0) & (before <= self.reach) & (before % self.dilation == 0), 1.0, np.inf)
+        before = distance + (self.reach // 2 if side == "encoder" else 0)  # from the window's last input
+        return 1.0 if 0 <= before <= self.reach and before % self.dilation == 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """T·k·D·D' products, separable T·(k·D + D·D'), with D' = 2·D if gated."""
@@ -462,11 +349,9 @@ class AverageSpec(FeedForwardSpec):
         """A cumulative sum is one operation in training."""
         return 1
 
-    def operations(self, config: ModelSettings, distances: "NDArray[np.int64]", side: Side) -> "NDArray[np.float64]":
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One, to every position so far."""
-        import numpy as np
-
-        return np.where(distances >= 0, 1.0, np.inf)
+        return 1.0 if distance >= 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """The feed-forward network, and T·(2·D)² products of the gates."""

@@ -16,7 +16,7 @@ from model import architecture
 from model.config import ModelConfig
 from model.layers.attention import CrossAttention, SelfAttention
 from model.layers.average import Average
-from model.layers.contract import Given, Now, Room, State, Sublayer, blocking_bias
+from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, blocking_bias
 from model.layers.convolution import Convolution
 from model.layers.experts import Experts
 from model.layers.feed_forward import FeedForward
@@ -59,17 +59,17 @@ class Layer(nn.Module):
         for name, part in zip(self.names, sublayers, strict=True):
             self.add_module(f"{name}_residual", RESIDUAL[part.config.norm](part.config, side))
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
         for name in self.names:
-            x_BTD = getattr(self, f"{name}_residual")(x_BTD, getattr(self, name), given)
+            x_BTD = getattr(self, f"{name}_residual")(x_BTD, getattr(self, name), inputs)
         return x_BTD
 
-    def start(self, given: Given, room: Room) -> list[State]:
+    def start(self, inputs: Inputs, shape: CacheShape) -> list[State]:
         """The states of the sub-layers for a search (contract.Sublayer.start)."""
-        return [self._sublayer(name).start(given, room) for name in self.names]
+        return [self._sublayer(name).start(inputs, shape) for name in self.names]
 
-    def step(self, x_RD: Tensor, states: Sequence[State], now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, states: Sequence[State], now: StepContext) -> Tensor:
         """One more position of every beam: (R, D) → (R, D)."""
         for name, state in zip(self.names, states, strict=True):
             sublayer = self._sublayer(name)
@@ -77,9 +77,9 @@ class Layer(nn.Module):
         return x_RD
 
     def _sublayer(self, name: str) -> Sublayer:
-        found = getattr(self, name)
-        assert isinstance(found, Sublayer)
-        return found
+        sublayer = getattr(self, name)
+        assert isinstance(sublayer, Sublayer)
+        return sublayer
 
 
 class Stack(nn.Module):
@@ -108,13 +108,13 @@ class Stack(nn.Module):
             assert isinstance(layer, Layer)
             yield layer
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""
         x_BTD = input_BTD = self.dropout(self.embedding_norm(self.positions(x_BTD)))
         for layer in self:
             # LayerDrop (Fan 2019, arXiv 1909.11556): whole layers are left out of a training step.
             if not (self.training and self.layer_drop and drawn(self.layer_drop)):
-                x_BTD = layer(x_BTD, given)
+                x_BTD = layer(x_BTD, inputs)
         output_BTD: Tensor = self.final_norm(x_BTD)
         return output_BTD + input_BTD if self.adds_input else output_BTD
 
@@ -141,12 +141,12 @@ class Ends(NamedTuple):
 class Stepwise:
     """What all sub-layers of a decoder keep between steps. `step` is the next position's index."""
 
-    def __init__(self, decoder: Stack, ends: Ends, given: Given, room: Room) -> None:
+    def __init__(self, decoder: Stack, ends: Ends, inputs: Inputs, shape: CacheShape) -> None:
         self.decoder, self.ends = decoder, ends
-        self.num_sentences, self.beam_size, self.max_steps = room
-        self.layers: list[list[State]] = [layer.start(given, room) for layer in decoder]
-        self.positions_TD = decoder.positions(ends.like.new_zeros(1, room.max_steps, ends.like.shape[-1]))[0]
-        self.given = given._replace(memory_BMD=None)  # states hold what they need of it
+        self.num_sentences, self.beam_size, self.max_steps = shape
+        self.layers: list[list[State]] = [layer.start(inputs, shape) for layer in decoder]
+        self.positions_TD = decoder.positions(ends.like.new_zeros(1, shape.max_steps, ends.like.shape[-1]))[0]
+        self.inputs = inputs._replace(memory_BMD=None)  # states hold what they need of it
         self.step = 0
 
     def keep(self, sentences: Sequence[int]) -> None:
@@ -154,13 +154,13 @@ class Stepwise:
         index = torch.tensor(sentences, device=self.positions_TD.device)
         for state in (state for states in self.layers for state in states):
             state.keep(index)
-        self.given = Given(self.given.causal, *(None if x is None else x[index] for x in self.given[1:]))
+        self.inputs = Inputs(self.inputs.causal, *(None if x is None else x[index] for x in self.inputs[1:]))
         self.num_sentences = len(sentences)
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
         """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
         bias, parents_R = self._past(visible_BKTK)
-        now = Now(self.step, self.beam_size, parents_R, bias, self.given)
+        now = StepContext(self.step, self.beam_size, parents_R, bias, self.inputs)
         x_RD = self.decoder.embedding_norm(self.ends.embed(tokens_BK.flatten()) + self.positions_TD[self.step])
         for layer, states in zip(self.decoder, self.layers, strict=True):
             x_RD = layer.step(x_RD, states, now)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 
 from model.config import ModelConfig
-from model.layers.contract import Given
+from model.layers.contract import Inputs
 from model.network import build_model
 
 TOKENS = 1024  # of a batch: short sequences are computed together, as in training
@@ -28,10 +28,10 @@ def seconds_per_sequence(line: str, width: int, length: int) -> float:
     sublayer = layer.get_submodule(layer.names[0])
     sequences = max(1, TOKENS // length)
     x_BTD = torch.randn(sequences, length, width, requires_grad=True)
-    given, times = Given(causal=True), []
+    inputs, times = Inputs(causal=True), []
     for _ in range(1 + REPETITIONS):  # the first one warms up
         begun = time.perf_counter()
-        sublayer(x_BTD, given).sum().backward()
+        sublayer(x_BTD, inputs).sum().backward()
         times.append(time.perf_counter() - begun)
     return min(times[1:]) / sequences
 

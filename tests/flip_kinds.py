@@ -18,7 +18,7 @@ from experiments.jobs.queue.ledger import Ledger
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.tasks.base import Context
-from experiments.tasks.own.context import open_context
+from experiments.tasks.own.context import new_checkpoint, open_folder
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import tracked_runs
 from experiments.training import checkpoint, retention
@@ -90,7 +90,7 @@ def others(store: Store, folder: Path) -> Iterator[Kind]:
     search.tell(search.ask().number, "complete", 3.5)
     path = next((store.root / "tuning").iterdir())
     yield Kind("trials", path, lambda: Search(store, space, "flips").trials)
-    with open_context(_context(folder), 1).checkpoint(3) as place:
+    with new_checkpoint(_context(folder), 3) as place:
         (place / "state.bin").write_bytes(random.Random(1).randbytes(300))
     for path in sorted(path for path in (folder / "checkpoints").rglob("*") if path.is_file()):
         yield Kind(f"a trainer's checkpoint {path.name}", path, lambda: _own(folder))
@@ -192,5 +192,5 @@ def _context(folder: Path) -> Context:
 
 
 def _own(folder: Path) -> Any:
-    resume = open_context(_context(folder), 1).resume
+    resume = open_folder(_context(folder))
     return None if resume is None else (resume.name, (resume / "state.bin").read_bytes())

@@ -70,7 +70,7 @@ def plain_losses(
 
 
 def our_losses(sizes: ModelConfig, steps: int, dtype: torch.dtype, folder: Path) -> list[float]:
-    """The loss of each step, where experiments.training.state.EVERY_steps is 1."""
+    """The loss of each step, where experiments.training.curve.EVERY_STEPS is 1."""
     losses: dict[int, float] = {}
 
     def emit(kind: str, **fields: Any) -> None:

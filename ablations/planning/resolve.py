@@ -89,7 +89,7 @@ def _check_words(context: _Context) -> None:
     check_heads(study, context.task)
     check_claims(study, context.task)
     check_target(study, context.profile_name, context.task)
-    measured = [f"{START}{name}" for name in context.task.at_start]
+    measured = [f"{START}{name}" for name in context.task.init_stats]
     check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
         check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)

@@ -15,10 +15,10 @@ from pydantic import (
 )
 
 from ablations.study.overrides import Overrides, dotted
-from experiments.client.ablations_task.declared import LONGEST_NAME
+from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
-from model.settings import Section
+from model.settings import StrictModel
 
 
 def _printable(text: str) -> str:
@@ -37,7 +37,7 @@ MOST_SEEDS = 10_000  # more are a slip, whose plan would fill the memory
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS)]
 
 
-class Stop(Section):
+class Stop(StrictModel):
     """When a row needs no more seeds; see docs/seeds.md."""
 
     difference: FiniteFloat = Field(gt=0, description="the smallest difference from base that matters")
@@ -46,7 +46,7 @@ class Stop(Section):
     metric: str = Field("", description="the deciding column's key; the first not compared by logarithms, if unset")
 
 
-class SeedRule(Section):
+class SeedRule(StrictModel):
     """Seeds by a rule fixed in advance: {start = 3, max = 12, stop = {difference = 0.3}}."""
 
     start: int = Field(3, ge=2, description="seeds of every row before the first look")
@@ -60,7 +60,7 @@ class SeedRule(Section):
         return self
 
 
-class Sinks(Section):
+class Sinks(StrictModel):
     """Other views of the runs besides MLflow's; see docs/sinks.md. They name no run."""
 
     tensorboard: bool = Field(False, description="write runs for TensorBoard too")
@@ -72,7 +72,7 @@ class Sinks(Section):
         return tuple(name for name in type(self).model_fields if getattr(self, name))
 
 
-class SameAs(Section):
+class SameAs(StrictModel):
     """The author's word that runs with other settings stand for those of the study; see docs/own-task.md."""
 
     was: Settings = Field(description="settings with which these runs were trained, such as an earlier command")
@@ -87,7 +87,7 @@ def _kind_of_seeds(value: Any) -> str:
 Seeds = Annotated[Annotated[SeedCount, Tag("number")] | Annotated[SeedRule, Tag("rule")], Discriminator(_kind_of_seeds)]
 
 
-class Metric(Section):
+class Metric(StrictModel):
     """A column of the table, declared by the study in place of the task's own columns."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)] = Field(
@@ -116,7 +116,7 @@ class Metric(Section):
         )
 
 
-class Ensemble(Section):
+class Ensemble(StrictModel):
     """Trainings of another row that decode together: {of = "base", seeds = [1, 2, 3]}; see docs/ensembles.md."""
 
     of: Key = Field(description="the row whose trainings are the members")
@@ -142,7 +142,7 @@ class Ensemble(Section):
         return tuple(sorted(seeds))
 
 
-class Branch(Section):
+class Branch(StrictModel):
     """A row that begins with another row's training: {row = "base", step = 80_000}; see docs/branches.md."""
 
     row: Key = Field(description="the trunk: the row whose first steps are shared")
@@ -150,7 +150,7 @@ class Branch(Section):
     by_profile: dict[Key, Count] = Field({}, description="for one profile only, in place of `step`; not scaled")
 
 
-class Interval(Section):
+class Interval(StrictModel):
     """The range of a tuned setting: {low = 0.1, high = 10, log = true}, or a list of values."""
 
     low: int | FiniteFloat = 0
@@ -184,7 +184,7 @@ def _ranges(table: Any) -> Any:
     return found if isinstance(table, dict) else table
 
 
-class Tune(Section):
+class Tune(StrictModel):
     """What `ablations tune` searches, the same for each row."""
 
     trials: Count = Field(description="number of trials of each row")
@@ -203,7 +203,7 @@ class Tune(Section):
 ALPHA = 0.01  # of the records of modded-nanogpt
 
 
-class Target(Section):
+class Target(StrictModel):
     """What a row's mean over its seeds has to be better than: `target = 3.28`, or a table with these entries."""
 
     value: FiniteFloat
@@ -239,7 +239,7 @@ def _for_every_column(value: Any) -> Any:
     return {"": value} if isinstance(value, int) else value
 
 
-class Choices(Section):
+class Choices(StrictModel):
     """What is printed, and how."""
 
     columns: Names = Field((), strict=False, description="these alone, in this order: bleu, d_k, params, bleu.change …")

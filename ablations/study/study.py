@@ -27,12 +27,12 @@ from ablations.study.parts import (
 from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
-from model.settings import Section
+from model.settings import StrictModel
 
 # --- What others published, as a study file writes it: results of other systems, and the paper's claims about them
 
 
-class Cited(Section):
+class Cited(StrictModel):
     """A published result of another system, printed as a row of the table. It is never run."""
 
     label: Text
@@ -41,7 +41,7 @@ class Cited(Section):
     note: Text = ""
 
 
-class Claim(Section):
+class Claim(StrictModel):
     """A sentence of the paper about its own numbers, checked in these and in what was run here (a note says both).
 
     `row` is compared with the best of the others in one number: by a difference (`margin`) or by a ratio (`fraction`).
@@ -67,7 +67,7 @@ class Claim(Section):
 # --- The study, and where it is loaded from
 
 
-class Study(Section):
+class Study(StrictModel):
     """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
 
     name: Key

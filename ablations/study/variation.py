@@ -19,10 +19,10 @@ from ablations.study.parts import (
     Text,
 )
 from experiments.errors import UserError
-from model.settings import Section
+from model.settings import StrictModel
 
 
-class Scale(Section):
+class Scale(StrictModel):
     """Ratios that multiply the sizes of base and rows (which settings: ablations/study/variation.py)."""
 
     width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
@@ -30,7 +30,7 @@ class Scale(Section):
     steps: FiniteFloat = Field(1.0, gt=0, description="of train_steps and warmup_steps")
 
 
-class Profile(Section):
+class Profile(StrictModel):
     """A size of the whole table."""
 
     description: Text = ""
@@ -42,7 +42,7 @@ class Profile(Section):
     target: TargetOrNumber | None = Field(None, description="of the study's rule in this profile; replaces the study's")
 
 
-class Variation(Section):
+class Variation(StrictModel):
     """A row: base plus `set` (in the paper's sizes; profiles scale and replace it) plus `fixed` (in every profile)."""
 
     key: Key

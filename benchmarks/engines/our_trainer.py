@@ -27,7 +27,7 @@ def train_rounds(
     model: Network,
     settings: TrainingConfig,
     device: Device,
-    lanes: int,
+    replicas: int,
     batches: Callable[[int], Sequence[Batch[Tensor]]],
     rounds: Rounds,
 ) -> None:
@@ -44,5 +44,5 @@ def train_rounds(
             emit=lambda *args, **facts: None,
             should_stop=rounds.step_done,
             meta={"lineage": "benchmark", "code": "benchmark"},
-            lanes=lanes,
+            replicas=replicas,
         )

@@ -10,8 +10,8 @@ from experiments.evaluation.beam import SearchSettings, beam_search
 from experiments.evaluation.likelihood import evaluating, pad_sources
 from experiments.evaluation.translate import translate
 from model.config import ModelConfig
-from model.int8 import to_int8
 from model.network import build_model
+from model.products import to_int8
 
 job = measure.job()
 device = Device.open(DeviceSpec("cpu", job["threads"]), job["variant"])

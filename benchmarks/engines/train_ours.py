@@ -13,7 +13,7 @@ from experiments.device import Device, seed_everything
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK
-from experiments.training.parallel import Group, lanes_for
+from experiments.training.parallel import Group, replicas_for
 from model.config import ModelConfig
 from model.network import build_model
 
@@ -31,7 +31,7 @@ settings = TrainingConfig(
     label_smoothing=job["smoothing"],
     keep_checkpoints=1,
 )
-lanes = lanes_for(model, settings, device, Group())
+replicas = replicas_for(model, settings, device, Group())
 
 
 def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
@@ -40,7 +40,7 @@ def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
     config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
     spec = DeviceSpec("cpu", job["threads"])
     context = Context(store, "benchmark", store, given["inputs"], spec, lambda *_, **__: None, lambda: False)
-    return Batches(config, context, TASK.encoded(config, context).train, lanes=lanes)
+    return Batches(config, context, TASK.encoded(config, context).train, replicas=replicas)
 
 
 batches = [
@@ -50,8 +50,10 @@ batches = [
             num_source_tokens=sum(len(source) + 1 for source, _ in part),
             num_target_tokens=serve.target_tokens(part),
         )
-        for part in (sorted(batch, key=lambda pair: max(map(len, pair)))[lane::lanes] for lane in range(lanes))
+        for part in (
+            sorted(batch, key=lambda pair: max(map(len, pair)))[replica::replicas] for replica in range(replicas)
+        )
     ]
     for batch in job["batches"]
 ]
-train_rounds(model, settings, device, lanes, real() if "real" in job else repeated(batches), rounds)
+train_rounds(model, settings, device, replicas, real() if "real" in job else repeated(batches), rounds)

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.child.stopping import failure_class
-from experiments.errors import Damaged, Diverged, Preempted
+from experiments.errors import Damaged, Diverged, Preempted, failure_class
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
 from experiments.records import FailureClass
@@ -34,44 +33,6 @@ class _Made(NamedTuple):
     folder: Path
 
 
-def evaluate_all(
-    items: Sequence[EvaluationRequest],
-    config: Any,
-    task: Task,
-    weights: Path,
-    context: Context,
-    events: EventWriter,
-    code: Mapping[str, str],
-) -> None:
-    """Make the evaluations. A failed one does not stop the others; the first error is raised at the end.
-
-    weights: the folder of the attempt that trained. If that is not the present attempt, stored evaluations are reused.
-    code: the digest of each part's code, as it was when the attempt began.
-    """
-    store = Store.open(context.store, create=False)
-    stored = [] if weights == context.folder else [store.run_folder(context.run_id) / "evaluations"]
-    failed: Exception | None = None
-    named: dict[str, EvaluationRequest] = {}
-    for item in items:
-        named.setdefault(item.eval_id, item)  # sets of one content once, by the first name
-    for item in named.values():
-        if context.should_stop():
-            raise Preempted(None)
-        made = _made_parts([context.folder / "evaluations", *stored])
-        try:
-            _evaluate(item, config, task, weights, context, events, code, made)
-        except Preempted:
-            raise
-        except Exception as error:
-            if failure_class(error) in (FailureClass.OUT_OF_MEMORY, FailureClass.DISK_FULL):
-                raise
-            quiet = isinstance(error, Diverged)  # its message says all; a user reads the log's end
-            log.error("the evaluation %s of %s failed", item.eval_id, item.set, exc_info=not quiet)
-            failed = failed or error
-    if failed is not None:
-        raise failed
-
-
 def part_identity(task: Task, part: str, run_id: str, spec: EvaluationSpec) -> str:
     """The identity of a part: an eval_id over the settings that the part reads."""
     reads = task.part_settings.get(part)
@@ -79,57 +40,87 @@ def part_identity(task: Task, part: str, run_id: str, spec: EvaluationSpec) -> s
     return eval_identity(run_id, {"part": part, **settings}, spec.inputs)
 
 
-def _evaluate(
-    item: EvaluationRequest,
-    config: Any,
-    task: Task,
-    weights: Path,
-    context: Context,
-    events: EventWriter,
-    code: Mapping[str, str],
-    made: Mapping[tuple[str, str], _Made],
-) -> None:
-    target = context.folder / "evaluations" / item.eval_id
-    target.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
-    target.mkdir(exist_ok=True)
-    spec = EvaluationSpec(item.set, item.settings, item.inputs)
-    versions = task.versions()
-    parts: dict[str, Part] = {}
-    again: set[str] = set()
-    for part in task.evaluation_parts:
-        identity = part_identity(task, part, context.run_id, spec)
-        found = made.get((identity, code[part])) if again.isdisjoint(task.part_reads.get(part, ())) else None
-        if found is not None and _take(found, target):
-            parts[part] = found.entry
-            continue
-        again.add(part)
-        before, began = _names(target), time.monotonic()
-        facts = getattr(task, part)(config, spec, weights, target, context)
-        parts[part] = Part(
-            id=identity,
-            code_digest=code[part],
-            wall_s=round(time.monotonic() - began, 3),
-            versions=versions,
-            facts=facts,
-            files=sorted(_names(target) - before),
+class Evaluations(NamedTuple):
+    """The evaluations of an attempt's weights.
+
+    weights: the folder of the attempt that trained. If that is not the present attempt, stored evaluations are reused.
+    code: the digest of each part's code, as it was when the attempt began.
+    """
+
+    config: Any
+    task: Task
+    weights: Path
+    context: Context
+    events: EventWriter
+    code: Mapping[str, str]
+
+    def make(self, items: Sequence[EvaluationRequest]) -> None:
+        """Make them all. A failed one does not stop the others; the first error is raised at the end."""
+        store = Store.open(self.context.store, create=False)
+        stored = [] if self.weights == self.context.folder else [store.run_folder(self.context.run_id) / "evaluations"]
+        failed: Exception | None = None
+        named: dict[str, EvaluationRequest] = {}
+        for item in items:
+            named.setdefault(item.eval_id, item)  # sets of one content once, by the first name
+        for item in named.values():
+            if self.context.should_stop():
+                raise Preempted(None)
+            made = _made_parts([self.context.folder / "evaluations", *stored])
+            try:
+                self._one(item, made)
+            except Preempted:
+                raise
+            except Exception as error:
+                if failure_class(error) in (FailureClass.OUT_OF_MEMORY, FailureClass.DISK_FULL):
+                    raise
+                quiet = isinstance(error, Diverged)  # its message says all; a user reads the log's end
+                log.error("the evaluation %s of %s failed", item.eval_id, item.set, exc_info=not quiet)
+                failed = failed or error
+        if failed is not None:
+            raise failed
+
+    def _one(self, item: EvaluationRequest, made: Mapping[tuple[str, str], _Made]) -> None:
+        target = self.context.folder / "evaluations" / item.eval_id
+        target.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
+        target.mkdir(exist_ok=True)
+        spec = EvaluationSpec(item.set, item.settings, item.inputs)
+        versions = self.task.versions()
+        parts: dict[str, Part] = {}
+        again: set[str] = set()
+        for part in self.task.evaluation_parts:
+            identity = part_identity(self.task, part, self.context.run_id, spec)
+            stored = made.get((identity, self.code[part]))
+            if stored is not None and again.isdisjoint(self.task.part_reads.get(part, ())) and _take(stored, target):
+                parts[part] = stored.entry
+                continue
+            again.add(part)
+            before, began = _names(target), time.monotonic()
+            facts = getattr(self.task, part)(self.config, spec, self.weights, target, self.context)
+            parts[part] = Part(
+                id=identity,
+                code_digest=self.code[part],
+                wall_s=round(time.monotonic() - began, 3),
+                versions=versions,
+                facts=facts,
+                files=sorted(_names(target) - before),
+            )
+        renews: dict[str, Any] = {} if item.renew is None else {"renews": item.renew}
+        outcome = join_facts(made_part.facts for made_part in parts.values())
+        result = EvaluationResult(
+            eval_id=item.eval_id,
+            run_id=self.context.run_id,
+            set=spec.set,
+            settings=dict(spec.settings),
+            inputs=dict(spec.inputs),
+            metrics=outcome["metrics"],
+            parts=parts,
+            wall_s=round(sum(made_part.wall_s for made_part in parts.values()), 3),
+            versions=versions_of(self.task, outcome),
+            files={name: describe_file(target / name) for name in sorted(_names(target))},
+            **renews,
         )
-    renews: dict[str, Any] = {} if item.renew is None else {"renews": item.renew}
-    outcome = join_facts(made_part.facts for made_part in parts.values())
-    result = EvaluationResult(
-        eval_id=item.eval_id,
-        run_id=context.run_id,
-        set=spec.set,
-        settings=dict(spec.settings),
-        inputs=dict(spec.inputs),
-        metrics=outcome["metrics"],
-        parts=parts,
-        wall_s=round(sum(made_part.wall_s for made_part in parts.values()), 3),
-        versions=versions_of(task, outcome),
-        files={name: describe_file(target / name) for name in sorted(_names(target))},
-        **renews,
-    )
-    write_json(target / RESULT_FILE, {**outcome, **result.content})
-    events.emit("evaluated", eval_id=item.eval_id, set=spec.set, metrics=outcome["metrics"], **renews)
+        write_json(target / RESULT_FILE, {**outcome, **result.content})
+        self.events.emit("evaluated", eval_id=item.eval_id, set=spec.set, metrics=outcome["metrics"], **renews)
 
 
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:
@@ -144,15 +135,15 @@ def _names(folder: Path) -> set[str]:
 
 def _made_parts(homes: Sequence[Path]) -> dict[tuple[str, str], _Made]:
     """Complete parts of the evaluations in the folders, by identity and digest of their code."""
-    found: dict[tuple[str, str], _Made] = {}
+    parts: dict[tuple[str, str], _Made] = {}
     for home in homes:
         for path in sorted(home.glob(f"*/{RESULT_FILE}")):
             with contextlib.suppress(Damaged):
                 record = EvaluationResult.load(path) or EvaluationResult()
                 for part in record.parts.values():
                     files = {name: record.files.get(name, {}) for name in part.files}
-                    found.setdefault((part.id, part.code_digest or ""), _Made(part, files, path.parent))
-    return found
+                    parts.setdefault((part.id, part.code_digest or ""), _Made(part, files, path.parent))
+    return parts
 
 
 def _take(made: _Made, target: Path) -> bool:

@@ -22,15 +22,15 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from experiments.child.evaluations import evaluate_all, versions_of
-from experiments.child.stopping import StopRequest, failure_class
+from experiments.child.evaluations import Evaluations, versions_of
+from experiments.child.stopping import StopRequest
 from experiments.config import DeviceSpec, TaskConfig
-from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError
+from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError, failure_class
 from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events
 from experiments.identity import PROBE_ID, eval_identity, members_in, trunk_in
@@ -65,15 +65,16 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         events = EventWriter(folder / "ranks" / str(rank) if rank else folder, meter.used if meter else None)
     except OSError as error:
         log.exception("no event can be written")
-        return ChildExit.DISK_FULL if failure_class(error) is FailureClass.DISK_FULL else ChildExit.FAILED
+        return ChildExit.DISK_FULL if failure_class(error) == FailureClass.DISK_FULL else ChildExit.FAILED
     limit_gb: float | None = None
     try:
         spec = AttemptSpec.read(spec_path)
-        limit_gb = DeviceSpec(**spec.device).memory_gb
+        device = DeviceSpec(**spec.device)
+        limit_gb = device.memory_gb
         stop = StopRequest(None if rank or alone else spec.coordinator)
-        cap_memory(DeviceSpec(**spec.device))
+        cap_memory(device)
         if meter is not None:
-            meter.lease(DeviceSpec(**spec.device).kind, DeviceSpec(**spec.device).share)
+            meter.lease(device.kind, device.share)
         task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
         if rank:
             _other_rank(spec, task, folder, rank, port)
@@ -86,25 +87,17 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
         return ChildExit.PREEMPTED
-    except TrainerFailed as error:  # its own traceback is in the log already
-        log.error("failed: %s", error)
-        if error.signal:
-            _end_by(error.signal)
-        return _say_failed(error, events, folder, limit_gb)
-    except Diverged as error:  # its message says all; a user reads the log's end
-        log.error("failed: %s", error)
-        return _say_failed(error, events, folder, limit_gb)
     except Exception as error:
-        log.exception("failed")
+        if isinstance(error, TrainerFailed | Diverged):  # its traceback is in the log already; its message says all
+            log.error("failed: %s", error)
+        else:
+            log.exception("failed")
+        if isinstance(error, TrainerFailed) and error.signal:  # end likewise: a run whose child was killed resumes
+            with contextlib.suppress(OSError):  # SIGKILL cannot be caught, so it has no handler to be reset
+                signal.signal(error.signal, signal.SIG_DFL)
+            os.kill(os.getpid(), error.signal)
         return _say_failed(error, events, folder, limit_gb)
     return ChildExit.FINISHED
-
-
-def _end_by(number: int) -> None:
-    """End like the trainer's own process, which was killed: the coordinator resumes a run whose child was killed."""
-    with contextlib.suppress(OSError):  # SIGKILL cannot be caught, so it has no handler to be reset
-        signal.signal(number, signal.SIG_DFL)
-    os.kill(os.getpid(), number)
 
 
 def cap_memory(device: DeviceSpec) -> None:
@@ -127,7 +120,7 @@ def _say_failed(error: Exception, events: EventWriter, folder: Path, limit_gb: f
         events.emit("preempted", step=None)
         return ChildExit.PREEMPTED
     cls, message = failure_class(error), str(error)
-    if cls is FailureClass.OUT_OF_MEMORY and limit_gb is not None:
+    if cls == FailureClass.OUT_OF_MEMORY and limit_gb is not None:
         message = f"{message.rstrip('.')}. The run may use {limit_gb:g} GB (--devices)."
     try:
         source = error.__cause__ if isinstance(error.__cause__, TrainerFailed) else error
@@ -136,7 +129,7 @@ def _say_failed(error: Exception, events: EventWriter, folder: Path, limit_gb: f
     except OSError:  # nothing can be written any more; the exit code reports it
         log.exception("the failure could not be reported")
         return ChildExit.DISK_FULL
-    return ChildExit.DISK_FULL if cls is FailureClass.DISK_FULL else ChildExit.FAILED
+    return ChildExit.DISK_FULL if cls == FailureClass.DISK_FULL else ChildExit.FAILED
 
 
 def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> None:
@@ -161,17 +154,13 @@ def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: in
     store = Store.open(spec.store, create=False)
     code = code_digest(task.code[TRAINING])
     context = _context(spec, store, folder, code, lambda kind, **fields: None, lambda: False)
-    task.train(_config(spec, task), replace(context, rank=rank, port=port))
+    task.train(task.config_type.from_mapping(spec.config), replace(context, rank=rank, port=port))
 
 
 def _end_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(0.5)
     os._exit(ChildExit.FAILED)
-
-
-def _config(spec: AttemptSpec, task: Task) -> Any:
-    return task.config_type.from_mapping(spec.config)
 
 
 def _context(
@@ -203,8 +192,8 @@ def _attempt(
     spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, stop: StopRequest, code: Mapping[str, str]
 ) -> None:
     store = Store.open(spec.store, create=False)
-    config = _config(spec, task)
-    _check_identities(spec, config)
+    config = task.config_type.from_mapping(spec.config)
+    _check_identities(spec, store, config)
     pinned = dict(spec.pinned)
 
     def emit(kind: str, **fields: Any) -> None:
@@ -220,25 +209,26 @@ def _attempt(
     )
     weights = folder
     if spec.train and members:
-        events.emit("trained", step=write_result(spec, folder, members))
+        record = _record(spec, command=provenance.host()["command"], **ensembles.together(members))
+        write_json(folder / RESULT_FILE, record.content)
+        events.emit("trained", step=record.step)
     elif spec.train:
         began = time.monotonic()
         facts = task.train(config, context)
-        _write_result(spec, task, context, {"pinned": pinned, **facts}, time.monotonic() - began)
+        _write_result(spec, task, context, store, {"pinned": pinned, **facts}, time.monotonic() - began)
         events.emit("trained", step=facts.get("step"))
     else:
-        found = store.weights_folder(spec.run_id)
-        if found is None:
+        trained = store.weights_folder(spec.run_id)
+        if trained is None:
             raise RuntimeError(f"run {spec.run_id} has no weights to evaluate")
-        weights = found
-    evaluate_all(spec.evaluations, config, task, weights, context, events, code)
+        weights = trained
+    Evaluations(config, task, weights, context, events, code).make(spec.evaluations)
 
 
-def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
+def _check_identities(spec: AttemptSpec, store: Store, config: TaskConfig) -> None:
     """Raises Damaged if settings do not fit the identity of the run or of an evaluation: tables would be wrong."""
     if spec.run_id == PROBE_ID:
         return
-    store = Store.open(spec.store, create=False)
     named = {spec.run_id: name_of(store, spec.run_id, config, spec.inputs, train=spec.train)}
     for item in spec.evaluations:
         named[item.eval_id] = eval_identity(spec.run_id, item.settings, item.inputs)
@@ -251,18 +241,26 @@ def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
             )
 
 
-def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[str, Any], seconds: float) -> None:
-    revision = provenance.revision_of(task.code[TRAINING], task.script, task.folder)
-    if revision.diff:
-        (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
-    store = Store.open(context.store, create=False)
-    host = provenance.host()
-    result = TrainingResult(
+def _record(spec: AttemptSpec, **facts: Any) -> TrainingResult:
+    """The record of an attempt that trained, or found an ensemble's members."""
+    return TrainingResult(
         run_id=spec.run_id,
         attempt=spec.attempt,
         task=spec.task,
         config=dict(spec.config),
         inputs=dict(spec.inputs),
+        **facts,
+    )
+
+
+def _write_result(
+    spec: AttemptSpec, task: Task, context: Context, store: Store, facts: dict[str, Any], seconds: float
+) -> None:
+    revision = provenance.revision_of(task.code[TRAINING], task.script, task.folder)
+    if revision.diff:
+        (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
+    result = _record(
+        spec,
         wall_s=round(seconds, 3),
         devices=context.device.count,
         device_share=context.device.share,
@@ -270,9 +268,7 @@ def _write_result(spec: AttemptSpec, task: Task, context: Context, facts: dict[s
         revision=Revision(**revision.facts()),
         tool=Revision(**provenance.tool()),
         versions=versions_of(task, facts),
-        host=host["host"],
-        platform=host["platform"],
-        command=host["command"],
+        **provenance.host(),
         **training_time(store, spec.run_id, spec.attempt, seconds),
     )
     write_json(context.folder / RESULT_FILE, {**facts, **result.content})  # the trainer's own facts replace no others
@@ -286,29 +282,14 @@ def open_members(spec: AttemptSpec, store: Store) -> list[ensembles.Member]:
 
     Where the ensemble is recorded already, its members must have the same weights still.
     """
-    found = ensembles.members(store, members_in(spec.inputs))
-    recorded = None if spec.train or not found else store.result(spec.run_id)
+    members = ensembles.members(store, members_in(spec.inputs))
+    recorded = None if spec.train or not members else store.result(spec.run_id)
     if recorded is not None and (other := ensembles.changed(store, recorded)):
         raise UserError(
             f"The run {other[0].run_id}, a member of this ensemble, was trained again with other weights since the "
             "ensemble was evaluated. `ablations run … --stale rerun` evaluates it again."
         )
-    return found
-
-
-def write_result(spec: AttemptSpec, folder: Path, found: Sequence[ensembles.Member]) -> int | None:
-    """Write the ensemble's record to the attempt's folder; returns the steps of each training, if they agree."""
-    result = TrainingResult(
-        run_id=spec.run_id,
-        attempt=spec.attempt,
-        task=spec.task,
-        config=dict(spec.config),
-        inputs=dict(spec.inputs),
-        command=provenance.host()["command"],
-        **ensembles.together(found),
-    )
-    write_json(folder / RESULT_FILE, result.content)
-    return result.step
+    return members
 
 
 # --- The other processes of a run that trains on several devices: the same program on the same spec

@@ -13,8 +13,8 @@ from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.training import checkpoint, retention
-from model.int8 import to_int8
 from model.network import build_model
+from model.products import to_int8
 from model.protocol import Network
 
 

@@ -54,15 +54,15 @@ def is_alive(identity: Any) -> bool:
 
 def descendants(pid: int) -> list[int]:
     """Ids of all processes started below a process, parents first, without zombies; [] without /proc."""
-    found = {int(path.name): _read_stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    stats = {int(path.name): _read_stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
     children: dict[int, list[int]] = {}
-    for child, stat in found.items():
+    for child, stat in stats.items():
         if stat is not None:
             children.setdefault(stat.parent, []).append(child)
     below = list(children.get(pid, ()))
     for child in below:
         below += children.get(child, ())
-    return [child for child in below if (stat := found[child]) is not None and stat.state not in "ZX"]
+    return [child for child in below if (stat := stats[child]) is not None and stat.state not in "ZX"]
 
 
 def age_s() -> float:

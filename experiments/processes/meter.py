@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
@@ -56,8 +57,12 @@ class Rapl:
     @classmethod
     def open(cls, root: Path = POWERCAP) -> Self | None:
         """The counters of this machine; None if there are none, or if one of them cannot be read."""
+        zones = []
         try:
-            zones = [_zone(folder) for folder in sorted(root.glob("intel-rapl:*")) if _is_counted(folder)]
+            for folder in sorted(root.glob("intel-rapl:*")):
+                name, file = (folder / "name").read_text().strip(), folder / "energy_uj"
+                if name.startswith(_PACKAGE) or name == _MEMORY:
+                    zones.append(_Zone(file, _number(folder / "max_energy_range_uj"), _number(file)))
         except (OSError, ValueError):
             return None
         return cls(zones) if zones else None
@@ -70,16 +75,6 @@ class Rapl:
             raise CounterLostError from error
 
 
-def _is_counted(folder: Path) -> bool:
-    name = (folder / "name").read_text().strip()
-    return name.startswith(_PACKAGE) or name == _MEMORY
-
-
-def _zone(folder: Path) -> _Zone:
-    file = folder / "energy_uj"
-    return _Zone(file, _number(folder / "max_energy_range_uj"), _number(file))
-
-
 def _number(file: Path) -> int:
     return int(file.read_text())
 
@@ -87,7 +82,7 @@ def _number(file: Path) -> int:
 class Nvml:
     """The energy of GPUs since their driver was loaded; Volta and later have the counter."""
 
-    def __init__(self, read: Sequence[Callable[[], int]]) -> None:
+    def __init__(self, read: Sequence[Callable[[], int]]) -> None:  # millijoules
         self._read = read
         self._last = [each() for each in read]
 
@@ -97,7 +92,7 @@ class Nvml:
         nvml, handles = gpus(environ)
         if nvml is not None:
             with contextlib.suppress(nvml.NVMLError):
-                return cls([_reader(nvml, handle) for handle in handles])
+                return cls([partial(nvml.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in handles])
         return None
 
     def joules(self) -> float:
@@ -152,10 +147,6 @@ def _handle(nvml: Any, name: str, environ: Mapping[str, str]) -> Any | None:
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() and same else None
 
 
-def _reader(nvml: Any, handle: Any) -> Callable[[], int]:
-    return lambda: int(nvml.nvmlDeviceGetTotalEnergyConsumption(handle))  # millijoules
-
-
 # --- What this process used, at any moment
 
 
@@ -195,12 +186,12 @@ class Meter:
         with self._turn:
             if fresh:
                 self._read()
-            found = {"cpu_s": round(self._cpu_s(), 3)}
+            fields = {"cpu_s": round(self._cpu_s(), 3)}
             if self._rapl is not None:
-                found["cpu_joules"] = round(self._cpu_joules, 3)
+                fields["cpu_joules"] = round(self._cpu_joules, 3)
             if self._nvml is not None:
-                found["gpu_joules"] = round(self._gpu_joules, 3)
-        return found
+                fields["gpu_joules"] = round(self._gpu_joules, 3)
+        return fields
 
     def _keep_reading(self) -> None:
         while True:

@@ -1,7 +1,7 @@
 """What this machine's processor can compute, decided only here; and the allocator of children. Imports no torch.
 
 Only bf16 is read from the processor's flags. Whether products in 8 bits are exact depends on oneDNN's variables and on
-torch's build too, so a computation decides that (model/int8.py).
+torch's build too, so a computation decides that (model/products.py).
 
 The switch is for tests: on an x86 processor, ABLATIONS_TEST_CPU=avx2 with the two other variables of `SWITCH` leaves
 neither bf16 nor VNNI nor AMX, here and in torch. Children inherit it.
@@ -68,9 +68,9 @@ def allocator() -> dict[str, str]:
     With glibc, a training on batches of different shapes fragments its heap: a 4-layer model on multi30k slowed from
     298 to 328 ms per step within 150 steps and held 2.6 GB; with tcmalloc it stayed at 264 ms and 1.6 GB.
     """
-    found = None if "LD_PRELOAD" in os.environ else ctypes.util.find_library("tcmalloc_minimal")
-    if found:
-        return {"LD_PRELOAD": found}
+    library = None if "LD_PRELOAD" in os.environ else ctypes.util.find_library("tcmalloc_minimal")
+    if library:
+        return {"LD_PRELOAD": library}
     return {} if "GLIBC_TUNABLES" in os.environ else {"GLIBC_TUNABLES": WITHOUT_CACHES}
 
 

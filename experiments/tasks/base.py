@@ -82,7 +82,7 @@ class Task(ABC):
     # configurations that agree in these. None: all settings except the seed.
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
-    at_start: tuple[str, ...] = ()  # what a training measures before its first update, in "start" of its facts
+    init_stats: tuple[str, ...] = ()  # what a training measures before its first update, in "start" of its facts
     ensembles: bool = False  # whether the parts of an evaluation read `context.members`
     folder: Path | None = None  # the study's folder; None for a built-in one
     script: str = ""  # the user's file whose repository is recorded with a run

@@ -125,7 +125,7 @@ class LanguageModelling(NetworkTask):
     )
     evaluation_parts = ("likelihood",)
     prepare_reads: tuple[str, ...] | None = ("data.", "training.tokens_per_batch")
-    at_start: tuple[str, ...] = ("entropy_decoder", "gradient_norm")
+    init_stats: tuple[str, ...] = ("entropy_decoder", "gradient_norm")
 
     def corpus(self, config: LanguageConfig) -> text.TextCorpus:
         return text.resolve(config.data)

@@ -19,7 +19,7 @@ from experiments.extensions import added, load
 from experiments.tasks.base import Task
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
-from model.settings import Section
+from model.settings import StrictModel
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
@@ -27,7 +27,7 @@ BUILTIN = {
     "algorithmic": "experiments.tasks.algorithmic:TASK",
     "language_modelling": "experiments.tasks.language_modelling:TASK",
     "command": "experiments.tasks.own.command:TASK",
-    "imported": "experiments.tasks.own.imported:TASK",
+    "imported": "experiments.tasks.own.command:IMPORTED",
 }
 OF_STUDIES = ("command", "imported")  # those whose settings each study declares
 
@@ -137,7 +137,7 @@ def _fields(values: Mapping[str, Any]) -> Any:
         if not _NAME.fullmatch(name) or hasattr(BaseModel, name):
             raise ValueError(f"no setting may be called {name[:80]!r}")
         if isinstance(value, Mapping):
-            kind = create_model("RecordedGroup", __base__=Section, __module__=__name__, **_fields(value))
+            kind = create_model("RecordedGroup", __base__=StrictModel, __module__=__name__, **_fields(value))
             fields[name] = (kind, kind())
         else:
             fields[name] = (Any, value)

@@ -257,7 +257,7 @@ def ability(precision: InferencePrecision, kind: str) -> Ability:
 
     `Ability()` also where it cannot be found out here: a child whose device lacks the precision says so before it
     trains. For int8 the answer depends on the processor, on oneDNN's variables and on the build of torch, so only a
-    computation shows it (model/int8.py).
+    computation shows it (model/products.py).
     """
     if precision in ("auto", "fp32"):
         return Ability()

@@ -78,15 +78,10 @@ def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapp
     return path
 
 
-def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
-    """Save only weights, to a folder of any name: for averages and exports."""
+def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
+    """Save only weights, to a folder of any name: "final", those of the last step; averages and exports."""
     _write(path, {_MODEL: weights}, meta)
-
-
-def save_final(folder: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-    """Save `<folder>/final`: only the weights of the last step."""
-    _write(folder / "final", {_MODEL: weights}, meta)
-    return folder / "final"
+    return path
 
 
 def add_file(path: Path, name: str, content: bytes) -> None:
@@ -127,32 +122,32 @@ def newest(
         if step_of(path) > last_step:
             continue
         try:
-            found = Checkpoint.open(path)
+            saved = Checkpoint.open(path)
         except Damaged as damage:
             skipped(path, str(damage))
             continue
-        if found.meta.get("lineage") != lineage:
+        if saved.meta.get("lineage") != lineage:
             raise UserError(
-                f"{path} was trained with another configuration (lineage {found.meta.get('lineage')}, this run's is "
+                f"{path} was trained with another configuration (lineage {saved.meta.get('lineage')}, this run's is "
                 f"{lineage}), so this run cannot resume from it: name another store, or remove that folder."
             )
-        if found.meta.get("code") != code:
+        if saved.meta.get("code") != code:
             skipped(path, "trained by other code; a run never mixes old and new code")
-        elif OPTIMIZER not in found.meta["files"] and found.step < last_step:
+        elif OPTIMIZER not in saved.meta["files"] and saved.step < last_step:
             skipped(path, "its optimizer state was dropped (training.keep_optimizer = false)")
-        elif lacking := gap(path, found.meta, attempts, keeps, last_step):
+        elif lacking := gap(path, saved.meta, attempts, keeps, last_step):
             skipped(path, lacking)
         else:
-            return found
+            return saved
     return None
 
 
-def link_checkpoints(found: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
+def link_checkpoints(saved: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
     """Link earlier attempts' checkpoints up to `found` into `folder`: averages and the best may need them."""
     (folder / "checkpoints").mkdir(exist_ok=True)
-    for path in [found.path, *(p for a in attempts for p in all_of(a) if step_of(p) < found.step)]:
+    for path in [saved.path, *(p for a in attempts for p in all_of(a) if step_of(p) < saved.step)]:
         target = folder / "checkpoints" / path.name
-        if target.exists() or not same_training(path, found.meta):
+        if target.exists() or not same_training(path, saved.meta):
             continue
         with explain_os_errors(f"link the checkpoint {path}"), whole_folder(target, replace=True) as aside:
             for file in path.iterdir():

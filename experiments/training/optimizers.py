@@ -66,12 +66,12 @@ def make_optimizers(model: Network, settings: TrainingConfig) -> dict[str, Optim
         return {name: make(_groups(parameters, settings), settings)}
     hidden = {id(p): p for p in hidden_matrices(model) if p.requires_grad}
     rest = [p for p in parameters if id(p) not in hidden]
-    found: dict[str, Optimizer] = {}
+    optimizers: dict[str, Optimizer] = {}
     if hidden:
-        found["muon"] = _muon(_groups(list(hidden.values()), settings), settings)
+        optimizers["muon"] = _muon(_groups(list(hidden.values()), settings), settings)
     if rest:
-        found["adam-fused"] = _adam(_groups(rest, settings), settings)
-    return found
+        optimizers["adam-fused"] = _adam(_groups(rest, settings), settings)
+    return optimizers
 
 
 def hidden_matrices(model: Network) -> Iterator[nn.Parameter]:

@@ -93,16 +93,16 @@ def best(folder: Path, every: int = 0) -> Path | None:
     """
     metas = {path: meta_of(path) for path in all_of(folder)}
     measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
-    found = min(measured, key=lambda path: (metas[path]["dev_perplexity"], step_of(path)), default=None)
+    lowest = min(measured, key=lambda path: (metas[path]["dev_perplexity"], step_of(path)), default=None)
     known: dict[str, int] = list(metas.values())[-1]["best_steps"] if metas else {}
     expected = {known[str(every)]} if str(every) in known else set() if every else set(known.values())
-    if expected and (found is None or step_of(found) not in expected):
+    if expected and (lowest is None or step_of(lowest) not in expected):
         lost = ", ".join(map(str, sorted(expected)))
         raise Damaged(f"{folder} lacks its best checkpoint, that of step {lost}: train the run again.")
-    return found
+    return lowest
 
 
-def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
+def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
     """What a training resumed from `found` to `last_step` would lack of `keeps`; "" if nothing.
 
     The earlier training may have kept less than is needed now.
@@ -110,14 +110,14 @@ def gap(found: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: S
     there = {
         step_of(path)
         for path in (path for attempt in attempts for path in all_of(attempt))
-        if step_of(path) <= step_of(found) and (path == found or same_training(path, meta))
+        if step_of(path) <= step_of(resumed) and (path == resumed or same_training(path, meta))
     }
     measured = {keep[1] for keep in meta["keeps"] if keep[0] == BEST}
     for keep in keeps:
-        if lost := [step for step in keep.steps(last_step) if step <= step_of(found) and step not in there]:
+        if lost := [step for step in keep.steps(last_step) if step <= step_of(resumed) and step not in there]:
             what = "a branch" if keep.what == AT else "an average"
             return f"the checkpoint of step {lost[0]}, needed for {what}, was not kept"
-        if keep.what == BEST and keep.needed and step_of(found) >= keep.every and keep.every not in measured:
+        if keep.what == BEST and keep.needed and step_of(resumed) >= keep.every and keep.every not in measured:
             return f"the perplexity on dev was not measured every {keep.every} steps up to it, as is needed now"
     return ""
 
@@ -129,15 +129,15 @@ def last(folder: Path, count: int, every: int) -> list[Path]:
     """
     there = {step_of(path): path for path in all_of(folder)}
     wanted = spaced_steps(max(there, default=0), every, count)
-    found = [there[step] for step in wanted if step in there]
-    if len(found) < count:
+    paths = [there[step] for step in wanted if step in there]
+    if len(paths) < count:
         lacking = ", ".join(str(step) for step in wanted if step not in there)
         raise UserError(
-            f"{folder} has {len(found)} of the checkpoints for the average of {count}"
+            f"{folder} has {len(paths)} of the checkpoints for the average of {count}"
             f"{f' (step {lacking} is missing)' if lacking else ''}: set training.keep_checkpoints to {count} or more, "
             "and training.checkpoint_steps so that there are as many, and train the run again."
         )
-    return found
+    return paths
 
 
 def serves(folder: Path, choice: str, every: int) -> bool:

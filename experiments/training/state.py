@@ -1,28 +1,26 @@
 """The state of a training: model, optimizer, step, curve, checkpoints. The loop that drives it is in trainer.py.
 
-It also has what is measured before the first update, and torch.compile of the layers.
+It also has torch.compile of the layers.
 """
 
 import contextlib
 import math
-import statistics
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from experiments.config import TrainingConfig
 from experiments.data.batching import MOST_SHAPES, Batch
-from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device, mix
 from experiments.errors import Diverged, UserError
 from experiments.store.retention import AT, BEST, SPACED, Keep, keeps_of, union
 from experiments.training import checkpoint, retention
 from experiments.training.checkpoint import Saver, Start
+from experiments.training.curve import Curve, init_stats
 from experiments.training.loss import Objective
 from experiments.training.optimizers import (
     discard_gradients,
@@ -31,17 +29,17 @@ from experiments.training.optimizers import (
     restore_optimizers,
     updated_by,
 )
-from experiments.training.parallel import Group, Lanes
+from experiments.training.parallel import Group, Replicas
 from experiments.training.retention import meta_of
 from experiments.training.schedules import Plateau
 from experiments.training.warm_start import digest_of
 from model import architecture
-from model.layers.attention import BEST_KERNEL, Attention, watching
+from model.layers.attention import BEST_KERNEL, Attention
 from model.protocol import Network
 
 PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
 # Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
-EXACT = (*PINNED, "device", "devices", "lanes", "deterministic", "compiled", "optimizer", "versions")
+EXACT = (*PINNED, "device", "devices", "replicas", "deterministic", "compiled", "optimizer", "versions")
 STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
@@ -57,7 +55,7 @@ class Training:
         emit: Callable[..., None],
         meta: Mapping[str, Any],
         group: Group | None = None,
-        lanes: int = 1,
+        replicas: int = 1,
         keeps: Sequence[Keep] = (),
     ) -> None:
         self.model, self.settings, self.device, self.folder, self._emit = model, settings, device, folder, emit
@@ -72,12 +70,12 @@ class Training:
             compile_layers(model)
         self._objective = Objective(model, settings.label_smoothing, masked=settings.compile)
         self._wrapped = group.wrap(self._objective)
-        self._lanes = Lanes(model, lanes, device.threads) if lanes > 1 else None
-        self._saver = Saver(device)
+        self._replicas = Replicas(model, replicas, device.threads) if replicas > 1 else None
+        self.saver = Saver(device)
         self.facts = {
             **device.describe(),
             "devices": group.size,
-            "lanes": lanes,
+            "replicas": replicas,
             "attention_kernel": _attention_kernel(model, device),
             "compiled": settings.compile,
             "optimizer": "+".join(self.optimizers),
@@ -96,13 +94,13 @@ class Training:
         """Make all randomness of a step a function of (seed, step) and the rank."""
         value = mix(seed, step)
         self.device.seed(mix(value, self.group.rank) if self.group.rank else value)
-        if self._lanes:
-            self._lanes.seed(value)
+        if self._replicas:
+            self._replicas.seed(value)
 
     def resume(self, earlier: Sequence[Path], start: Start | None = None) -> None:
         """Continue from the newest checkpoint of this configuration and code; else begin as a branch from `start`."""
         attempts = [self.folder, *(path for path in earlier if path != self.folder)]
-        found = checkpoint.newest(
+        saved = checkpoint.newest(
             attempts,
             lineage=self._meta["lineage"],
             code=self._meta["code"],
@@ -110,42 +108,42 @@ class Training:
             skipped=lambda path, reason: self._emit("checkpoint_skipped", path=_short(path), reason=reason),
             keeps=self._keeps,
         )
-        if found is None:
+        if saved is None:
             if start is not None:
                 self._branch(start)
             return
-        self._restore(found)
+        self._restore(saved)
         if self.group.leads:
-            checkpoint.link_checkpoints(found, attempts, self.folder)
-        self._best_steps = dict(found.meta["best_steps"])
-        if "trunk" in found.meta:
-            self._meta["trunk"] = self.facts["trunk"] = found.meta["trunk"]
-        self._emit("resumed", run=found.meta["run_id"], **self._came_from(found))  # may be a shorter run
+            checkpoint.link_checkpoints(saved, attempts, self.folder)
+        self._best_steps = dict(saved.meta["best_steps"])
+        if "trunk" in saved.meta:
+            self._meta["trunk"] = self.facts["trunk"] = saved.meta["trunk"]
+        self._emit("resumed", run=saved.meta["run_id"], **self._came_from(saved))  # may be a shorter run
 
     def _branch(self, start: Start) -> None:
         """Begin with the state of another run. Its checkpoints stay with it."""
-        found = start.open()
-        self._restore(found)
+        saved = start.open()
+        self._restore(saved)
         run_id, step = start.trunk
-        self._meta["trunk"] = self.facts["trunk"] = {"run_id": run_id, "step": step, "weights": digest_of(found.path)}
-        self._emit("branched", run=run_id, **self._came_from(found))
+        self._meta["trunk"] = self.facts["trunk"] = {"run_id": run_id, "step": step, "weights": digest_of(saved.path)}
+        self._emit("branched", run=run_id, **self._came_from(saved))
 
-    def _restore(self, found: checkpoint.Checkpoint) -> None:
+    def _restore(self, saved: checkpoint.Checkpoint) -> None:
         """Take weights, moments and counts from a checkpoint."""
-        checkpoint.restore_model(self.model, found.weights())
-        if state := found.optimizer():
-            restore_optimizers(self.model, self.optimizers, state, found.step)
-        self.step, self.target_tokens = found.step, found.meta["target_tokens"]
-        self._start = dict(found.meta["start"])
-        self.plateau = Plateau(*found.meta.get("plateau", ()))
-        self.facts["resumed_from"] = found.step
+        checkpoint.restore_model(self.model, saved.weights())
+        if state := saved.optimizer():
+            restore_optimizers(self.model, self.optimizers, state, saved.step)
+        self.step, self.target_tokens = saved.step, saved.meta["target_tokens"]
+        self._start = dict(saved.meta["start"])
+        self.plateau = Plateau(*saved.meta.get("plateau", ()))
+        self.facts["resumed_from"] = saved.step
 
-    def _came_from(self, found: checkpoint.Checkpoint) -> dict[str, Any]:
+    def _came_from(self, saved: checkpoint.Checkpoint) -> dict[str, Any]:
         """Step and place, for the event, and what has changed that decides the last bits."""
         changed = {
-            key: [found.meta.get(key), self._meta[key]] for key in EXACT if found.meta.get(key) != self._meta[key]
+            key: [saved.meta.get(key), self._meta[key]] for key in EXACT if saved.meta.get(key) != self._meta[key]
         }
-        return {"step": found.step, "path": _short(found.path), "changed": changed}
+        return {"step": saved.step, "path": _short(saved.path), "changed": changed}
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
         """Run a pass and discard its gradients. After its first pass DDP sums gradients in another order, which changes
@@ -171,10 +169,10 @@ class Training:
         self.curve.add(step, loss, nll, target=target, source=source, positions=positions)
         self.step, self.target_tokens, self._score = step, self.target_tokens + target, None
 
-    def look_at_start(self, batch: Batch[Tensor]) -> None:
+    def measure_start(self, batch: Batch[Tensor]) -> None:
         """Measure the network between its first gradients and its first update; changes neither it nor any draw."""
         with eagerly(self.settings.compile):
-            self._start = at_start(self.model, batch, self.device)
+            self._start = init_stats(self.model, batch, self.device)
         self.curve.tell({f"start_{name}": value for name, value in self._start.items()})
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
@@ -182,12 +180,12 @@ class Training:
         share = tokens / self.group.size  # DDP takes the mean over ranks
 
         def loss_of(batch: Batch[Tensor]) -> tuple[Tensor, Tensor]:
-            with self.device.autocast(threads=bool(self._lanes)):
+            with self.device.autocast(threads=bool(self._replicas)):
                 loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
             return loss / share, torch.stack((loss.detach(), nll))
 
-        if self._lanes:
-            return self._lanes.backward(loss_of, batches)
+        if self._replicas:
+            return self._replicas.backward(loss_of, batches)
         sums = []
         for number, batch in enumerate(batches, start=1):
             with self.group.gathering(self._wrapped, last=number == len(batches)):
@@ -203,18 +201,14 @@ class Training:
             for keep in self._keeps
         )
 
-    def _measures(self, step: int) -> list[int]:
-        """The spacings of dev measurements that include this step."""
+    def measures(self, step: int) -> list[int]:
+        """The spacings of dev measurements that include this step; empty: dev is not measured after it."""
         return [keep.every for keep in self._keeps if keep.what == BEST and step % keep.every == 0]
-
-    def scores(self, step: int) -> bool:
-        """Whether dev is measured after this step."""
-        return bool(self._measures(step))
 
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
         """Measure and emit the dev set's metrics; whether this is the best step so far, for at least one spacing."""
-        self._saver.wait()
-        best = {every: retention.best(self.folder, every) for every in self._measures(self.step)}
+        self.saver.wait()
+        best = {every: retention.best(self.folder, every) for every in self.measures(self.step)}
         self.model.eval()
         with torch.no_grad(), eagerly(self.settings.compile):
             metrics = dict(evaluate(self.step))
@@ -243,7 +237,7 @@ class Training:
     def save(self) -> None:
         """Start saving a checkpoint of this step. It is reported once durable; then older ones are pruned.
 
-        Errors are raised by a later `check`, `save` or `wait_for_checkpoint`.
+        Errors are raised by a later `save`, or by the saver's `check` or `wait`.
         """
         self._saved_at = time.monotonic()
         step = self.step
@@ -255,7 +249,7 @@ class Training:
             meta["plateau"] = list(self.plateau)
         state = optimizer_tensors(self.model, self.optimizers, step)
         tensors = checkpoint.model_tensors(self.model) | {STATE + name: t for name, t in state.items()}
-        self._saver.start(tensors, lambda copies: self._write(step, copies, meta))
+        self.saver.start(tensors, lambda copies: self._write(step, copies, meta))
 
     def _write(self, step: int, tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> None:
         """Write a checkpoint, in the saver's thread."""
@@ -266,28 +260,20 @@ class Training:
         self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
         retention.prune(self.folder, self._keeps)
 
-    def check(self) -> None:
-        """Raise the error of a finished save."""
-        self._saver.check()
-
-    def wait_for_checkpoint(self) -> None:
-        """Return when the last checkpoint is durable; raise what went wrong."""
-        self._saver.wait()
-
     def close(self) -> None:
         """End the threads; waits for a checkpoint that is being written."""
-        if self._lanes:
-            self._lanes.close()
-        self._saver.close()
+        if self._replicas:
+            self._replicas.close()
+        self.saver.close()
 
     def finish(self) -> dict[str, Any]:
         """Save `final` and return the run's facts."""
-        self.wait_for_checkpoint()
+        self.saver.wait()
         if self.group.leads:
             weights = checkpoint.model_tensors(self.model)
             _check_finite(weights, self.step)
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
-            checkpoint.save_final(self.folder, weights, meta)
+            checkpoint.save_weights(self.folder / "final", weights, meta)
             if not self.settings.keep_optimizer:
                 retention.drop_optimizers(self.folder, self._keeps)
         seconds = time.perf_counter() - self._started
@@ -318,114 +304,6 @@ def _attention_kernel(model: Network, device: Device) -> str:
 def _short(path: Path) -> str:
     """A checkpoint's path within its run's attempts: events contain no absolute path."""
     return "/".join(path.parts[-3:])
-
-
-# --- Before the first update: how spread the attention is, and how large the gradient
-# The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
-# where it has extremely small gradients" (section 3.2.1, footnote 4).
-# Shapes: B sentences, S source, T target or queries, H heads, M memory.
-
-
-PLACES = 2048  # of both sides, of the sentences whose attention is measured: enough for a mean, little beside a step
-
-
-def at_start(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
-    """Entropies and gradient norm of a network in training mode that has the gradients of its first step.
-
-    entropy_encoder, entropy_decoder, entropy_cross: of the softmax of such attention, in nats, without dropout; the
-    mean over layers, heads and the pieces of the first sentences of `batch`. gradient_norm: of all parameters together,
-    before clipping; of the mean loss per target piece, with dropout, as the step has it.
-    """
-    found = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
-    gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return {**found, "gradient_norm": nn.utils.get_total_norm(gradients).item()}
-
-
-@torch.no_grad()
-def entropies(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
-    """The mean entropy by kind of attention (model/layers/attention.py), of the kinds that the network has."""
-    rows = max(1, PLACES // (batch.source.shape[1] + batch.target_input.shape[1]))
-    source_BS, input_BT, output_BT = (
-        device.move(side[:rows]) for side in (batch.source, batch.target_input, batch.target_output)
-    )
-    real = {"encoder": source_BS != PAD_ID, "decoder": output_BT != PAD_ID, "cross": output_BT != PAD_ID}
-    found: dict[str, list[Tensor]] = defaultdict(list)
-
-    def see(kind: str, weights_BHTM: Tensor) -> None:
-        entropy_BHT = torch.special.entr(weights_BHTM.float()).sum(-1)
-        found[kind].append(entropy_BHT.transpose(0, 1)[:, real[kind]].mean())
-
-    model.eval()
-    with device.autocast(), watching(model, see):
-        model(source_BS, source_BS != PAD_ID, input_BT)
-    model.train()
-    return {kind: statistics.fmean(torch.stack(means).tolist()) for kind, means in found.items() if real[kind].any()}
-
-
-# --- The training curve: losses are collected on the device and emitted at intervals, so that no step waits for it
-
-
-EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs share them
-EVERY_S = 2.0  # additional points if steps are slow
-
-
-class Curve:
-    """Collects losses on the device and emits "metrics": the newest step's loss, and speeds since the last point.
-
-    `add_up` sums over the processes that train together; token counts are passed already summed.
-    """
-
-    def __init__(self, emit: Callable[..., None], add_up: Callable[[Tensor], Tensor]) -> None:
-        self._emit, self._add_up = emit, add_up
-        self._waiting: list[tuple[int, Tensor, Tensor, int]] = []
-        self.last: dict[str, float] = {}
-        self._once: dict[str, float] = {}
-        self.restart_clock()
-
-    def restart_clock(self) -> None:
-        """Exclude the time since the last point from the speeds: an evaluation, a checkpoint."""
-        self._source_tokens = self._target_tokens = self._positions = 0
-        self._since = time.perf_counter()
-
-    def add(self, step: int, loss: Tensor, nll: Tensor, target: int, source: int, positions: int) -> None:
-        """Add one step: sums over its `target` tokens. `positions`: places of both sides, padding included."""
-        self._waiting.append((step, loss, nll, target))
-        self._source_tokens += source
-        self._target_tokens += target
-        self._positions += positions
-
-    def tell(self, metrics: Mapping[str, float]) -> None:
-        """Add numbers to the next point alone."""
-        self._once.update(metrics)
-
-    def due(self, step: int) -> bool:
-        """Whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
-        return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
-
-    def flush(self, learning_rate: float) -> None:
-        """Wait for the device, check every step since the last point, emit one point. Raises Diverged."""
-        if not self._waiting:
-            return
-        sums = self._add_up(torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting])).tolist()
-        for (step, *_), (loss, _) in zip(self._waiting, sums, strict=True):
-            if not math.isfinite(loss):
-                raise Diverged(
-                    f"the loss of step {step} is {loss}: training diverged. Use a lower training.learning_rate_scale "
-                    "or training.learning_rate, a longer training.warmup_steps, or training.clip_norm."
-                )
-        seconds = time.perf_counter() - self._since
-        step, _, _, tokens = self._waiting[-1]
-        loss, nll = (value / max(1, tokens) for value in sums[-1])
-        self.last = {"loss": loss, "nll": nll, "perplexity": math.exp(min(nll, 700.0))}
-        speeds: dict[str, Any] = {
-            "target_tokens_per_s": round(self._target_tokens / seconds, 1),
-            "source_tokens_per_s": round(self._source_tokens / seconds, 1),
-            "padding": round(1 - (self._target_tokens + self._source_tokens) / max(1, self._positions), 4),
-        }
-        self._emit("metrics", step=step, metrics={"learning_rate": learning_rate, **self.last, **speeds, **self._once})
-        self._waiting.clear()
-        self._once.clear()
-        self.restart_clock()
 
 
 # --- torch.compile for the layers of a network: few padded shapes, one graph each, and never a silent return to eager

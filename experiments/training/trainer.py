@@ -43,7 +43,7 @@ def train(
     start: Start | None = None,
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     group: Group | None = None,
-    lanes: int = 1,
+    replicas: int = 1,
     keeps: Sequence[Keep] = (),
 ) -> dict[str, Any]:
     """Train `model` (on `device`) to `settings.train_steps`; returns facts.
@@ -51,7 +51,7 @@ def train(
     batches(step): a step's micro-batches on the processor, a pure function of the step; steps count from 1. Called in a
     thread, ahead of the step. With several processes (`group`) it returns this one's share; only rank 0 emits events,
     evaluates and saves.
-    lanes: number of micro-batches computed in parallel (parallel.py).
+    replicas: number of micro-batches computed in parallel (parallel.py).
     meta: must contain "lineage" and "code" (a checkpoint with others is not continued); stored with every checkpoint.
     earlier: folders of attempts whose checkpoints may be used.
     start: of a branch, which begins with the state of another run where no earlier attempt has a checkpoint.
@@ -65,12 +65,12 @@ def train(
     group = group or Group()
     with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:
         run = stack.enter_context(
-            contextlib.closing(Training(model, settings, device, folder, emit, meta, group, lanes, keeps))
+            contextlib.closing(Training(model, settings, device, folder, emit, meta, group, replicas, keeps))
         )
         run.resume(earlier, start)
         steps = range(run.step + 1, settings.train_steps + 1)
         ahead = stack.enter_context(contextlib.closing(prefetch((step, batches(step)) for step in steps)))
-        schedule, heap = make_schedule(settings, d_model), Heap()
+        schedule, memory = make_schedule(settings, d_model), MemoryTrim()
         for step, ready in ahead:
             if group.size > 1 and step == steps[0]:
                 run.rehearse(ready)
@@ -79,16 +79,16 @@ def train(
             set_learning_rate(run.optimizers, rate)
             run.accumulate_gradients(step, ready)
             if step == 1 and group.leads:
-                run.look_at_start(ready[0])
+                run.measure_start(ready[0])
             clip(model, settings.clip_norm)
             update(run.optimizers)
-            heap.look(step)
+            memory.look(step)
 
-            run.check()
+            run.saver.check()
             stop, due, unsaved = group.decided(should_stop(), run.curve.due(step), run.long_unsaved)
             last = step == settings.train_steps
             save = last or stop or unsaved or run.saves(step)
-            score = evaluate is not None and run.scores(step)
+            score = evaluate is not None and bool(run.measures(step))
             if save or score or due:
                 run.curve.flush(rate)
             if evaluate and score and group.leads:
@@ -98,7 +98,7 @@ def train(
             if save and group.leads:
                 run.save()
             if stop and not last:
-                run.wait_for_checkpoint()
+                run.saver.wait()
                 raise Preempted(step)
         return run.finish()
 
@@ -114,7 +114,7 @@ EVERY = 25  # steps between checks: by then the returned memory is in use again
 GROWTH = 1.05
 
 
-class Heap:
+class MemoryTrim:
     """Call `look` once per step. Does nothing on systems without glibc."""
 
     def __init__(self, resident: Callable[[], int] | None = None, trim: Callable[[], object] | None = None) -> None:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from model.layers.contract import BLOCKED, Given, Now, Room, State, Sublayer, causal_bias
+from model.layers.contract import BLOCKED, CacheShape, Inputs, State, StepContext, Sublayer, causal_bias
 from model.layers.recurrent import AttentionalLSTM
 from model.parts.compatibility import COMPATIBILITY
 from model.parts.dropout import dropout as drop
@@ -196,26 +196,26 @@ class SelfAttention(Attention):
         q_BHTK, k_BGTK = _normed(q_BHTK, self.query_norm), _normed(k_BGTK, self.key_norm)
         return self.distances.turned(q_BHTK, first, last), self.distances.turned(k_BGTK, first, last), v_BGTV
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.combine(x_BTD, *self.project(x_BTD, 0, x_BTD.shape[1]), self._seen(x_BTD, given))
+        return self.combine(x_BTD, *self.project(x_BTD, 0, x_BTD.shape[1]), self._seen(x_BTD, inputs))
 
     def shrink(self, factor: float) -> None:
         self.output.weight.mul_(factor)
         self.qkv.weight.view(self.kv_heads, -1, self.qkv.in_features)[:, -self.d_v :].mul_(factor)
 
-    def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """softmax(q kᵀ / √d_k + bias), (B, H, T, T)."""
         q_BHTK, k_BGTK, _ = self.project(x_BTD, 0, x_BTD.shape[1])
-        return self._softmax(q_BHTK, self._per_query(k_BGTK), self._seen(x_BTD, given))
+        return self._softmax(q_BHTK, self._per_query(k_BGTK), self._seen(x_BTD, inputs))
 
-    def _seen(self, x_BTD: Tensor, given: Given) -> Seen:
+    def _seen(self, x_BTD: Tensor, inputs: Inputs) -> Seen:
         """Of whole sequences."""
         T = x_BTD.shape[1]
         if not self._reads_distance(T):
-            return Seen(given.bias_B11T, given.causal)
+            return Seen(inputs.bias_B11T, inputs.causal)
         time_T = torch.arange(T, device=x_BTD.device)
-        return self._by_distance(given.bias_B11T, given.causal, time_T - time_T.unsqueeze(1), x_BTD.dtype)
+        return self._by_distance(inputs.bias_B11T, inputs.causal, time_T - time_T.unsqueeze(1), x_BTD.dtype)
 
     def _reads_distance(self, length: int) -> bool:
         """Whether anything depends on distances; a window from the first to the last position hides nothing."""
@@ -235,13 +235,13 @@ class SelfAttention(Attention):
             added = bias if added is None else bias + added
         return Seen(added, False, distance_QM)
 
-    def start(self, given: Given, room: Room) -> State:
-        """Room for keys and values, (B, G, max_steps, K, n): slots are written in place, beams never move."""
-        slots = (room.sentences, self.kv_heads, room.max_steps, room.beam_size)
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
+        """Slots for keys and values, (B, G, max_steps, K, n): slots are written in place, beams never move."""
+        slots = (shape.sentences, self.kv_heads, shape.max_steps, shape.beam_size)
         weight = self.qkv.weight
         return State(keys=weight.new_empty(*slots, self.d_k), values=weight.new_empty(*slots, self.d_v))
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D): each beam attends to the (time, beam) slots of its own past."""
         x_BKD = _by_sentence(x_RD, now)
         q_BHKn, k_BGKn, v_BGKn = self.project(x_BKD, now.time, now.time + 1)
@@ -280,32 +280,32 @@ class CrossAttention(Attention):
         k_BGSK, v_BGSV = torch.split(heads, [self.d_k, self.d_v], dim=-1)
         return _normed(k_BGSK, self.key_norm), v_BGSV
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        assert given.memory_BMD is not None
-        keys_values = self.keys_values(given.memory_BMD)
-        return self.combine(x_BTD, self.queries(x_BTD), *keys_values, Seen(given.memory_bias_B11M))
+        assert inputs.memory_BMD is not None
+        keys_values = self.keys_values(inputs.memory_BMD)
+        return self.combine(x_BTD, self.queries(x_BTD), *keys_values, Seen(inputs.memory_bias_B11M))
 
     def shrink(self, factor: float) -> None:
         self.output.weight.mul_(factor)
         self.key_value.weight.view(self.kv_heads, -1, self.key_value.in_features)[:, -self.d_v :].mul_(factor)
 
-    def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """softmax(q kᵀ / √d_k + bias), (B, H, T, M)."""
-        assert given.memory_BMD is not None
-        k_BGMK, _ = self.keys_values(given.memory_BMD)
-        return self._softmax(self.queries(x_BTD), self._per_query(k_BGMK), Seen(given.memory_bias_B11M))
+        assert inputs.memory_BMD is not None
+        k_BGMK, _ = self.keys_values(inputs.memory_BMD)
+        return self._softmax(self.queries(x_BTD), self._per_query(k_BGMK), Seen(inputs.memory_bias_B11M))
 
-    def start(self, given: Given, room: Room) -> State:
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """Keys and values, once per sentence."""
-        assert given.memory_BMD is not None
-        keys_BGMK, values_BGMV = self.keys_values(given.memory_BMD)
+        assert inputs.memory_BMD is not None
+        keys_BGMK, values_BGMV = self.keys_values(inputs.memory_BMD)
         return State(keys=keys_BGMK, values=values_BGMV)
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         x_BKD = _by_sentence(x_RD, now)
-        seen = Seen(now.given.memory_bias_B11M)
+        seen = Seen(now.inputs.memory_bias_B11M)
         return self.combine(x_BKD, self.queries(x_BKD), state["keys"], state["values"], seen).flatten(0, 1)
 
 
@@ -316,7 +316,7 @@ def _normed(x_BHTK: Tensor, norm: nn.RMSNorm | None) -> Tensor:
     return F.rms_norm(x_BHTK, norm.normalized_shape, norm.weight.to(x_BHTK.dtype), norm.eps)
 
 
-def _by_sentence(x_RD: Tensor, now: Now) -> Tensor:
+def _by_sentence(x_RD: Tensor, now: StepContext) -> Tensor:
     """(R, D) → (B, K, D): the beams of a sentence as positions."""
     return x_RD.view(-1, now.beam_size, x_RD.shape[-1])
 
@@ -390,8 +390,8 @@ def watching(model: nn.Module, see: See) -> Iterator[None]:
 def _look(see: See) -> Any:
     def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
         assert isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
-        x_BTD, given = arguments
-        kind = "cross" if not isinstance(module, SelfAttention) else "decoder" if given.causal else "encoder"
-        see(kind, module.weights(x_BTD, given))
+        x_BTD, inputs = arguments
+        kind = "cross" if not isinstance(module, SelfAttention) else "decoder" if inputs.causal else "encoder"
+        see(kind, module.weights(x_BTD, inputs))
 
     return hook

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from model.layers.contract import Given, Now, State, Sublayer
+from model.layers.contract import Inputs, State, StepContext, Sublayer
 from model.layers.feed_forward import FeedForward
 from model.settings import ModelSettings
 from model.specs import AverageSpec
@@ -22,12 +22,12 @@ class Average(Sublayer):
         self.feed_forward = FeedForward(config, options) if options.feed_forward else None
         self.gates = nn.Linear(2 * width, 2 * width, bias=config.bias) if options.gated else None
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
         count_T1 = torch.arange(1, x_BTD.shape[1] + 1, device=x_BTD.device).unsqueeze(-1)
         g_BTD = x_BTD.cumsum(1) / count_T1
         if self.feed_forward is not None:
-            g_BTD = self.feed_forward(g_BTD, given)
+            g_BTD = self.feed_forward(g_BTD, inputs)
         return self._gated(x_BTD, g_BTD)
 
     def _gated(self, x_D: Tensor, g_D: Tensor) -> Tensor:
@@ -37,7 +37,7 @@ class Average(Sublayer):
         output_D: Tensor = input_D * x_D + forget_D * g_D
         return output_D
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D); the state is the sum of the inputs so far, (B, K, D)."""
         sum_RD = x_RD + state.of_parents("sum", now) if now.time else x_RD
         state.put({"sum": sum_RD.view(-1, now.beam_size, sum_RD.shape[-1])})

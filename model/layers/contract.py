@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Given(NamedTuple):
+class Inputs(NamedTuple):
     """What a sub-layer sees besides x. Each mask comes also as a bias: 0 where it is True, BLOCKED elsewhere."""
 
     causal: bool  # position t sees 0 … t alone
@@ -25,11 +25,11 @@ class Given(NamedTuple):
     memory_bias_B11M: Tensor | None = None
 
     @classmethod
-    def encoder(cls, keep_BT: Tensor | None, dtype: torch.dtype) -> "Given":
+    def encoder(cls, keep_BT: Tensor | None, dtype: torch.dtype) -> "Inputs":
         return cls(False, keep_BT, _bias(keep_BT, dtype))
 
     @classmethod
-    def decoder(cls, memory_BMD: Tensor | None, memory_keep_BM: Tensor | None, dtype: torch.dtype) -> "Given":
+    def decoder(cls, memory_BMD: Tensor | None, memory_keep_BM: Tensor | None, dtype: torch.dtype) -> "Inputs":
         return cls(True, None, None, memory_BMD, memory_keep_BM, _bias(memory_keep_BM, dtype))
 
 
@@ -38,7 +38,7 @@ def _bias(keep_BT: Tensor | None, dtype: torch.dtype) -> Tensor | None:
     return None if keep_BT is None else blocking_bias(keep_BT[:, None, None, :], dtype)
 
 
-class Room(NamedTuple):
+class CacheShape(NamedTuple):
     """The size of a search."""
 
     sentences: int
@@ -46,14 +46,14 @@ class Room(NamedTuple):
     max_steps: int
 
 
-class Now(NamedTuple):
+class StepContext(NamedTuple):
     """The step of a search: position `time` of every beam is computed."""
 
     time: int
     beam_size: int
     parents_R: Tensor | None  # the row at time − 1 that each beam continues; None: its own (one beam, or time 0)
     bias_B1KM: Tensor | None  # over the (time, beam) slots so far, M = (time + 1)·K; None: all are its own past
-    given: Given  # of the search's sentences
+    inputs: Inputs  # of the search's sentences
 
 
 class State:
@@ -72,7 +72,7 @@ class State:
         """Keep these sentences alone, in this order."""
         self.tensors = {name: tensor.index_select(0, sentences) for name, tensor in self.tensors.items()}
 
-    def of_parents(self, name: str, now: Now) -> Tensor:
+    def of_parents(self, name: str, now: StepContext) -> Tensor:
         """A tensor (B, K, …) as each beam's parent left it, by rows: (R, …)."""
         tensor_R = self.tensors[name].flatten(0, 1)
         return tensor_R if now.parents_R is None else tensor_R.index_select(0, now.parents_R)
@@ -87,15 +87,15 @@ class Sublayer(nn.Module):
     influence; a sentence alone equals the same sentence in a batch.
     """
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D). The output at padding may be any finite number."""
         raise NotImplementedError
 
-    def start(self, given: Given, room: Room) -> State:
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """The state before the first step; only in decoders."""
         return State()
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D); changes the state."""
         raise NotImplementedError
 
@@ -127,7 +127,7 @@ def causal_bias(length: int, dtype: torch.dtype, device: torch.device) -> Tensor
     return torch.full((length, length), BLOCKED, dtype=dtype, device=device).triu(1)
 
 
-# --- Losses that sub-layers add to the training loss. Each thread collects its own, as lanes share a network
+# --- Losses that sub-layers add to the training loss. Each thread collects its own, as replicas share a network
 
 
 _thread = threading.local()
@@ -136,10 +136,10 @@ _thread = threading.local()
 @contextmanager
 def collecting() -> Iterator[list[Tensor]]:
     """What `add` is given by this thread in this context: numbers with gradients, in units of the loss of a token."""
-    found: list[Tensor] = []
-    _thread.losses = found
+    losses: list[Tensor] = []
+    _thread.losses = losses
     try:
-        yield found
+        yield losses
     finally:
         del _thread.losses
 

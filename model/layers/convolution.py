@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.layers.contract import Given, Now, Room, State, Sublayer
+from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
 from model.settings import ModelSettings
 from model.specs import ConvolutionSpec
 
@@ -39,12 +39,12 @@ class Convolution(Sublayer):
             bound = (3 / self.kernel) ** 0.5
             nn.init.uniform_(self.depthwise.weight, -bound, bound)
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
         positions = x_BTD.shape[1]
-        if given.keep_BT is not None:
-            x_BTD = x_BTD.masked_fill(~given.keep_BT.unsqueeze(-1), 0)
-        before = self.reach if given.causal else self.reach // 2
+        if inputs.keep_BT is not None:
+            x_BTD = x_BTD.masked_fill(~inputs.keep_BT.unsqueeze(-1), 0)
+        before = self.reach if inputs.causal else self.reach // 2
         x_BTD = F.pad(x_BTD, (0, 0, before, self.reach - before))
         if self.depthwise is not None:
             return self._output(self.depthwise(x_BTD.transpose(1, 2)).transpose(1, 2))
@@ -58,13 +58,13 @@ class Convolution(Sublayer):
             return output_D.relu_()
         return F.glu(output_D) if self.gated else output_D
 
-    def start(self, given: Given, room: Room) -> State:
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """The inputs that later windows reach back to, (B, K, reach, D): zeros before the first position."""
         weight = self.window.weight
         width = weight.shape[0] // (2 if self.gated else 1)
-        return State(inputs=weight.new_zeros(room.sentences, room.beam_size, self.reach, width))
+        return State(inputs=weight.new_zeros(shape.sentences, shape.beam_size, self.reach, width))
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         inputs_RrD = torch.cat([state.of_parents("inputs", now), x_RD.unsqueeze(1)], 1)
         rows, _, width = inputs_RrD.shape

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.layers.contract import Given, Now, State, Sublayer, add
+from model.layers.contract import Inputs, State, StepContext, Sublayer, add
 from model.layers.feed_forward import FeedForward
 from model.parts.dropout import normal_like
 from model.settings import ModelSettings
@@ -41,18 +41,18 @@ class Experts(Sublayer):
             nn.init.zeros_(self.router.weight)
             nn.init.zeros_(self.noise.weight)
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D). No expert computes padding, which gets zeros."""
-        if given.keep_BT is None:
-            return self._mixed(x_BTD.flatten(0, 1), given).view_as(x_BTD)
-        output_ND = self._mixed(x_BTD[given.keep_BT], given)
+        if inputs.keep_BT is None:
+            return self._mixed(x_BTD.flatten(0, 1), inputs).view_as(x_BTD)
+        output_ND = self._mixed(x_BTD[inputs.keep_BT], inputs)
         output_BTD = output_ND.new_zeros(x_BTD.shape)
-        output_BTD[given.keep_BT] = output_ND
+        output_BTD[inputs.keep_BT] = output_ND
         return output_BTD
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
-        return self._mixed(x_RD, now.given)
+        return self._mixed(x_RD, now.inputs)
 
     def gates(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
         """The gates of the chosen experts and their indices, each (N, A); in training, losses are added."""
@@ -72,7 +72,7 @@ class Experts(Sublayer):
             add(self.options.importance * _variation(gates_NE.sum(0)))
         return weights_NA, chosen_NA
 
-    def _mixed(self, x_ND: Tensor, given: Given) -> Tensor:
+    def _mixed(self, x_ND: Tensor, inputs: Inputs) -> Tensor:
         """Sort positions by expert, apply each expert to its part, bring the positions back to their places.
 
         Gathering by a permutation gives the same bits each time, also backwards; adding up by index would not.
@@ -84,7 +84,7 @@ class Experts(Sublayer):
         limit = self._limit(len(order))
         parts = []
         for expert, part_ND in zip(self.experts, torch.split(each_ND, shares), strict=True):
-            found_ND = expert(part_ND[:limit], given)
+            found_ND = expert(part_ND[:limit], inputs)
             beyond = len(part_ND) - len(found_ND)
             parts.append(F.pad(found_ND, (0, 0, 0, beyond)) if beyond else found_ND)  # a pad of nothing copies
         output_NAD = torch.cat(parts).index_select(0, order.argsort()).view(*chosen_NA.shape, -1)

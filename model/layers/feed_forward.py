@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.layers.contract import Given, Now, State, Sublayer
+from model.layers.contract import Inputs, State, StepContext, Sublayer
 from model.parts.dropout import Dropout
 from model.settings import ModelSettings
 from model.specs import Spec
@@ -28,11 +28,11 @@ class FeedForward(Sublayer):
         self.value = nn.Linear(config.d_model, config.d_ff, bias=config.bias) if config.activation in GATED else None
         self.dropout = Dropout(config.activation_dropout)
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
         return self._apply_to(x_BTD)
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         return self._apply_to(x_RD)
 

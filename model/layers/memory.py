@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.layers.contract import Given, Now, Room, State, Sublayer
+from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
 from model.settings import ModelSettings
 from model.specs import LastStateSpec, SamePositionSpec
 
@@ -24,28 +24,28 @@ class LastState(Sublayer):
         self.backward_ = options.backward
         self.project = nn.Linear(config.d_model, config.d_model, bias=False)
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self._context(given).unsqueeze(1).expand(x_BTD.shape)
+        return self._context(inputs).unsqueeze(1).expand(x_BTD.shape)
 
-    def start(self, given: Given, room: Room) -> State:
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """W m_S, (B, D)."""
-        return State(context=self._context(given))
+        return State(context=self._context(inputs))
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         return state["context"].repeat_interleave(now.beam_size, 0)
 
-    def _context(self, given: Given) -> Tensor:
-        memory_BSD = given.memory_BMD
+    def _context(self, inputs: Inputs) -> Tensor:
+        memory_BSD = inputs.memory_BMD
         assert memory_BSD is not None
         context_BD: Tensor
         if self.backward_:
             context_BD = self.project(memory_BSD[:, 0])
-        elif given.memory_keep_BM is None:
+        elif inputs.memory_keep_BM is None:
             context_BD = self.project(memory_BSD[:, -1])
         else:
-            last_B = given.memory_keep_BM.sum(1) - 1
+            last_B = inputs.memory_keep_BM.sum(1) - 1
             context_BD = self.project(memory_BSD[torch.arange(len(last_B), device=last_B.device), last_B])
         return context_BD
 
@@ -61,21 +61,21 @@ class SamePosition(Sublayer):
         super().__init__()
         self.project = nn.Linear(config.d_model, config.d_model, bias=False)
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self._aligned(given, x_BTD.shape[1])
+        return self._aligned(inputs, x_BTD.shape[1])
 
-    def start(self, given: Given, room: Room) -> State:
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """W m, (B, T, D)."""
-        return State(aligned=self._aligned(given, room.max_steps))
+        return State(aligned=self._aligned(inputs, shape.max_steps))
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         return state["aligned"][:, now.time].repeat_interleave(now.beam_size, 0)
 
-    def _aligned(self, given: Given, length: int) -> Tensor:
-        assert given.memory_BMD is not None
-        projected_BSD = self.project(given.memory_BMD)
-        if given.memory_keep_BM is not None:
-            projected_BSD = projected_BSD * given.memory_keep_BM.unsqueeze(-1)
+    def _aligned(self, inputs: Inputs, length: int) -> Tensor:
+        assert inputs.memory_BMD is not None
+        projected_BSD = self.project(inputs.memory_BMD)
+        if inputs.memory_keep_BM is not None:
+            projected_BSD = projected_BSD * inputs.memory_keep_BM.unsqueeze(-1)
         return F.pad(projected_BSD, (0, 0, 0, max(0, length - projected_BSD.shape[1])))[:, :length]

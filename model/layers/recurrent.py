@@ -12,10 +12,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from model.layers.contract import Given, Now, Room, State, Sublayer, without_autocast
+from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, without_autocast
 from model.parts.compatibility import COMPATIBILITY
+from model.recurrent_specs import AttentionalLSTMSpec, RecurrentSpec
 from model.settings import ModelSettings
-from model.specs import AttentionalLSTMSpec, RecurrentSpec
 
 Cell = Callable[..., Tensor | tuple[Tensor, Tensor]]
 Whole = Callable[..., tuple[Tensor, ...]]
@@ -48,15 +48,15 @@ class Recurrent(Sublayer):
             if network is not None:
                 network.reset_parameters()
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D). Padding comes after the pieces, so it has no influence on them."""
         if self.reads_backward:
-            return _reversed(self._run(self.ahead, _reversed(x_BTD, given.keep_BT)), given.keep_BT)
+            return _reversed(self._run(self.ahead, _reversed(x_BTD, inputs.keep_BT)), inputs.keep_BT)
         ahead_BTD = self._run(self.ahead, x_BTD)
         if self.back is None:
             return ahead_BTD
-        back_BTD = self._run(self.back, _reversed(x_BTD, given.keep_BT))
-        return ahead_BTD + _reversed(back_BTD, given.keep_BT)
+        back_BTD = self._run(self.back, _reversed(x_BTD, inputs.keep_BT))
+        return ahead_BTD + _reversed(back_BTD, inputs.keep_BT)
 
     def _run(self, network: nn.RNNBase, x_BTD: Tensor) -> Tensor:
         if not (x_BTD.is_cpu and torch.is_autocast_enabled("cpu")):
@@ -71,16 +71,16 @@ class Recurrent(Sublayer):
             options = (network.bias, 1, 0.0, self.training, False, True)  # one layer and direction, batch first
             return self.whole(x_BTD.to(narrow), start, weights, *options)[0]
 
-    def start(self, given: Given, room: Room) -> State:
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """h, and c of an LSTM: zeros (B, K, D)."""
         weight = self.ahead.all_weights[0][0]
-        return State(**{n: weight.new_zeros(room.sentences, room.beam_size, weight.shape[1]) for n in self.kept})
+        return State(**{n: weight.new_zeros(shape.sentences, shape.beam_size, weight.shape[1]) for n in self.kept})
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         past = tuple(state.of_parents(name, now) for name in self.kept)
-        found = self.cell(x_RD, past if len(past) > 1 else past[0], *self.ahead.all_weights[0])
-        new = found if isinstance(found, tuple) else (found,)
+        output = self.cell(x_RD, past if len(past) > 1 else past[0], *self.ahead.all_weights[0])
+        new = output if isinstance(output, tuple) else (output,)
         state.put({n: new_RD.view(-1, now.beam_size, x_RD.shape[-1]) for n, new_RD in zip(self.kept, new, strict=True)})
         return new[0]
 
@@ -122,16 +122,16 @@ class AttentionalLSTM(Sublayer):
             nn.init.uniform_(parameter, -(self.input.in_features**-0.5), self.input.in_features**-0.5)
         self.compare.initialise()
 
-    def forward(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self._run(x_BTD, given)[0]
+        return self._run(x_BTD, inputs)[0]
 
-    def weights(self, x_BTD: Tensor, given: Given) -> Tensor:
+    def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """a_t, (B, 1, T, M)."""
-        return self._run(x_BTD, given)[1]
+        return self._run(x_BTD, inputs)[1]
 
-    def _run(self, x_BTD: Tensor, given: Given) -> tuple[Tensor, Tensor]:
-        memory_BMD = given.memory_BMD
+    def _run(self, x_BTD: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
+        memory_BMD = inputs.memory_BMD
         assert memory_BMD is not None
         keys_BMD = self.key(memory_BMD)
         zeros_BD = x_BTD.new_zeros(x_BTD.shape[0], x_BTD.shape[2])
@@ -139,25 +139,25 @@ class AttentionalLSTM(Sublayer):
         outputs, weights = [], []
         for gates_BG in self.input(x_BTD).unbind(1):
             h_B1D, c_BD = self._cell(gates_BG, past)
-            found_B1D, weights_B1M = self._attend(h_B1D.unsqueeze(1), keys_BMD, memory_BMD, given.memory_bias_B11M)
+            found_B1D, weights_B1M = self._attend(h_B1D.unsqueeze(1), keys_BMD, memory_BMD, inputs.memory_bias_B11M)
             past = (found_B1D[:, 0], h_B1D, c_BD)
             outputs.append(found_B1D)
             weights.append(weights_B1M)
         return torch.cat(outputs, 1), torch.cat(weights, 1).unsqueeze(1)
 
-    def start(self, given: Given, room: Room) -> State:
+    def start(self, inputs: Inputs, shape: CacheShape) -> State:
         """Memory and keys, once per sentence; h̃, h and c of each beam."""
-        memory_BMD = given.memory_BMD
+        memory_BMD = inputs.memory_BMD
         assert memory_BMD is not None
-        zeros = memory_BMD.new_zeros(room.sentences, room.beam_size, memory_BMD.shape[-1])
+        zeros = memory_BMD.new_zeros(shape.sentences, shape.beam_size, memory_BMD.shape[-1])
         return State(memory=memory_BMD, keys=self.key(memory_BMD), output=zeros, h=zeros, c=zeros)
 
-    def step(self, x_RD: Tensor, state: State, now: Now) -> Tensor:
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         past = tuple(state.of_parents(name, now) for name in ("output", "h", "c"))
         h_RD, c_RD = self._cell(self.input(x_RD), past)
         h_BKD, c_BKD = (x.view(-1, now.beam_size, x.shape[-1]) for x in (h_RD, c_RD))
-        found_BKD, _ = self._attend(h_BKD, state["keys"], state["memory"], now.given.memory_bias_B11M)
+        found_BKD, _ = self._attend(h_BKD, state["keys"], state["memory"], now.inputs.memory_bias_B11M)
         state.put({"output": found_BKD, "h": h_BKD, "c": c_BKD})
         return found_BKD.flatten(0, 1)
 

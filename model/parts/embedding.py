@@ -24,7 +24,7 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if scale is None else scale
         self.fixnorm = fixnorm
         self.weight = nn.Parameter(torch.empty(rows, width))
-        self.product: Callable[[Tensor], Tensor] | None = None  # replaces the softmax's in inference: model/int8.py
+        self.product: Callable[[Tensor], Tensor] | None = None  # replaces the softmax's in inference: model/products.py
 
     def forward(self, pieces_BT: Tensor) -> Tensor:
         """(B, T) piece ids → (B, T, D)."""

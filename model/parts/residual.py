@@ -18,7 +18,7 @@ from model.specs import Side
 class Residual(nn.Module):
     """Common part: dropout on the sub-layer's output, and the sum. `forward` is for training, `step` for a search.
 
-    A sub-layer is called as sublayer(x, given), or as sublayer.step(x, state, now). `residual_scale`: a factor on the
+    A sub-layer is called as sublayer(x, inputs), or as sublayer.step(x, state, now). `residual_scale`: a factor on the
     sum, as ConvS2S's √0.5 (Gehring 2017, arXiv 1705.03122, section 3.5); "deepnorm": α·x + f(x); "rezero": x + a·f(x)
     with a trained a, 0 at first (Bachlechner 2020, arXiv 2003.04887); "fast_forward": W [x; f(x)] (Zhou 2016, arXiv
     1606.04199, section 3.1, where f's first product takes the place of x).
@@ -58,8 +58,8 @@ class Residual(nn.Module):
         """The sub-layer's input → the next one's."""
         return self.add(x, sublayer(x))
 
-    def forward(self, x: Tensor, sublayer: Callable[[Tensor, Any], Tensor], given: Any) -> Tensor:
-        return self.around(x, lambda y: sublayer(y, given))
+    def forward(self, x: Tensor, sublayer: Callable[[Tensor, Any], Tensor], inputs: Any) -> Tensor:
+        return self.around(x, lambda y: sublayer(y, inputs))
 
     def step(self, x_RD: Tensor, sublayer: Any, state: Any, now: Any) -> Tensor:
         return self.around(x_RD, lambda y: sublayer.step(y, state, now))

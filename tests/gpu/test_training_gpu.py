@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from experiments.config import TrainingConfig
-from experiments.training import checkpoint
-from experiments.training import state as curve
+from experiments.training import checkpoint, curve
 from tests.small_training import SIZES, losses, run
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -13,7 +13,6 @@ from experiments.tasks.base import Context, Task
 from experiments.tasks.language_modelling import TASK as LANGUAGE
 from experiments.tasks.translation import TASK
 from experiments.training import state
-from experiments.training import state as compiled
 
 SETTINGS: dict[str, Any] = {
     "model": {"num_layers": 2, "d_model": 16, "d_ff": 32, "num_heads": 2, "d_k": 8, "d_v": 8, "dropout": 0.0},
@@ -50,7 +49,7 @@ def _train(
 @pytest.mark.slow
 def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # tracing and the graphs' backward passes are torch's own; only generating code is left out: it takes minutes
-    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="aot_eager"))
+    monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="aot_eager"))
     store = Store.open(tmp_path / "store")
     TASK.prepare(RunConfig(**SETTINGS), store.root, lambda *_: None)
     free, plain = _train(store, "free")
@@ -65,7 +64,7 @@ def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: 
 
 @pytest.mark.slow
 def test_a_compiled_language_model_has_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(state, "compile_layers", partial(compiled.compile_layers, backend="aot_eager"))
+    monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="aot_eager"))
     store = Store.open(tmp_path / "store")
     LANGUAGE.prepare(LANGUAGE.config_type.from_mapping(TEXT), store.root, lambda *_: None)
     free, plain = _train(store, "free", LANGUAGE, TEXT)

@@ -14,7 +14,7 @@ from .conftest import Cli, as_json, environment
 ASKED = """
 import torch
 from experiments.processes.processor import has_bf16
-from model.int8 import int8_works
+from model.products import int8_works
 print(torch.backends.cpu.get_cpu_capability(), torch.ops.mkldnn._is_mkldnn_bf16_supported(), has_bf16(), int8_works())
 """
 STUDY = """

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.training import state as curve
+from experiments.training import curve
 from model.config import ModelConfig
 from model.protocol import Network
 from tests.plain_loop import LONGEST, our_losses, plain_losses

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from experiments.training import state as curve
+from experiments.training import curve
 from model.config import ModelConfig
 from model.protocol import Network
 from tests.plain_loop import LONGEST, our_losses, plain_losses

@@ -18,7 +18,7 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, mix, seed_everything
 from experiments.events.event_log import EventWriter, read_events
-from experiments.training import state as curve
+from experiments.training import curve
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.network import build_model

@@ -4,9 +4,8 @@ This folder is the only part of the program in the process of a trainer, which m
 Python 3.8 and nothing else. `__main__.py` is that process's program.
 """
 
-from .context import RunContext
-from .declared import Column, Counts, Trainer, column, task
 from .errors import Diverged, OutOfMemory, Preempted, UserError
+from .trainer import Column, Counts, RunContext, Trainer, column, task
 
 __all__ = [
     "Column",

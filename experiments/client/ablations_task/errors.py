@@ -1,10 +1,23 @@
-"""What a trainer may raise: sorted by the harness, which decides what is tried again."""
+"""What a trainer may raise, sorted by the harness, which decides what is tried again; and any error as JSON."""
 
 from __future__ import annotations
 
+import errno
+import traceback
+from pathlib import Path
+from typing import Any
+
 
 class UserError(Exception):
-    """A user's mistake: printed without a traceback."""
+    """A user's mistake: what is wrong, where, and what to do, in one paragraph; printed without a traceback."""
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython and notebooks show in place of a traceback: the paragraph."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+class DiskFull(UserError):  # noqa: N818 - what the disk is
+    """The disk is full or the quota is used up: retrying helps only once there is space."""
 
 
 class Preempted(Exception):  # noqa: N818 - an outcome, not an error
@@ -20,4 +33,67 @@ class Diverged(Exception):  # noqa: N818
 
 
 class OutOfMemory(Exception):  # noqa: N818
-    """The device's memory was not enough."""
+    """The device's memory was not enough; a smaller micro-batch may fit."""
+
+
+# --- An error as JSON
+
+
+HERE = Path(__file__).resolve().parent
+LONGEST_MESSAGE, LONGEST_TRACEBACK = 10_000, 100_000  # characters
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """An error as JSON: its class, its message, the user's line, and the traceback without our frames."""
+    if isinstance(error, Preempted):
+        return {"class": "preempted", "step": error.step}
+    shown = traceback.TracebackException(type(error), error, error.__traceback__)
+    _without_ours(shown)
+    place = [(frame.filename, frame.lineno) for frame in shown.stack][-1:]
+    if isinstance(error, SyntaxError):
+        place = [(str(error.filename), error.lineno)]
+    return {
+        "class": failure_class(error, str(shown)),
+        "type": type(error).__name__,
+        "is_value": isinstance(error, (ValueError, AssertionError)),
+        "message": _cut(str(shown), LONGEST_MESSAGE),  # not that of the error, whose own function may fail
+        "place": place[0] if place else None,
+        "traceback": _cut("".join(shown.format()), LONGEST_TRACEBACK),
+    }
+
+
+def _cut(text: str, longest: int) -> str:
+    """The begin and the end of a text that is too long for a message."""
+    left, half = len(text) - longest, longest // 2
+    return text if left <= 0 else f"{text[:half]}\n… {left:,} characters left out …\n{text[-half:]}"
+
+
+def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) -> None:
+    if shown is None or depth > 20:
+        return
+    frames = [f for f in shown.stack if Path(f.filename).parent != HERE]
+    frames = [f for f in frames if not f.filename.startswith("<frozen importlib") and "importlib/" not in f.filename]
+    shown.stack = traceback.StackSummary.from_list(frames)
+    _without_ours(shown.__cause__, depth + 1)
+    _without_ours(shown.__context__, depth + 1)
+
+
+def failure_class(error: BaseException, message: str = "") -> str:
+    """Why a run failed: its coordinator decides by it. message: that of an error whose own function may fail."""
+    message = message or str(error)
+    number = error.errno if isinstance(error, OSError) else None
+    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
+    if (
+        isinstance(error, (MemoryError, OutOfMemory))
+        or type(error).__name__ == "OutOfMemoryError"  # of torch
+        or (isinstance(error, RuntimeError) and any(word in message for word in words))
+        # no memory for a library that was imported late, of which glibc's loader gives no number
+        or (isinstance(error, ImportError) and "failed to map segment from shared object" in message)
+        or number == errno.ENOMEM
+    ):
+        return "out_of_memory"
+    if isinstance(error, DiskFull) or number in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+        return "disk_full"
+    if isinstance(error, Diverged):
+        return "diverged"
+    return "user_error" if isinstance(error, UserError) else "bug"

@@ -5,21 +5,20 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
+import json
 import os
 import platform
 import re
+import select
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
-from .channel import Channel
-from .context import RunContext
-from .declared import Counts, Trainer
-from .errors import Preempted, UserError
-from .failures import failure
-from .plain import by_set, plain
-from .settings import described, made
+from .errors import Preempted, UserError, failure
+from .trainer import Counts, RunContext, Trainer
+from .values import by_set, described, made, plain
 
 
 def main() -> None:
@@ -76,13 +75,13 @@ def _load(module: str, attribute: str, folder: str) -> Trainer:
     if folder:
         library = [n for n, one in enumerate(sys.path) if one.endswith("lib-dynload")]
         sys.path.insert(library[-1] + 1 if library else 0, folder)
-    found = getattr(importlib.import_module(module), attribute, None)
-    if not isinstance(found, Trainer):
+    trainer = getattr(importlib.import_module(module), attribute, None)
+    if not isinstance(trainer, Trainer):
         raise UserError(
             f"{module} has no {attribute} that is a task. Make one with `from ablations_task import task` "
             "(docs/own-task.md)."
         )
-    return found
+    return trainer
 
 
 def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
@@ -128,26 +127,26 @@ def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
     assert counts is not None
     sums = numpy.frombuffer(base64.b64decode(request["sums"]), dtype="<f8").reshape(request["shape"])
     with numpy.errstate(divide="ignore", invalid="ignore"):
-        found = numpy.asarray(counts.value(sums), dtype="<f8")
-    return {"shape": list(found.shape), "values": base64.b64encode(found.tobytes()).decode()}
+        values = numpy.asarray(counts.value(sums), dtype="<f8")
+    return {"shape": list(values.shape), "values": base64.b64encode(values.tobytes()).decode()}
 
 
 def versions(names: Sequence[str]) -> dict[str, str]:
     """Versions of Python and of packages by import name, read without importing them."""
     from importlib import metadata  # takes a while
 
-    found, missing = {"python": platform.python_version()}, []
+    known, missing = {"python": platform.python_version()}, []
     for name in names:
         try:
-            found[name] = metadata.version(name)
+            known[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             missing.append(name)
     if missing:
         for distribution in metadata.distributions():
             tops = (distribution.read_text("top_level.txt") or "").split()
             tops += [str(file).partition("/")[0] for file in distribution.files or () if str(file).endswith(".py")]
-            found.update({name: distribution.version for name in missing if name in tops and name not in found})
-    return found
+            known.update({name: distribution.version for name in missing if name in tops and name not in known})
+    return known
 
 
 def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
@@ -191,3 +190,57 @@ def device_name(device: str, threads: int) -> str:
         name = torch.cpu.get_capabilities().get("cpu_name") if torch is not None else _processor()
         return f"{name} ({threads} thread{'s' if threads > 1 else ''})" if name else ""
     return ""
+
+
+# --- Lines of JSON between a trainer's process and the one that started it
+
+
+class Channel:
+    """Lines of JSON to and from another process; each of the two has one."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._buffer, self._stop = bytearray(), False
+        self._turn = threading.RLock()
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        with self._turn:
+            while line:
+                line = line[os.write(self._outgoing, line) :]
+
+    def ask(self, message: Mapping[str, Any]) -> Any:
+        with self._turn:
+            self.say(message)
+            return self.next()
+
+    def next(self) -> Any:
+        """The next message except a request to stop; None when the other process is gone."""
+        with self._turn:
+            while True:
+                searched = 0
+                while (end := self._buffer.find(b"\n", searched)) < 0:
+                    searched = len(self._buffer)
+                    more = os.read(self._incoming, 1 << 16)
+                    if not more:
+                        return None
+                    self._buffer += more
+                message = json.loads(self._buffer[:end])
+                del self._buffer[: end + 1]
+                if "stop" not in message:
+                    return message
+                self._stop = True
+
+    def readable(self, timeout_s: float) -> bool:
+        """Whether something has come, or comes within that time."""
+        return bool(self._buffer or select.select([self._incoming], [], [], timeout_s)[0])
+
+    def stop_requested(self, *_: Any) -> bool:
+        with self._turn:
+            # Outside of `ask` the other process sends nothing else; a stop may have come with the request to train.
+            self._stop = self._stop or self.readable(0)
+            return self._stop
+
+    def stop(self, *_: Any) -> None:
+        """A signal's handler."""
+        self._stop = True

@@ -21,11 +21,11 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from pydantic import ValidationError, create_model, model_validator
 
-from experiments.client.ablations_task.plain import by_set
+from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
 from experiments.errors import UserError, explain_os_errors
 from experiments.store import syntax
@@ -33,10 +33,10 @@ from experiments.store.checksummed import write_json
 from experiments.store.code import Root, root_at
 from experiments.store.durable import whole_folder
 from experiments.tasks.base import Context
-from experiments.tasks.own.context import FINAL, close_context, keep_metrics, open_context
+from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
-from model.settings import Section
+from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
 GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
@@ -62,42 +62,68 @@ class CommandConfig(TaskConfig):
         return self
 
 
-class CommandTask(OwnTask):
-    def __init__(self) -> None:
-        super().__init__("command", CommandConfig)
+class _Declared(OwnTask):
+    """A task whose settings each study declares in its [base]; `base` has those of every study."""
+
+    base: ClassVar[type[TaskConfig]]
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, self.base)
+
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """This task with the settings of a study, or of a run's configuration."""
+        fields = fields_of({name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE})
+        changed = copy.copy(self)
+        changed.config_type = create_model(self.name.title(), __base__=self.base, __module__=__name__, **fields)
+        return changed
+
+    def packages(self) -> None:
+        """None: the run's numbers come from another Python, another language or another place."""
+
+
+class CommandTask(_Declared):
+    base = CommandConfig
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """Settings and command of a study, or of a run's configuration. Raises UserError for invalid ones."""
-        declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
-        changed = copy.copy(self)
-        changed.config_type = _config_type(declared)
-        command = str(declared.get("command", ""))
+        changed, command = super().with_settings(settings), str(settings.get("command", ""))
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
         changed.roots, changed.script, changed.interpreter = tuple(named.roots), named.script, named.interpreter
         refuse_quoted(command)
         return changed
 
-    def packages(self) -> None:
-        """None: the command may use another Python or another language."""
-
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         _copy_earlier(context)
-        own = open_context(context, config.seed)
+        open_folder(context)
+        folder, device = context.folder / FINAL, context.device
         settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
-        files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
+        files = {"settings": folder / "settings.json", "metrics": folder / "metrics.out"}
         write_json(files["settings"], settings, sealed=False)
         files["metrics"].unlink(missing_ok=True)
-        given = {**settings, **files, "folder": own.folder, "device": own.device, "threads": own.threads}
+        given = {**settings, **files, "folder": folder, "device": device.kind, "threads": device.threads}
         ended = run_command(config.command, given, self.folder or Path.cwd(), context)
         wrote = files["metrics"] if "metrics" in names(config.command) else None
-        found = read_metrics(ended, wrote, expanded(config.command, given))
-        keep_metrics(own.folder, by_set(found))
-        return close_context(own, context, {"interpreter": self.interpreter} if self.interpreter else {})
+        metrics = read_metrics(ended, wrote, expanded(config.command, given))
+        keep_metrics(folder, by_set(metrics))
+        return close_folder(context, {"interpreter": self.interpreter} if self.interpreter else {})
 
 
-def _config_type(declared: Mapping[str, Any]) -> type[TaskConfig]:
-    return create_model("Command", __base__=CommandConfig, __module__=__name__, **fields_of(declared))
+class ImportedConfig(TaskConfig):
+    task: str = "imported"
+
+
+class ImportedTask(_Declared):
+    """The task of studies whose rows were all trained elsewhere. Its metrics are those of the study's [[metric]]."""
+
+    base = ImportedConfig
+    how = "Rows of this task are trained elsewhere: write imported = true in the row, and use `ablations import`."
+
+    def obstacles(self, config: Any, store: Path) -> list[UserError]:
+        return [UserError(self.how)]
+
+    def train(self, config: Any, context: Context) -> dict[str, Any]:
+        raise UserError(self.how)
 
 
 def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,7 +131,7 @@ def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in declared.items():
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=Section, __module__=__name__, **fields_of(value))
+            kind = create_model(name, __base__=StrictModel, __module__=__name__, **fields_of(value))
             fields[name] = (kind, kind())
         elif isinstance(value, bool) or not isinstance(value, int):
             fields[name] = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
@@ -183,7 +209,7 @@ def _refuse(error: OSError) -> None:
     raise error
 
 
-TASK = CommandTask()
+TASK, IMPORTED = CommandTask("command"), ImportedTask("imported")
 
 
 # --- The scripts and other files that a command's words name. Reads them, runs nothing
@@ -293,8 +319,8 @@ def _modules(option: str, word: str, places: list[Path]) -> list[Root]:
     else:
         names = [word, f"{word}.__main__"] if all(map(str.isidentifier, word.split("."))) else []
     for place in (place.resolve() for place in places):
-        if found := [root for name in names for root in _files(place, name)]:
-            return list(dict.fromkeys(found))
+        if roots := [root for name in names for root in _files(place, name)]:
+            return list(dict.fromkeys(roots))
     return []
 
 

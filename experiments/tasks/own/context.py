@@ -1,4 +1,4 @@
-"""What an attempt gives to a user's trainer, a folder, checkpoints and the way to its events; and takes: its metrics.
+"""What an attempt gives to a user's trainer: a folder, checkpoints and the way to its events; and takes: its metrics.
 
 Imports no torch.
 """
@@ -8,13 +8,12 @@ import functools
 import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.client.ablations_task.declared import LONGEST_NAME
-from experiments.client.ablations_task.plain import text
 from experiments.client.ablations_task.process import device_name
+from experiments.client.ablations_task.trainer import LONGEST_NAME
+from experiments.client.ablations_task.values import text
 from experiments.errors import Damaged, Diverged, UserError
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
@@ -24,63 +23,53 @@ FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
 KEPT = 2  # checkpoints
 
 
-@dataclass
-class RunContext:
-    """The harness's side of a trainer's context; the trainer's own is in experiments/client/ablations_task."""
-
-    seed: int
-    device: str  # "cpu" or "cuda": only the run's leased GPU is visible
-    threads: int
-    folder: Path  # stored with the results: for weights, pictures
-    resume: Path | None  # the newest complete checkpoint of this run, None at the first start
-    _context: Context
-
-    def emit(self, message: Mapping[str, Any]) -> None:
-        """Append what the trainer reported to the attempt's events."""
-        fields = {name: value for name, value in message.items() if name != "event"}
-        if "metrics" in fields:
-            fields["metrics"] = of_point(fields["metrics"])
-        self._context.emit(str(message["event"]), **fields)
-
-    @contextlib.contextmanager
-    def checkpoint(self, step: int) -> Iterator[Path]:
-        """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one."""
-        home = self._context.folder / CHECKPOINTS
-        path = home / f"step-{step:08d}"
-        home.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
-        with whole_folder(path, replace=True) as aside:
-            yield aside
-            write_json(_description(path), {"step": step, "files": _described(aside)})
-        self._context.emit("checkpoint", step=step, path=f"{CHECKPOINTS}/{path.name}")
-        for old in checkpoints(self._context.folder)[:-KEPT]:
-            discard(old)
-            _description(old).unlink(missing_ok=True)
-
-
-def open_context(context: Context, seed: int) -> RunContext:
-    """The user's part of a child's context."""
-    final = context.folder / FINAL
-    final.mkdir(exist_ok=True)
+def open_folder(context: Context) -> Path | None:
+    """Make the folder of a trainer. Returns the newest complete checkpoint of the run, None at its first start."""
+    (context.folder / FINAL).mkdir(exist_ok=True)
     newest = _newest(context)
     if newest is not None:
         step, path = int(newest.name.removeprefix("step-")), "/".join(newest.parts[-3:])
         context.emit("resumed", step=step, path=path, run=newest.parents[3].name)
-    return RunContext(seed, context.device.kind, context.device.threads, final, newest, context)
+    return newest
 
 
-def close_context(own: RunContext, context: Context, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def report(context: Context, message: Mapping[str, Any]) -> None:
+    """Append what the trainer reported to the attempt's events."""
+    fields = {name: value for name, value in message.items() if name != "event"}
+    if "metrics" in fields:
+        fields["metrics"] = of_point(fields["metrics"])
+    context.emit(str(message["event"]), **fields)
+
+
+@contextlib.contextmanager
+def new_checkpoint(context: Context, step: int) -> Iterator[Path]:
+    """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one."""
+    home = context.folder / CHECKPOINTS
+    path = home / f"step-{step:08d}"
+    home.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
+    with whole_folder(path, replace=True) as aside:
+        yield aside
+        write_json(_description(path), {"step": step, "files": _described(aside)})
+    context.emit("checkpoint", step=step, path=f"{CHECKPOINTS}/{path.name}")
+    for old in checkpoints(context.folder)[:-KEPT]:
+        discard(old)
+        _description(old).unlink(missing_ok=True)
+
+
+def close_folder(context: Context, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Remove the checkpoints, which are no longer needed; `facts` of the trainer completed by those of its device."""
+    final, kind, threads = context.folder / FINAL, context.device.kind, context.device.threads
     remove_folder(context.folder / CHECKPOINTS)
-    fsync_tree(own.folder)
-    name = device_name(own.device, own.threads) or f"processor ({own.threads} thread{'s' * (own.threads > 1)})"
-    device = {"device_kind": own.device, "threads": own.threads, "device": name}
-    return {**device, **(facts or {}), "example_files": _described(own.folder / EXAMPLES)}
+    fsync_tree(final)
+    name = device_name(kind, threads) or f"processor ({threads} thread{'s' * (threads > 1)})"
+    device = {"device_kind": kind, "threads": threads, "device": name}
+    return {**device, **(facts or {}), "example_files": _described(final / EXAMPLES)}
 
 
 def _newest(context: Context) -> Path | None:
     """The newest checkpoint with unchanged files; others are reported and skipped."""
-    found = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
-    for path in sorted(found, key=lambda path: path.name, reverse=True):
+    complete = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
+    for path in sorted(complete, key=lambda path: path.name, reverse=True):
         try:
             described = read_json(_description(path))
             if described is None:

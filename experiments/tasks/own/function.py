@@ -33,9 +33,9 @@ from experiments.store.code import Root, files_of, root_at
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
-from experiments.tasks.own.context import EXAMPLES, FINAL, close_context, keep_metrics, of_set, open_context
+from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
 from experiments.tasks.own.process import TrainerProcess
-from model.settings import Section
+from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
 N = TypeVar("N", int, float)
@@ -150,26 +150,26 @@ class FunctionTask(OwnTask):
         return self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
-        found = self._process.answer(what, settings_of(config))
+        answer = self._process.answer(what, settings_of(config))
         with contextlib.suppress(TypeError, ValueError, OverflowError):
-            if found is None or (not unstorable(number := kind(found)) and number >= 0):
-                return None if found is None else number
+            if answer is None or (not unstorable(number := kind(answer)) and number >= 0):
+                return None if answer is None else number
         raise UserError(
-            f"The function {what}= of the task {self.name} returned {str(found)[:80]!r}: expected a number from 0 on, "
+            f"The function {what}= of the task {self.name} returned {str(answer)[:80]!r}: expected a number from 0 on, "
             "of at most 64 bits, or None."
         )
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         self._refuse_changed(config, context, "after the run was planned")
-        own = open_context(context, config.seed)
+        resume, device = open_folder(context), context.device
         request = {
-            "settings": settings_of(config), "seed": own.seed, "device": own.device, "threads": own.threads,
-            "folder": str(own.folder), "resume": str(own.resume) if own.resume else None,
-            "memory_gb": context.device.memory_gb and context.device.memory_gb / context.device.count,
+            "settings": settings_of(config), "seed": config.seed, "device": device.kind, "threads": device.threads,
+            "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
+            "memory_gb": device.memory_gb and device.memory_gb / device.count,
         }  # fmt: skip
-        ended = self._process.train(request, own, context.should_stop)
+        ended = self._process.train(request, context)
         self._refuse_changed(config, context, "while the run trained")
-        keep_metrics(own.folder, ended["returned"])
+        keep_metrics(context.folder / FINAL, ended["returned"])
         theirs = {"device": name} if (name := ended["device_name"]) else {}
         for fact, value in ended["facts"].items():
             if fact in TrainingResult.model_fields and fact not in TrainingResult.of_builtin:
@@ -177,43 +177,35 @@ class FunctionTask(OwnTask):
             else:
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
-        return {"step": total_steps(config), **named, **close_context(own, context, theirs)}
+        return {"step": total_steps(config), **named, **close_folder(context, theirs)}
 
 
 def column(*arguments: Any, **options: Any) -> Column:
     """A column that a study declares (experiments/client/ablations_task describes it)."""
-    try:
-        made = ablations_task.column(*arguments, **{name: value for name, value in options.items() if name != "counts"})
-    except ablations_task.UserError as error:
-        raise UserError(str(error)) from None
-    return Column(**{**vars(made), "counts": options.get("counts")})
+    counts = options.pop("counts", None)
+    return Column(**{**vars(ablations_task.column(*arguments, **options)), "counts": counts})
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
+    """A column that a trainer declares; the function of its counts is called in the trainer's process."""
     counts = declared["counts"]
     if counts is None:
         return Column(**declared)
-    value = _CountedThere(process, declared["key"])
-    counted = Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])
-    return Column(**{**declared, "counts": counted})
 
-
-class _CountedThere:
-    """The function of a user's counts, called in the trainer's process."""
-
-    def __init__(self, process: TrainerProcess, key: str) -> None:
-        self._process, self._key = process, key
-
-    def __call__(self, sums: Any) -> Any:
+    def value(sums: Any) -> Any:
         import numpy as np
 
         sent = np.ascontiguousarray(sums, dtype="<f8")
-        request = {"do": "count", "column": self._key, "shape": list(sent.shape)}
+        request = {"do": "count", "column": declared["key"], "shape": list(sent.shape)}
         try:
-            found = self._process.ask({**request, "sums": base64.b64encode(sent.tobytes()).decode()})
+            answer = process.ask({**request, "sums": base64.b64encode(sent.tobytes()).decode()})
         except TrainerFailed as failed:
             raise RuntimeError(str(failed)) from None
-        return np.frombuffer(base64.b64decode(found["values"]), dtype="<f8").reshape(found["shape"])
+        return np.frombuffer(base64.b64decode(answer["values"]), dtype="<f8").reshape(answer["shape"])
+
+    return Column(
+        **{**declared, "counts": Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])}
+    )
 
 
 def _digest(path: Path) -> str:
@@ -276,7 +268,7 @@ def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRol
 
 def _fields(described: Any) -> dict[str, Any]:
     """(type, default) of every setting, by name."""
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for one in described:
         if why := unstorable(one["default"]):
             raise UserError(
@@ -285,8 +277,8 @@ def _fields(described: Any) -> dict[str, Any]:
             )
         kind = _type(one["kind"])
         default = kind() if "group" in one["kind"] else _restored(one["kind"], one["default"])
-        found[one["name"]] = (Annotated[kind, Field(**one["limits"])], Field(default, description=one["about"]))
-    return found
+        fields[one["name"]] = (Annotated[kind, Field(**one["limits"])], Field(default, description=one["about"]))
+    return fields
 
 
 def _type(kind: Mapping[str, Any]) -> Any:
@@ -294,7 +286,7 @@ def _type(kind: Mapping[str, Any]) -> Any:
     if name == "simple":
         return _SIMPLE[inner]
     if name == "group":
-        return create_model(inner["name"], __base__=Section, __module__=__name__, **_fields(inner["fields"]))
+        return create_model(inner["name"], __base__=StrictModel, __module__=__name__, **_fields(inner["fields"]))
     if name == "literal":
         return Literal[tuple(inner)]
     if name == "union":

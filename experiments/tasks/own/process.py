@@ -13,16 +13,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import experiments
 from experiments.client import ablations_task
+from experiments.client.ablations_task.process import Channel
 from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
-from experiments.tasks.own.context import RunContext
+from experiments.tasks.base import Context
+from experiments.tasks.own.context import new_checkpoint, report
 from experiments.tasks.own.shell import Log, copy
 
 STOP_EVERY_S, READ_S = 0.2, 10.0  # the rest of what it printed is read so long, once it has ended
@@ -91,15 +93,15 @@ class TrainerProcess:
                 self._load()
             return self._answer(request)
 
-    def train(self, request: Mapping[str, Any], own: RunContext, should_stop: Callable[[], bool]) -> dict[str, Any]:
-        """Train with `own` as the other side of the trainer's context; nothing of the process is left afterwards."""
+    def train(self, request: Mapping[str, Any], context: Context) -> dict[str, Any]:
+        """Train with `context` as the other side of the trainer's; nothing of the process is left afterwards."""
         with self._turn:
             if self._kept is None:
                 self._load()
-            self._log.limit(own.folder.with_name(LOG))
+            self._log.limit(context.folder / LOG)
             try:
                 self._say({"do": "train", **request})
-                return self._serve(own, should_stop)
+                return self._serve(context)
             finally:
                 self.close()
 
@@ -111,11 +113,15 @@ class TrainerProcess:
             [str(path), str(CLIENT)], env=environment(),
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
-        self._buffer = bytearray()
-        self._copying = threading.Thread(target=copy, args=(self._kept.process.stderr, self._log), daemon=True)
+        stdin, stdout, stderr = self._kept.process.stdin, self._kept.process.stdout, self._kept.process.stderr
+        assert stdin is not None and stdout is not None
+        self._channel = Channel(stdout.fileno(), stdin.fileno())
+        self._copying = threading.Thread(target=copy, args=(stderr, self._log), daemon=True)
         self._copying.start()
         try:
-            if not self._greets(path):
+            lines = first_lines(stdout.fileno(), self._python, path)
+            greeting = next((line for line in lines if line.startswith(b'{"python": ')), b"{}")
+            if not json.loads(greeting).get("new_enough"):
                 refuse_silent(self._python, path, self._kept.process.poll())
             self.declared = self._answer(
                 {"do": "load", "module": module, "attribute": attribute, "folder": self._folder}
@@ -134,39 +140,32 @@ class TrainerProcess:
             self.close()
             raise
 
-    def _greets(self, path: Path) -> bool:
-        """Whether the interpreter has begun our program."""
-        assert self._kept is not None and self._kept.process.stdout is not None
-        lines = first_lines(self._kept.process.stdout.fileno(), self._python, path)
-        greeting = next((line for line in lines if line.startswith(b'{"python": ')), b"{}")
-        return bool(json.loads(greeting).get("new_enough"))
-
     def _answer(self, request: Mapping[str, Any]) -> dict[str, Any]:
         self._say(request)
-        answer = self._read()
+        answer: dict[str, Any] | None = self._channel.next()
         if answer is None:
             raise self._died()
         if "failed" in answer:
             raise _error(answer["failed"])
         return answer
 
-    def _serve(self, own: RunContext, should_stop: Callable[[], bool]) -> dict[str, Any]:
+    def _serve(self, context: Context) -> dict[str, Any]:
         """Take what the trainer reports until it returns or fails."""
         asked = False
         with contextlib.ExitStack() as writing:
             while True:
-                if not asked and should_stop():
+                if not asked and context.should_stop():
                     asked = True
                     self._say({"stop": True})
-                if not self._readable(STOP_EVERY_S):
+                if not self._channel.readable(STOP_EVERY_S):
                     continue
-                message = self._read()
+                message: dict[str, Any] | None = self._channel.next()
                 if message is None:
                     raise self._died(request_to_stop=asked)
                 if "event" in message:
-                    own.emit(message)
+                    report(context, message)
                 elif "checkpoint" in message:
-                    folder = writing.enter_context(own.checkpoint(message["checkpoint"]))
+                    folder = writing.enter_context(new_checkpoint(context, message["checkpoint"]))
                     self._say({"folder": str(folder)})
                 elif "abandon" in message:
                     with contextlib.suppress(_Abandoned):
@@ -174,35 +173,15 @@ class TrainerProcess:
                     self._say({"ending": False})
                 elif "keep" in message:
                     writing.close()
-                    self._say({"ending": should_stop()})
+                    self._say({"ending": context.should_stop()})
                 elif "failed" in message:
                     raise _error(message["failed"])
                 else:
                     return message
 
     def _say(self, message: Mapping[str, Any]) -> None:
-        assert self._kept is not None and self._kept.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended: reading notices
-            self._kept.process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._kept.process.stdin.flush()
-
-    def _readable(self, timeout_s: float) -> bool:
-        assert self._kept is not None and self._kept.process.stdout is not None
-        return b"\n" in self._buffer or bool(select.select([self._kept.process.stdout], [], [], timeout_s)[0])
-
-    def _read(self) -> dict[str, Any] | None:
-        """The next message; None if the process has ended."""
-        assert self._kept is not None and self._kept.process.stdout is not None
-        looked = 0
-        while (end := self._buffer.find(b"\n", looked)) < 0:
-            looked = len(self._buffer)
-            more = os.read(self._kept.process.stdout.fileno(), 1 << 16)
-            if not more:
-                return None
-            self._buffer += more
-        message: dict[str, Any] = json.loads(self._buffer[:end])
-        del self._buffer[: end + 1]
-        return message
+            self._channel.say(message)
 
     def _died(self, *, request_to_stop: bool = False) -> Exception:
         """The error for a process that ended without a word: by a signal, or by os._exit."""

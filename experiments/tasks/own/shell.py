@@ -39,12 +39,14 @@ _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": 
 
 def names(command: str) -> list[str]:
     """The settings that a command has a place for, in its order."""
-    return [found[1] for found in PLACEHOLDER.finditer(command)]
+    return [placeholder[1] for placeholder in PLACEHOLDER.finditer(command)]
 
 
 def flags(command: str) -> dict[str, str]:
     """The settings that are written as flags, and their flags as the command has them."""
-    return {found[1]: found[2] for found in PLACEHOLDER.finditer(command) if found[2] is not None}
+    return {
+        placeholder[1]: placeholder[2] for placeholder in PLACEHOLDER.finditer(command) if placeholder[2] is not None
+    }
 
 
 def flag(name: str, written: str, value: Any) -> str:
@@ -62,30 +64,31 @@ def flag(name: str, written: str, value: Any) -> str:
 
 def expanded(command: str, values: Mapping[str, Any]) -> str:
     """The command as a person would write it, for messages."""
-
-    def text(found: re.Match[str]) -> str:
-        if found[1] not in values:
-            return found[0]
-        value = values[found[1]]
-        return flag(found[1], found[2], value) if found[2] is not None else shlex.quote(word(value))
-
-    return PLACEHOLDER.sub(text, command)
+    return _put_in(command, values, shlex.quote)
 
 
 def filled(command: str, values: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
     """The command with placeholders as variables, and these variables; other braces stay."""
     variables: dict[str, str] = {}
 
-    def variable(found: re.Match[str]) -> str:
-        if found[1] not in values:
-            return found[0]
-        if found[2] is not None:
-            return flag(found[1], found[2], values[found[1]])
+    def variable(value: str) -> str:
         name = f"ABLATIONS_VALUE_{len(variables)}"
-        variables[name] = word(values[found[1]])
+        variables[name] = value
         return f'"${{{name}}}"'
 
-    return PLACEHOLDER.sub(variable, command), variables
+    return _put_in(command, values, variable), variables
+
+
+def _put_in(command: str, values: Mapping[str, Any], written: Callable[[str], str]) -> str:
+    """The command with flags, and other values as `written`; names without a value stay."""
+
+    def value_of(place: re.Match[str]) -> str:
+        if place[1] not in values:
+            return place[0]
+        value = values[place[1]]
+        return written(word(value)) if place[2] is None else flag(place[1], place[2], value)
+
+    return PLACEHOLDER.sub(value_of, command)
 
 
 def word(value: Any) -> str:
@@ -114,10 +117,10 @@ def _contexts(command: str) -> Iterator[tuple[str, str]]:
     at = 0
     while at < len(command):
         character, inside = command[at], open_[-1] if open_ else ""
-        found = PLACEHOLDER.match(command, at)
-        if found:
-            yield found[1], "`" if "`" in open_ else inside if inside in ("'", '"') else "<" * document
-            at = found.end()
+        placeholder = PLACEHOLDER.match(command, at)
+        if placeholder:
+            yield placeholder[1], "`" if "`" in open_ else inside if inside in ("'", '"') else "<" * document
+            at = placeholder.end()
         elif inside == "'":
             at += 1
             if character == "'":
@@ -259,13 +262,13 @@ class Printed:
         if not line.strip():
             return
         self._last.append(line[:LONGEST_LINE])
-        found = _json_object(line)
-        if found is None:
+        content = _json_object(line)
+        if content is None:
             return
-        if "step" in found:
-            self._tell(found)
+        if "step" in content:
+            self._tell(content)
         else:
-            self._found, self._found_at = numbers(found), self._count
+            self._found, self._found_at = numbers(content), self._count
 
     @property
     def metrics(self) -> Metrics | None:
@@ -282,15 +285,15 @@ def written(file: Path) -> Metrics | None:
     if file.stat().st_size > _LONGEST_FILE:
         raise UserError(f"The file of metrics has {file.stat().st_size:,} bytes: at most {_LONGEST_FILE:,} are read.")
     text = file.read_text(encoding="utf-8", errors="replace").strip()
-    found, lines = _json_object(text), text.splitlines()
-    if found is not None:
-        return numbers(found)
+    content, lines = _json_object(text), text.splitlines()
+    if content is not None:
+        return numbers(content)
     return _csv(lines[0], lines[-1]) if len(lines) > 1 else None
 
 
-def numbers(found: Mapping[str, Any]) -> Metrics:
+def numbers(content: Mapping[str, Any]) -> Metrics:
     """Numbers, and numbers by set; texts, flags and integers beyond a float's range are dropped."""
-    wanted = {name: value for name, value in found.items() if name not in ("step", "checkpoint")}
+    wanted = {name: value for name, value in content.items() if name not in ("step", "checkpoint")}
     return {n: v for n, v in wanted.items() if isinstance(v, Mapping | float) or (type(v) is int and abs(v) < _MOST)}
 
 
@@ -390,18 +393,18 @@ def _tell(point: Mapping[str, Any], context: Context) -> None:
     """Report a printed {"step": 10, "loss": 2.3} as a point of the curve; with "checkpoint": true also a checkpoint."""
     if type(point["step"]) is not int or not 0 <= point["step"] <= LAST_STEP:
         return
-    found = {name: value for name, value in numbers(point).items() if not isinstance(value, Mapping)}
-    if found:
-        context.emit("metrics", step=point["step"], metrics=of_point(found))
+    metrics = {name: value for name, value in numbers(point).items() if not isinstance(value, Mapping)}
+    if metrics:
+        context.emit("metrics", step=point["step"], metrics=of_point(metrics))
     if point.get("checkpoint") is True:
         context.emit("checkpoint", step=point["step"], path="final")
 
 
 def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
     """The metrics from `file` if the command got one, else from its last output. Raises UserError if there are none."""
-    found = ended.metrics if file is None else written(file)
-    if found:
-        return found
+    metrics = ended.metrics if file is None else written(file)
+    if metrics:
+        return metrics
     if ended.stopped:
         raise Preempted(None)  # it saved its state and ended successfully before it had metrics
     place = "at the end of its output" if file is None else "in the file that it was given for them"

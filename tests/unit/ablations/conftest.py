@@ -27,7 +27,7 @@ class FakeTask(Task):
     name = "translation"
     inputs_read = ("data.",)
     ensembles = True
-    at_start = SequenceTask.at_start
+    init_stats = SequenceTask.init_stats
     columns = (
         Column("ppl", "dev", "perplexity", "PPL", "lower", 2, "perplexity"),
         Column("bleu", "dev", "bleu", "BLEU", "higher", 1, "bleu"),

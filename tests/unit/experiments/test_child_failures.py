@@ -10,14 +10,14 @@ from experiments.records import FailureClass
 # A compiled library is imported late, in a process that may have hardly more addresses than it uses.
 LATE = """
 import resource
-from experiments.child.stopping import failure_class
+from experiments.errors import failure_class
 
 [now] = [int(line.split()[1]) * 1024 for line in open("/proc/self/status") if line.startswith("VmSize")]
 resource.setrlimit(resource.RLIMIT_AS, (now + 2**18,) * 2)
 try:
     import numpy
 except ImportError as error:
-    print(failure_class(error).value)
+    print(failure_class(error))
 """
 
 

@@ -10,12 +10,12 @@ import torch
 
 from experiments import device as device_module
 from experiments.config import DeviceSpec, RunConfig
-from experiments.device import Device, is_out_of_memory, mix, naming_out_of_memory, resolve_precision, seed_everything
-from experiments.errors import OutOfMemory, UserError
+from experiments.device import Device, mix, naming_out_of_memory, resolve_precision, seed_everything
+from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Material, train_network
-from model.int8 import int8_works
+from model.products import int8_works
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -167,9 +167,9 @@ def test_an_unknown_kind_is_a_mistake():
 def test_failed_allocations_are_recognised_and_named():
     with pytest.raises(OutOfMemory), naming_out_of_memory():
         torch.empty(2**60)  # what torch itself raises here is a RuntimeError
-    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory"))
-    assert is_out_of_memory(MemoryError())
-    assert not is_out_of_memory(RuntimeError("shapes do not match"))
+    assert failure_class(torch.OutOfMemoryError("CUDA out of memory")) == "out_of_memory"
+    assert failure_class(MemoryError()) == "out_of_memory"
+    assert failure_class(RuntimeError("shapes do not match")) == "bug"
     with pytest.raises(OutOfMemory, match="MemoryError"), naming_out_of_memory():
         raise MemoryError  # it says nothing
     with pytest.raises(ValueError, match="other"), naming_out_of_memory():

@@ -10,8 +10,8 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.translate import LEAST_SLOTS, _pack, translate
 from model.config import ModelConfig
-from model.int8 import int8_works, to_int8
 from model.network import build_model
+from model.products import int8_works, to_int8
 from model.protocol import Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)

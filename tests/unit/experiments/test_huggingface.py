@@ -22,7 +22,7 @@ from experiments.evaluation.huggingface import export
 from experiments.evaluation.translator import Translator
 from experiments.tasks.language_modelling import LanguageConfig
 from experiments.tasks.sampler import Choice, Sampler
-from experiments.training.checkpoint import add_file, model_tensors, save_final
+from experiments.training.checkpoint import add_file, model_tensors, save_weights
 from model.network import build_model
 from tests.plain_huggingface import Pieces, Reader
 
@@ -68,7 +68,7 @@ def trained(config: LanguageConfig, folder: Path) -> Path:
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += torch.randn_like(parameter) * 0.2
-    save_final(folder, model_tensors(model), {})
+    save_weights(folder / "final", model_tensors(model), {})
     add_file(folder / "final", "tokenizer.model", content)
     return folder
 

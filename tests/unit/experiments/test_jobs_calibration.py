@@ -13,7 +13,7 @@ from experiments.store.layout import Store
 from experiments.tasks import network as footprint
 from experiments.tasks.network import LOGIT_TOKENS, disk_bytes, memory_bytes
 from experiments.training import loss
-from experiments.training import parallel as lanes
+from experiments.training import parallel as replicas
 from experiments.training.optimizers import make_optimizers, optimizer_tensors, update
 from model import cost as count
 from model.config import ModelConfig
@@ -114,11 +114,11 @@ class TestFootprint:
             "cuda": (loss.WEIGHT_CHUNKS + 2) * loss.CUDA_CHUNK,
         }
 
-    def test_lanes_are_those_of_training(self):
-        assert (footprint.LANES, footprint.LARGEST_IN_LANES) == (lanes.LANES, lanes.LARGEST)
+    def test_replicas_are_those_of_training(self):
+        assert (footprint.REPLICAS, footprint.LARGEST_WITH_REPLICAS) == (replicas.REPLICAS, replicas.LARGEST)
         narrow = ModelConfig(num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16)
         small, large = (memory_bytes(narrow, (size, size), 28, "cpu") for size in (16, 10_016))
-        each = 16 + 12 + 4  # and the second lane's gradients; each lane has logits of its own
+        each = 16 + 12 + 4  # and the second replica's gradients; each replica has logits of its own
         assert large - small == pytest.approx(10_000 * 16 * each + 2 * 28 * 10_000 * 4)
 
     def test_bf16_halves_activations_and_keeps_kernels(self):

@@ -7,7 +7,7 @@ from experiments.jobs.attempts.publish import leftover, missing, promote
 from experiments.jobs.queue.job import Job
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.training.checkpoint import save_final
+from experiments.training.checkpoint import save_weights
 
 RUN, E1, E2 = "a" * 16, "1" * 16, "2" * 16
 
@@ -121,7 +121,7 @@ def test_scores_are_those_of_a_training_that_came_to_the_same_weights(store, equ
     """A run trained again for more checkpoints: equal weights keep their scores, others replace weights and scores."""
     for value in (1.0, 1.0 if equal else 2.0):
         number = attempt(store)
-        save_final(store.attempt_folder(RUN, number), {"w": torch.full((3,), value)}, {"step": 5})
+        save_weights(store.attempt_folder(RUN, number) / "final", {"w": torch.full((3,), value)}, {"step": 5})
         if number == 1:
             scored = {"eval_id": E1, "set": "dev", "settings": {"beam": 4}, "inputs": {"set": "d"}}
             write_json(folder_of(store, E1) / "result.json", {**scored, "metrics": {"bleu": 30.0}})

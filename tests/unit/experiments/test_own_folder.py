@@ -16,7 +16,7 @@ from experiments.store.retention import remove, size
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import command
-from experiments.tasks.own.context import close_context, open_context
+from experiments.tasks.own.context import close_folder, new_checkpoint, open_folder
 
 ODD: dict[str, Callable[[Path], Any]] = {
     "a dangling link": lambda folder: (folder / "last.ckpt").symlink_to("gone.ckpt"),
@@ -63,24 +63,26 @@ def test_what_lies_in_a_trainers_folder_loses_no_training(tmp_path: Path, make: 
         except PermissionError:
             pytest.skip("only root makes a device")
 
-    own = open_context(context(tmp_path / "one"), 1)
-    fill(own.folder)
-    (own.folder / "examples").mkdir()
-    fill(own.folder / "examples")
-    with own.checkpoint(1) as folder:
+    one, final = context(tmp_path / "one"), tmp_path / "one" / "final"
+    open_folder(one)
+    fill(final)
+    (final / "examples").mkdir()
+    fill(final / "examples")
+    with new_checkpoint(one, 1) as folder:
         fill(folder)
-    resume = open_context(context(tmp_path / "two", tmp_path / "one"), 1).resume
+    resume = open_folder(context(tmp_path / "two", tmp_path / "one"))
     assert resume is not None and (resume / "weights").read_bytes() == b"weights"
-    assert list(close_context(own, context(tmp_path / "one"))["example_files"]) == ["weights"]
-    assert size([own.folder]) == 2 * (own.folder / "weights").stat().st_blocks * 512
-    remove([own.folder])
-    assert not own.folder.exists()
+    assert list(close_folder(one)["example_files"]) == ["weights"]
+    assert size([final]) == 2 * (final / "weights").stat().st_blocks * 512
+    remove([final])
+    assert not final.exists()
 
 
 def test_a_resumed_command_finds_its_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Links to its newest checkpoint, also absolute ones; what cannot be copied is left out, or named."""
     task = load_task("command", str(tmp_path)).with_settings({"command": "true"})
-    home = open_context(context(tmp_path / "one"), 1).folder
+    open_folder(context(tmp_path / "one"))
+    home = tmp_path / "one" / "final"
     (home / "sub").mkdir()
     (home / "step-3").write_text("3")
     links = {"last": "step-3", "sub/up": "../step-3", "absolute": home / "step-3", "out": tmp_path, "gone": "x"}

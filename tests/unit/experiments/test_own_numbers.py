@@ -3,6 +3,7 @@
 import json
 import math
 import sys
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from experiments.events.lines import LAST_STEP
 from experiments.store.checksummed import read_json
 from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.load import load_task
-from experiments.tasks.own.context import open_context
+from experiments.tasks.own.context import report
 from experiments.tasks.own.shell import Ended, read_metrics, run_command
 
 RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
@@ -29,7 +30,7 @@ def context(tmp_path):
 
 def trainers(context):
     """The context that a trainer gets; its messages reach the harness's side without a process between them."""
-    channel = SimpleNamespace(say=open_context(context, 1).emit)
+    channel = SimpleNamespace(say=partial(report, context))
     return RunContext(1, "cpu", 1, context.folder, None, channel)
 
 

@@ -10,8 +10,7 @@ import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from experiments.client.ablations_task.errors import UserError as TrainersError
-from experiments.client.ablations_task.plain import by_set
-from experiments.client.ablations_task.settings import described, made
+from experiments.client.ablations_task.values import by_set, described, made
 from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, total_steps
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
@@ -19,7 +18,7 @@ from experiments.store.code import files_of
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import function as own_settings
-from experiments.tasks.own.context import of_set, open_context
+from experiments.tasks.own.context import new_checkpoint, of_set, open_folder
 from experiments.tasks.own.function import column
 from experiments.tasks.own.shell import Ended, Printed, expanded, filled, read_metrics, refuse_quoted
 
@@ -377,17 +376,18 @@ def _context(folder, emitted, *earlier):
 @pytest.mark.parametrize("harmed", ["state.txt", ""], ids=["its state", "without its description"])
 def test_a_damaged_checkpoint_of_a_users_trainer_is_skipped_and_named(tmp_path, harmed):
     emitted = []
-    own = open_context(_context(tmp_path, emitted), 1)
+    context = _context(tmp_path, emitted)
+    open_folder(context)
     for step in (1, 2):
-        with own.checkpoint(step) as folder:
+        with new_checkpoint(context, step) as folder:
             (folder / "state.txt").write_text(f"state {step}")
     if harmed:
         (tmp_path / "checkpoints/step-00000002" / harmed).write_text("state 3")
     else:
         (tmp_path / "checkpoints/.step-00000002.json").unlink()
     (tmp_path / "next").mkdir()
-    again = open_context(_context(tmp_path / "next", emitted, tmp_path), 1)
-    assert (again.resume / "state.txt").read_text() == "state 1"
+    resume = open_folder(_context(tmp_path / "next", emitted, tmp_path))
+    assert (resume / "state.txt").read_text() == "state 1"
     assert [fields["path"][-8:] for kind, fields in emitted if kind == "checkpoint_skipped"] == ["00000002"]
 
 

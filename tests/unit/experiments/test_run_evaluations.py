@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments.child import run
-from experiments.child.evaluations import evaluate_all
+from experiments.child.evaluations import Evaluations
 from experiments.config import DeviceSpec, TaskConfig
 from experiments.events.event_log import EventWriter, read_events
 from experiments.identity import eval_identity, run_identity
@@ -175,7 +175,7 @@ def test_sets_of_one_content_are_evaluated_once(tmp_path: Path) -> None:
     store, task, events = Store.open(tmp_path / "store"), Scoring(ValueError()), EventWriter(tmp_path)
     context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
     items = [EvaluationRequest("e" * 16, name, {}, {"set": "c" * 16}) for name in ("dev", "test")]
-    evaluate_all(items, None, task, tmp_path, context, events, {"evaluate": "2-0"})
+    Evaluations(None, task, tmp_path, context, events, {"evaluate": "2-0"}).make(items)
     assert task.tried == 1
     assert [event["set"] for event in read_events(tmp_path) if event["kind"] == "evaluated"] == ["dev"]
 
@@ -186,5 +186,5 @@ def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, tmp_pa
     context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
     items = [EvaluationRequest(str(number), "dev", {}, {}) for number in range(3)]
     with pytest.raises(type(error)):
-        evaluate_all(items, None, task, tmp_path, context, EventWriter(tmp_path), {"evaluate": "2-0"})
+        Evaluations(None, task, tmp_path, context, EventWriter(tmp_path), {"evaluate": "2-0"}).make(items)
     assert task.tried == 1

@@ -8,8 +8,8 @@ from experiments.data.encoding.tokenizer import EOS_ID, FILE, FIRST_BYTE, SIZE, 
 from experiments.device import Device
 from experiments.tasks.language_modelling import LanguageModel
 from experiments.tasks.sampler import Choice, Sampler, drawn
-from model.int8 import int8_works, to_int8
 from model.network import build_model
+from model.products import int8_works, to_int8
 
 GREEDY = Choice(temperature=0)
 

@@ -1,4 +1,4 @@
-"""Micro-batches as a run takes them: padded to few shapes in bf16, the same pairs in any precision and any lanes."""
+"""Micro-batches as a run takes them: padded to few shapes in bf16, the same pairs in any precision and any replicas."""
 
 from collections import Counter
 from pathlib import Path
@@ -40,13 +40,15 @@ def _config(**training: object) -> RunConfig:
     )
 
 
-def _batches(store: Path, precision: str, lanes: int = 1, pinned: int = 0, config: RunConfig | None = None) -> Batches:
+def _batches(
+    store: Path, precision: str, replicas: int = 1, pinned: int = 0, config: RunConfig | None = None
+) -> Batches:
     config = config or _config()
     known = {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
     context = Context(
         store, "x", store, TASK.inputs(config, store), DeviceSpec(), lambda *_, **__: None, lambda: False, pinned=known
     )
-    return Batches(config, context, TASK.encoded(config, context).train, lanes=lanes)
+    return Batches(config, context, TASK.encoded(config, context).train, replicas=replicas)
 
 
 def _sentences(parts: list[Batch[torch.Tensor]]) -> Sentences:
@@ -54,9 +56,9 @@ def _sentences(parts: list[Batch[torch.Tensor]]) -> Sentences:
     return Counter(tuple(row) for row in rows if row)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_in_bf16_a_training_has_few_shapes_and_the_same_pairs(store: Path, lanes: int) -> None:
-    free, few = _batches(store, "fp32", lanes), _batches(store, "bf16", lanes)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_in_bf16_a_training_has_few_shapes_and_the_same_pairs(store: Path, replicas: int) -> None:
+    free, few = _batches(store, "fp32", replicas), _batches(store, "bf16", replicas)
     shapes = {(*part.source.shape, part.target_input.shape[1]) for step in STEPS for part in few(step)}
     assert len(shapes) <= MOST_SHAPES
     assert len(shapes) < len({(*part.source.shape, part.target_input.shape[1]) for s in STEPS for part in free(s)})

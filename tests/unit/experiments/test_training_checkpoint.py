@@ -175,7 +175,7 @@ def test_a_new_attempt_takes_over_what_the_old_one_kept(tmp_path):
 
 
 def test_final_weights_are_read_back_or_refused(tmp_path):
-    path = checkpoint.save_final(tmp_path, {"w": torch.ones(4)}, {"step": 3})
+    path = checkpoint.save_weights(tmp_path / "final", {"w": torch.ones(4)}, {"step": 3})
     assert torch.equal(checkpoint.load_weights(path)["w"], torch.ones(4))
     assert sorted(p.name for p in path.iterdir()) == ["meta.json", "model.safetensors"]
     (path / "model.safetensors").write_bytes(b"")
@@ -254,7 +254,7 @@ def test_an_older_checkpoint_does_not_stand_in_for_one_of_an_average(tmp_path):
 
 
 def test_a_file_added_to_weights_is_checked_with_them(tmp_path):
-    final = checkpoint.save_final(tmp_path, {"w": torch.ones(2)}, {"step": 3})
+    final = checkpoint.save_weights(tmp_path / "final", {"w": torch.ones(2)}, {"step": 3})
     checkpoint.add_file(final, "tokenizer.model", b"pieces")
     assert checkpoint.load_weights(final)["w"].tolist() == [1, 1]
     (final / "tokenizer.model").write_bytes(b"Pieces")

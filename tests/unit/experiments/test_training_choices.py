@@ -1,4 +1,4 @@
-"""Trainings with every optimizer and every schedule: killed and resumed, in lanes, and continued by a longer one."""
+"""Trainings with every optimizer and every schedule: killed and resumed, in replicas, and continued by a longer one."""
 
 import math
 from itertools import product
@@ -8,8 +8,7 @@ import pytest
 from experiments.config import OPTIMIZERS, SCHEDULES, RunConfig, TrainingConfig
 from experiments.errors import Diverged
 from experiments.identity import lineage, run_identity
-from experiments.training import checkpoint
-from experiments.training import state as curve
+from experiments.training import checkpoint, curve
 from experiments.training.optimizers import Lion, hidden_matrices
 from tests.slow import mostly_slow
 from tests.small_training import SIZES, kinds, losses, pairs, run
@@ -57,13 +56,13 @@ def test_a_training_that_is_killed_and_resumed_is_the_same_bit_for_bit(tmp_path,
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_lanes_and_bf16_train_as_one_lane_in_fp32_does(tmp_path, optimizer):
+def test_two_replicas_and_bf16_train_as_one_replica_in_fp32_does(tmp_path, optimizer):
     settings = _settings(optimizer, learning_rate=1e-3)
     still = SIZES.model_copy(update={"dropout": 0.0})
     halves = {"settings": settings, "sizes": still, "batches": lambda step: [pairs(2 * step), pairs(2 * step + 1)]}
     _, _, alone = run(tmp_path / "1", **halves)
-    _, facts, together = run(tmp_path / "2", **halves, lanes=2)
-    assert facts["lanes"] == 2
+    _, facts, together = run(tmp_path / "2", **halves, replicas=2)
+    assert facts["replicas"] == 2
     assert losses(together) == pytest.approx(losses(alone), rel=1e-4)
     _, facts, narrow = run(tmp_path / "3", **halves, precision="bf16")
     assert losses(narrow) == pytest.approx(losses(alone), rel=0.02)

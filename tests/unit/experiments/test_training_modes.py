@@ -9,7 +9,7 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.errors import UserError
-from experiments.training import state
+from experiments.training import curve, state
 from model.network import EncoderDecoder as Network
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
@@ -19,7 +19,7 @@ DETERMINISTIC = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps
 
 @pytest.fixture(autouse=True)
 def _every_step(monkeypatch):
-    monkeypatch.setattr(state, "EVERY_STEPS", 1)
+    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
     yield
     torch.use_deterministic_algorithms(False)
 

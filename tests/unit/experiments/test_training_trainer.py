@@ -11,8 +11,7 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import Diverged, OutOfMemory, UserError
 from experiments.store.checksummed import read_json, write_json
-from experiments.training import checkpoint, retention
-from experiments.training import state as curve
+from experiments.training import checkpoint, curve, retention
 from experiments.training.schedules import learning_rate
 from experiments.training.state import Training
 from experiments.training.trainer import train

@@ -15,8 +15,8 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import export
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator, attention_maps
-from experiments.training.checkpoint import add_file, model_tensors, save_final
-from model.layers.contract import Given
+from experiments.training.checkpoint import add_file, model_tensors, save_weights
+from model.layers.contract import Inputs
 from model.network import build_model
 
 LINES = ["der Hund läuft schnell", "", "eine Katze schläft", "der Hund schläft", "Katze", "schnell schläft der Hund"]
@@ -36,7 +36,7 @@ def attempt(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = build_model(CONFIG.model, 40)
     with torch.no_grad():
         model.target_embedding.weight *= 3
-    save_final(folder, model_tensors(model), {})
+    save_weights(folder / "final", model_tensors(model), {})
     train_tokenizer(LINES * 3, DataConfig(vocab_size=40), folder / "learnt", "the text")
     add_file(folder / "final", "tokenizer.model", (folder / "learnt").read_bytes())
     return folder
@@ -159,7 +159,7 @@ def test_attention_maps_are_the_weights_that_the_model_averages_with(translator:
         _, _, values = layer.project(x, 0, x.shape[1])
         weights = torch.tensor(found["maps"]["encoder"][0])[None]
         output = layer.output((weights @ values).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(output, layer(x, Given.encoder(None, x.dtype)), atol=1e-5, rtol=0)
+        torch.testing.assert_close(output, layer(x, Inputs.encoder(None, x.dtype)), atol=1e-5, rtol=0)
 
 
 def test_the_tokenizer_names_its_pieces(attempt: Path) -> None:

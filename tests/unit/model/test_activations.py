@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
-from model.layers.contract import Given
+from model.layers.contract import Inputs
 from model.layers.feed_forward import GATED, PLAIN, FeedForward
 from model.network import build_model
 from model.specs import Spec
@@ -54,7 +54,7 @@ def test_activations_are_their_formulas(small_config, name):
     if name in GATED:
         inner = [a * float(v) for a, v in zip(inner, built.value.weight @ x_D + built.value.bias, strict=True)]
     expected = built.outer.weight @ torch.tensor(inner, dtype=torch.float64) + built.outer.bias
-    torch.testing.assert_close(built(x_D[None, None], Given(False))[0, 0], expected)
+    torch.testing.assert_close(built(x_D[None, None], Inputs(False))[0, 0], expected)
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *GATED])

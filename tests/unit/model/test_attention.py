@@ -7,7 +7,7 @@ import torch
 
 from model.layers import attention
 from model.layers.attention import KERNELS, CrossAttention, SelfAttention, attend
-from model.layers.contract import Given, blocking_bias
+from model.layers.contract import Inputs, blocking_bias
 from model.protocol import Network
 from model.specs import Spec
 
@@ -87,7 +87,7 @@ def test_free_d_k_and_d_v(small_config):
         q, k, v = (x_TD @ weight.T + bias).split([5, 5, 2], dim=1)
         outputs.append(equation_1(q, k, v, torch.ones(4, 4)))
     expected = torch.cat(outputs, dim=1) @ attention.output.weight.T + attention.output.bias
-    torch.testing.assert_close(attention(x_TD[None], Given.encoder(None, x_TD.dtype))[0], expected)
+    torch.testing.assert_close(attention(x_TD[None], Inputs.encoder(None, x_TD.dtype))[0], expected)
 
 
 def test_cross_attention_against_torch(small_config):
@@ -103,7 +103,7 @@ def test_cross_attention_against_torch(small_config):
     x, memory = torch.randn(2, 5, 8, dtype=torch.float64), torch.randn(2, 6, 8, dtype=torch.float64)
     mask_BS = torch.tensor([[True] * 6, [True] * 4 + [False] * 2])
     expected, _ = theirs(x, memory, memory, key_padding_mask=~mask_BS, need_weights=False)
-    actual = ours(x, Given.decoder(memory, mask_BS, torch.float64))
+    actual = ours(x, Inputs.decoder(memory, mask_BS, torch.float64))
     torch.testing.assert_close(actual, expected)
 
 

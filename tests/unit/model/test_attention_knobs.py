@@ -10,7 +10,7 @@ from model import architecture
 from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
 from model.layers.attention import CrossAttention, SelfAttention
-from model.layers.contract import Given
+from model.layers.contract import Inputs
 from model.network import build_model
 from model.parts.compatibility import COMPATIBILITY
 from model.specs import Spec
@@ -87,7 +87,7 @@ def test_a_window_hides_what_is_farther_than_half_of_it(small_config, causal):
     q, k, v = (x_TD @ attention.qkv.weight.T + attention.qkv.bias).split(4, dim=1)
     near = (torch.arange(9)[:, None] - torch.arange(9)).abs() <= 2
     expected = equation_1(q, k, v, near.tril() if causal else near) @ attention.output.weight.T + attention.output.bias
-    torch.testing.assert_close(attention(x_TD[None], Given(causal))[0], expected)
+    torch.testing.assert_close(attention(x_TD[None], Inputs(causal))[0], expected)
 
 
 @pytest.mark.parametrize("kernel", ["auto", "plain", "sdpa"])
@@ -119,7 +119,7 @@ def test_a_head_of_keys_and_values_serves_several_queries(small_config, kv_heads
         *queries, k, v = (x_TD @ weight.T + bias).split([4] * (4 // kv_heads) + [4, 3], dim=1)
         heads += [equation_1(q, k, v, torch.ones(6, 6)) for q in queries]
     expected = torch.cat(heads, dim=1) @ attention.output.weight.T + attention.output.bias
-    torch.testing.assert_close(attention(x_TD[None], Given(False))[0], expected)
+    torch.testing.assert_close(attention(x_TD[None], Inputs(False))[0], expected)
 
 
 @torch.no_grad()
@@ -134,8 +134,8 @@ def test_norms_and_gate_are_their_formulas(small_config):
     heads = equation_1(q * attention.query_norm.weight, k, v, torch.ones(5, 6))
     gate = 1 / (1 + (-(x @ attention.gate.weight.T + attention.gate.bias)).exp())
     expected = (gate * heads) @ attention.output.weight.T + attention.output.bias
-    given = Given.decoder(memory[None], None, torch.float64)
-    torch.testing.assert_close(attention(x[None], given)[0], expected)
+    inputs = Inputs.decoder(memory[None], None, torch.float64)
+    torch.testing.assert_close(attention(x[None], inputs)[0], expected)
 
 
 def test_no_biases_in_sublayers(small_model):
@@ -156,10 +156,10 @@ def test_weights_are_those_of_the_forward_pass(small_model, changes):
     attention.output = torch.nn.Linear(H * V, H * V).double()
     attention.output.weight.copy_(torch.eye(H * V))
     attention.output.bias.zero_()
-    for given in (Given(True), Given.encoder(torch.tensor([[True] * 4 + [False] * 2]), torch.float64)):
-        weights = attention.weights(x_BTD, given)
+    for inputs in (Inputs(True), Inputs.encoder(torch.tensor([[True] * 4 + [False] * 2]), torch.float64)):
+        weights = attention.weights(x_BTD, inputs)
         values = attention._per_query(attention.project(x_BTD, 0, 6)[2])
-        heads = attention(x_BTD, given).view(1, 6, H, V).transpose(1, 2)
+        heads = attention(x_BTD, inputs).view(1, 6, H, V).transpose(1, 2)
         torch.testing.assert_close(weights @ values, heads, atol=1e-6, rtol=1e-6)
 
 

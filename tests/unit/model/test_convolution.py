@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from model import specs
 from model.config import ModelConfig
-from model.layers.contract import Given
+from model.layers.contract import Inputs
 from model.layers.convolution import Convolution
 from model.layers.feed_forward import FeedForward
 from model.network import initialise
@@ -37,7 +37,7 @@ def test_it_equals_torch(kernel, dilation, gated, causal):
     before = reach if causal else reach // 2
     expected_BCT = theirs(nn.functional.pad(x_BTD.mT, (before, reach - before)))
     expected_BTD = (nn.functional.glu(expected_BCT, 1) if gated else expected_BCT).mT
-    torch.testing.assert_close(ours(x_BTD, Given(causal)), expected_BTD, atol=1e-12, rtol=0)
+    torch.testing.assert_close(ours(x_BTD, Inputs(causal)), expected_BTD, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -45,7 +45,7 @@ def test_a_rectified_one_is_the_linear_one_without_its_negative_part(causal):
     linear, rectified = built(kernel=3), built(kernel=3, rectified=True)
     rectified.load_state_dict(linear.state_dict())
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
-    torch.testing.assert_close(rectified(x_BTD, Given(causal)), linear(x_BTD, Given(causal)).clamp(min=0))
+    torch.testing.assert_close(rectified(x_BTD, Inputs(causal)), linear(x_BTD, Inputs(causal)).clamp(min=0))
     with pytest.raises(ValueError, match="a gated linear unit or a ReLU"):
         specs.ConvolutionSpec(gated=True, rectified=True).check(ModelConfig(), "decoder")
 
@@ -57,7 +57,7 @@ def test_separable_equals_torchs_grouped_convolution_and_one_of_width_1(dilation
     grouped.load_state_dict(ours.depthwise.state_dict())
     pointwise = torch_conv(ours, 1, 1, D)
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
-    torch.testing.assert_close(ours(x_BTD, Given(False)), pointwise(grouped(x_BTD.mT)).mT, atol=1e-12, rtol=0)
+    torch.testing.assert_close(ours(x_BTD, Inputs(False)), pointwise(grouped(x_BTD.mT)).mT, atol=1e-12, rtol=0)
 
 
 def test_feed_forward_is_two_convolutions_of_kernel_1_with_a_relu_between():
@@ -66,8 +66,8 @@ def test_feed_forward_is_two_convolutions_of_kernel_1_with_a_relu_between():
     network = FeedForward(ModelConfig(d_model=D, d_ff=D), specs.FeedForwardSpec()).double()
     network.inner.load_state_dict(first.window.state_dict())
     network.outer.load_state_dict(second.window.state_dict())
-    x_BTD, given = torch.randn(B, T, D, dtype=torch.float64), Given(True)
-    torch.testing.assert_close(second(first(x_BTD, given).relu(), given), network(x_BTD, given), atol=1e-12, rtol=0)
+    x_BTD, inputs = torch.randn(B, T, D, dtype=torch.float64), Inputs(True)
+    torch.testing.assert_close(second(first(x_BTD, inputs).relu(), inputs), network(x_BTD, inputs), atol=1e-12, rtol=0)
 
 
 def test_counts_from_512_to_512():
@@ -83,7 +83,7 @@ def test_counts_from_512_to_512():
 def test_operations_equal_those_that_torch_counts(options):
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
-        built(**options)(x_BTD, Given(True))
+        built(**options)(x_BTD, Inputs(True))
     cost = specs.ConvolutionSpec(**options).cost(ModelConfig(d_model=D), T, T, "decoder")
     assert counted.get_total_flops() == B * cost.flops
 

@@ -7,7 +7,7 @@ import torch
 
 from model.config import ModelConfig
 from model.layers.attention import SelfAttention
-from model.layers.contract import Given
+from model.layers.contract import Inputs
 from model.network import build_model
 from model.parts.positions import Alibi, DistanceBias, buckets, slopes
 from model.specs import Spec
@@ -24,8 +24,8 @@ def attention(**changes) -> SelfAttention:
     return built
 
 
-def given(causal) -> Given:
-    return Given(causal) if causal else Given.encoder(None, torch.float64)
+def inputs(causal) -> Inputs:
+    return Inputs(causal) if causal else Inputs.encoder(None, torch.float64)
 
 
 def by_pairs(module, x_TD, causal, score, value=lambda weight, i, j, v: weight * v):
@@ -45,7 +45,7 @@ def by_pairs(module, x_TD, causal, score, value=lambda weight, i, j, v: weight *
 def compare(module, causal, score, value=lambda weight, i, j, v: weight * v, **tolerance):
     x_TD = torch.randn(T, D, dtype=torch.float64)
     expected = by_pairs(module, x_TD, causal, score, value)
-    torch.testing.assert_close(module(x_TD[None], given(causal))[0], expected, **tolerance)
+    torch.testing.assert_close(module(x_TD[None], inputs(causal))[0], expected, **tolerance)
 
 
 @pytest.mark.parametrize("causal", [False, True])

@@ -8,13 +8,13 @@ from model import specs
 from model.config import ModelConfig
 from model.layers import contract
 from model.layers.average import Average
-from model.layers.contract import Given
+from model.layers.contract import Inputs
 from model.layers.experts import Experts
 from model.layers.feed_forward import FeedForward
 
 B, T, D = 3, 9, 8
 CONFIG = ModelConfig(d_model=D, d_ff=12)
-GIVEN = Given(True)
+INPUTS = Inputs(True)
 
 
 def built(config: ModelConfig = CONFIG, **options: int) -> Experts:
@@ -27,7 +27,7 @@ def test_one_expert_equals_feed_forward(activation):
     ours, network = built(config, count=1), FeedForward(config, specs.FeedForwardSpec()).double()
     network.load_state_dict(ours.experts[0].state_dict())
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
-    torch.testing.assert_close(ours(x_BTD, GIVEN), network(x_BTD, GIVEN), atol=0, rtol=0)
+    torch.testing.assert_close(ours(x_BTD, INPUTS), network(x_BTD, INPUTS), atol=0, rtol=0)
     cost, one = (kind.cost(config, T, T, "encoder") for kind in (specs.ExpertsSpec(count=1), specs.FeedForwardSpec()))
     assert cost.params == cost.active == one.params + D
 
@@ -35,12 +35,12 @@ def test_one_expert_equals_feed_forward(activation):
 @pytest.mark.parametrize("count, active", [(4, 1), (4, 2), (3, 3)])
 def test_each_position_is_the_weighted_sum_of_its_likeliest_experts(count, active):
     ours, x_BTD = built(count=count, active=active), torch.randn(B, T, D, dtype=torch.float64)
-    found_BTD = ours(x_BTD, GIVEN)
+    found_BTD = ours(x_BTD, INPUTS)
     for x_D, found_D in zip(x_BTD.flatten(0, 1), found_BTD.flatten(0, 1), strict=True):
         odds = (ours.router.weight @ x_D).exp()
         shares = {e: odds[e] / odds.sum() for e in range(count)}
         best = sorted(shares, key=lambda e: -shares[e])[:active]
-        expected_D = sum(shares[e] * ours.experts[e](x_D, GIVEN) for e in best)
+        expected_D = sum(shares[e] * ours.experts[e](x_D, INPUTS) for e in best)
         torch.testing.assert_close(found_D, expected_D, atol=1e-12, rtol=0)
 
 
@@ -50,7 +50,7 @@ def test_operations_and_active_weights(count, active, activation, matrices):
     config = CONFIG.model_copy(update={"activation": activation})
     ours, x_BTD = built(config, count=count, active=active), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
-        ours(x_BTD, GIVEN)
+        ours(x_BTD, INPUTS)
     cost = specs.ExpertsSpec(count=count, active=active).cost(config, T, T, "encoder")
     assert counted.get_total_flops() == B * cost.flops
     of_one = sum(parameter.numel() for parameter in ours.experts[0].parameters())
@@ -70,10 +70,10 @@ def test_the_average_is_the_mean_of_each_prefix(feed_forward, gated):
     options = specs.AverageSpec(feed_forward=feed_forward, gated=gated)
     ours, x_BTD = Average(CONFIG, options).double(), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
-        found_BTD = ours(x_BTD, GIVEN)
+        found_BTD = ours(x_BTD, INPUTS)
     for t in range(T):
         y_BD, g_BD = x_BTD[:, t], x_BTD[:, : t + 1].mean(1)
-        g_BD = ours.feed_forward(g_BD, GIVEN) if feed_forward else g_BD
+        g_BD = ours.feed_forward(g_BD, INPUTS) if feed_forward else g_BD
         if gated:
             gates_BC = torch.sigmoid(torch.cat([y_BD, g_BD], 1) @ ours.gates.weight.T + ours.gates.bias)
             g_BD = gates_BC[:, :D] * y_BD + gates_BC[:, D:] * g_BD
@@ -146,7 +146,7 @@ def test_the_load_loss_balances_a_router_that_starts_skewed():
     before, adam = largest_share(), torch.optim.Adam(ours.parameters(), lr=0.05)
     for _ in range(60):
         with contract.collecting() as losses:
-            ours(x_ND[None], GIVEN)
+            ours(x_ND[None], INPUTS)
         adam.zero_grad()
         torch.stack(losses).sum().backward()
         adam.step()
@@ -155,7 +155,7 @@ def test_the_load_loss_balances_a_router_that_starts_skewed():
 
 def test_a_full_expert_adds_nothing_in_training():
     ours, x_BTD = built(count=1, capacity=0.5), torch.randn(2, 4, D, dtype=torch.float64)
-    limited_BTD, whole_BTD = ours.train()(x_BTD, GIVEN), ours.eval()(x_BTD, GIVEN)
+    limited_BTD, whole_BTD = ours.train()(x_BTD, INPUTS), ours.eval()(x_BTD, INPUTS)
     torch.testing.assert_close(limited_BTD.flatten(0, 1)[:4], whole_BTD.flatten(0, 1)[:4], atol=0, rtol=0)
     assert not limited_BTD.flatten(0, 1)[4:].any()
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from model.ensemble import Ensemble
-from model.int8 import Int8Linear, Int8Product, int8_works, to_int8
 from model.layers.experts import Experts
+from model.products import Int8Linear, Int8Product, int8_works, to_int8
 from tests.slow import mostly_slow
 from tests.unit.model.test_any_architecture import LANGUAGE_MODELS, check_alone, check_steps, network
 

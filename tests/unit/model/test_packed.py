@@ -5,8 +5,8 @@ import torch
 import torch.nn.functional as F
 
 from model.config import ModelConfig
-from model.fast import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
 from model.network import build_model
+from model.products import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
 
 
 @pytest.mark.parametrize("relu", [False, True])

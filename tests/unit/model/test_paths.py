@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model import architecture
 from model.config import ModelConfig
 from model.cost import active_params, forward_flops, num_params, path_length, sequential_operations, shortest_paths
-from model.layers.contract import Given
+from model.layers.contract import Inputs
 from model.layers.recurrent import Recurrent
 from model.network import build_model
 from model.parts.residual import Residual
@@ -33,13 +33,13 @@ def dependences(config: ModelConfig, side: Side, length: int) -> torch.Tensor:
         if isinstance(part, Residual) and hasattr(part, "gate"):
             torch.nn.init.ones_(part.gate)  # which starts at 0: nothing would pass
     memory = torch.randn(1, 4, config.d_model, dtype=torch.float64)
-    given = Given(causal=side == "decoder", memory_BMD=memory)
+    inputs = Inputs(causal=side == "decoder", memory_BMD=memory)
     points = torch.randn(4, 1, length, config.d_model, dtype=torch.float64)  # a ReLU may be closed at one of them
     weight = torch.randn(config.d_model, dtype=torch.float64)  # the sum over a LayerNorm's output is constant
 
     def run(x_BTD: torch.Tensor) -> torch.Tensor:
         for layer in getattr(model, side):
-            x_BTD = layer(x_BTD, given)
+            x_BTD = layer(x_BTD, inputs)
         return (x_BTD[0] * weight).sum(-1)
 
     jacobians = torch.stack([torch.autograd.functional.jacobian(run, x_BTD)[:, 0] for x_BTD in points])

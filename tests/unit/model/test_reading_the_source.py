@@ -6,7 +6,7 @@ from torch import nn
 
 from model import architecture
 from model.config import ModelConfig
-from model.layers.contract import Given, Sublayer
+from model.layers.contract import Inputs, Sublayer
 from model.layers.recurrent import AttentionalLSTM
 from model.network import build_model
 from tests.lines import SIZES
@@ -23,8 +23,8 @@ def built(line: str) -> Sublayer:
     return found
 
 
-def given(memory_BSD: torch.Tensor) -> Given:
-    return Given.decoder(memory_BSD, KEEP_BS, torch.float64)
+def inputs(memory_BSD: torch.Tensor) -> Inputs:
+    return Inputs.decoder(memory_BSD, KEEP_BS, torch.float64)
 
 
 def drawn() -> tuple[torch.Tensor, torch.Tensor]:
@@ -38,14 +38,14 @@ def test_one_position_is_the_only_context(line, position_B):
     x_BTD, memory_BSD = drawn()
     sublayer = built(line)
     expected_BD = torch.stack([sublayer.project(memory_BSD[b, position]) for b, position in enumerate(position_B)])
-    found_BTD = sublayer(x_BTD, given(memory_BSD))
+    found_BTD = sublayer(x_BTD, inputs(memory_BSD))
     torch.testing.assert_close(found_BTD, expected_BD[:, None].expand(B, T, D), atol=1e-12, rtol=0)
 
 
 def test_a_stacked_decoder_reads_its_own_position_and_nothing_beyond_the_end():
     x_BTD, memory_BSD = drawn()
     sublayer = built("same_position")
-    found_BTD = sublayer(x_BTD, given(memory_BSD))
+    found_BTD = sublayer(x_BTD, inputs(memory_BSD))
     for b in range(B):
         for t in range(T):
             expected_D = sublayer.project(memory_BSD[b, t]) if t < LENGTHS[b] else torch.zeros(D, dtype=torch.float64)
@@ -63,7 +63,7 @@ def test_input_feeding_equals_a_loop_over_torch_cells(compatibility):
         cell.weight_hh.copy_(ours.recurrent.weight[:, D:])
         cell.bias_ih.copy_(ours.input.bias)
         cell.bias_hh.zero_()
-    found_BTD = ours(x_BTD, given(memory_BSD))
+    found_BTD = ours(x_BTD, inputs(memory_BSD))
     for b in range(B):
         memory_SD = memory_BSD[b, : LENGTHS[b]]
         fed_D, state = x_BTD.new_zeros(D), (x_BTD.new_zeros(1, D), x_BTD.new_zeros(1, D))

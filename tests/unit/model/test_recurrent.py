@@ -8,8 +8,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from model import architecture
 from model.config import ModelConfig
 from model.layers import recurrent
-from model.layers.contract import Given
-from model.specs import GRUSpec, LSTMSpec, RecurrentSpec, RNNSpec
+from model.layers.contract import Inputs
+from model.recurrent_specs import GRUSpec, LSTMSpec, RecurrentSpec, RNNSpec
 
 TORCH = {RNNSpec: nn.RNN, GRUSpec: nn.GRU, LSTMSpec: nn.LSTM}
 CELLS = {RNNSpec: nn.RNNCell, GRUSpec: nn.GRUCell, LSTMSpec: nn.LSTMCell}
@@ -28,7 +28,7 @@ def test_one_direction_equals_torch(kind, bias):
     ours, theirs = built(kind(), bias=bias), TORCH[kind](D, D, bias=bias, batch_first=True).double()
     theirs.load_state_dict(ours.ahead.state_dict())
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
-    torch.testing.assert_close(ours(x_BTD, Given(causal=True)), theirs(x_BTD)[0], atol=0, rtol=0)
+    torch.testing.assert_close(ours(x_BTD, Inputs(causal=True)), theirs(x_BTD)[0], atol=0, rtol=0)
 
 
 @pytest.mark.parametrize("kind", TORCH)
@@ -40,9 +40,9 @@ def test_two_directions_are_the_halves_of_torch_added_for_sentences_of_any_lengt
     packed = nn.utils.rnn.pack_padded_sequence(x_BTD, lengths, batch_first=True)
     expected_BTD = nn.utils.rnn.pad_packed_sequence(theirs(packed)[0], batch_first=True)[0].unflatten(-1, (2, D)).sum(2)
     keep_BT = torch.arange(T) < lengths[:, None]
-    found_BTD = ours(x_BTD, Given(causal=False, keep_BT=keep_BT))
+    found_BTD = ours(x_BTD, Inputs(causal=False, keep_BT=keep_BT))
     torch.testing.assert_close(found_BTD[keep_BT], expected_BTD[keep_BT], atol=1e-12, rtol=0)
-    unpadded = ours(x_BTD[:1], Given(causal=False))
+    unpadded = ours(x_BTD[:1], Inputs(causal=False))
     torch.testing.assert_close(unpadded, found_BTD[:1], atol=1e-12, rtol=0)
 
 

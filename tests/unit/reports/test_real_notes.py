@@ -16,7 +16,7 @@ from experiments.store import provenance, results
 from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
-from model.int8 import int8_works
+from model.products import int8_works
 from reports.render.formats import RENDERERS, render
 from reports.render.setup import checklist, paragraph
 from reports.results.failures import failures

@@ -1,4 +1,4 @@
-"""Settings, described for a process that cannot import their type, and made again from JSON."""
+"""Values as JSON: what a trainer returned and reported; its settings, described for a process without their type."""
 
 from __future__ import annotations
 
@@ -11,10 +11,72 @@ import sys
 import types
 import typing
 from pathlib import PurePath
-from typing import Any, Dict, Mapping, Sequence
+from typing import Any, Callable, Dict, Mapping, Sequence
 
 from .errors import UserError
-from .plain import plain
+
+SHOWN = 100  # characters of a name or value in a message
+
+
+def plain(value: Any, text: Callable[[str], str] = str) -> Any:
+    """Values as JSON types: scalars of numpy and torch, tuples, paths, members of an enumeration. text: of texts."""
+    if isinstance(value, Mapping):
+        return {text(str(key)): plain(item, text) for key, item in value.items()}
+    if isinstance(value, enum.Enum):
+        return plain(value.value, text)
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return [plain(item, text) for item in value]
+    if value is None or isinstance(value, (bool, int, float)):
+        return value
+    if isinstance(value, (datetime.date, datetime.time)):
+        return value.isoformat()
+    return plain(value.item(), text) if hasattr(value, "item") else text(str(value))
+
+
+def text(value: str) -> str:
+    """A text that every file can hold: a lone surrogate (half a character, from a file's name) by its code point."""
+    return value.encode(errors="backslashreplace").decode()
+
+
+def by_set(returned: Any) -> dict[str, dict[str, float]]:
+    """A trainer's result as {set: {metric: number}}; numbers without a set have the set ""."""
+    if not isinstance(returned, Mapping):
+        raise UserError(
+            f"The trainer returned {_kind(returned)}: expected a mapping of metrics to numbers, such as "
+            '{"accuracy": 93.2}, or one of those per set: {"dev": {…}, "test": {…}}.'
+        )
+    metrics: dict[str, dict[str, float]] = {}
+    for name, value in returned.items():
+        if isinstance(value, Mapping):
+            numbers = {text(str(k)): _returned(f"{name}.{k}", v) for k, v in value.items()}
+            metrics.setdefault(text(str(name)), {}).update(numbers)
+        else:
+            metrics.setdefault("", {})[text(str(name))] = _returned(str(name), value)
+    return metrics
+
+
+def _returned(name: str, value: Any) -> float:
+    with contextlib.suppress(Exception):  # whatever a value's own method raises
+        if not isinstance(value, (str, bytes, bool)):
+            return float(value)
+    raise UserError(f"The trainer returned {name[:SHOWN]} = {shown(value)}, {_kind(value)}: expected a number.")
+
+
+def shown(value: Any) -> str:
+    """A value in a message."""
+    try:
+        words = repr(value)
+    except Exception:  # an integer of more than 4,300 digits
+        return "…"
+    return f"{words[:SHOWN]} …" if len(words) > SHOWN else words
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a {type(value).__name__}"
+
+
+# --- Settings, described for a process that cannot import their type, and made again from JSON
+
 
 SIMPLE = {bool: "bool", int: "int", float: "float", str: "str", type(None): "null", Any: "any", object: "any",
           datetime.datetime: "datetime", datetime.date: "date", datetime.time: "time"}  # fmt: skip
@@ -45,22 +107,22 @@ def is_group(annotation: Any) -> bool:
 
 def _fields(settings_type: Any, where: str) -> dict[str, tuple[Any, Any, str | None]]:
     """The type, the default and the description of every setting."""
-    found: dict[str, tuple[Any, Any, str | None]] = {}
+    fields: dict[str, tuple[Any, Any, str | None]] = {}
     if not dataclasses.is_dataclass(settings_type):
         for name, field in settings_type.model_fields.items():
             if field.is_required():
                 _refuse_required(where, name)
             annotation = _Limited(field.annotation, field.metadata)
-            found[name] = (annotation, field.get_default(call_default_factory=True), field.description)
-        return found
+            fields[name] = (annotation, field.get_default(call_default_factory=True), field.description)
+        return fields
     hints = _hints(settings_type)
     for one in dataclasses.fields(settings_type):
         make: Any = one.default_factory
         if one.default is dataclasses.MISSING and make is dataclasses.MISSING:
             _refuse_required(where, one.name)
         default = one.default if one.default is not dataclasses.MISSING else make()
-        found[one.name] = (hints[one.name], default, None)
-    return found
+        fields[one.name] = (hints[one.name], default, None)
+    return fields
 
 
 def _hints(settings_type: Any) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.config import RunConfig
-from model.settings import Section
+from model.settings import StrictModel
 
 
-class Knobs(Section):
+class Knobs(StrictModel):
     count: int = 1
     rate: float = 0.5
     on: bool = False

@@ -5,15 +5,15 @@ import sys
 
 import pytest
 
-from experiments.training.trainer import EVERY, GROWTH, Heap
+from experiments.training.trainer import EVERY, GROWTH, MemoryTrim
 
 
 def looks(sizes):
     """Steps at which memory is returned, if the process has these `sizes` when it looks."""
     trims, held = [], iter(sizes)
-    heap = Heap(lambda: next(held), lambda: trims.append(step))
+    memory = MemoryTrim(lambda: next(held), lambda: trims.append(step))
     for step in range(1, EVERY * len(sizes) + 1):
-        heap.look(step)
+        memory.look(step)
     return [step // EVERY for step in trims]
 
 
@@ -29,14 +29,14 @@ def test_growth_is_measured_from_what_is_in_use_again_after_a_trim():
 
 FRAGMENTED = """
 import ctypes
-from experiments.training.trainer import EVERY, Heap, _resident_pages
+from experiments.training.trainer import EVERY, MemoryTrim, _resident_pages
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 for name, value in ((-3, 2**30), (-1, 2**31 - 2**20)):
     libc.mallopt(name, value)
-heap = Heap()
-heap.look(EVERY)
+memory = MemoryTrim()
+memory.look(EVERY)
 blocks = []
 for _ in range(200):
     blocks.append(libc.malloc(500_000))
@@ -45,7 +45,7 @@ for _ in range(200):
 for block in blocks:
     libc.free(block)
 before = _resident_pages()
-heap.look(2 * EVERY)
+memory.look(2 * EVERY)
 print(before - _resident_pages())
 """
 

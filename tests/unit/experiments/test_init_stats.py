@@ -10,7 +10,7 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, seed_everything
 from experiments.tasks.translation import TASK
 from experiments.training import state
-from experiments.training.state import entropies
+from experiments.training.curve import entropies
 from model.config import ModelConfig
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
@@ -84,18 +84,18 @@ def test_the_gradient_norm_is_that_of_the_first_steps_mean_loss(tmp_path):
     assert facts["start"]["gradient_norm"] == pytest.approx(norm, rel=1e-5)
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
+@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_looking_changes_nothing(tmp_path, monkeypatch, lanes, precision):
+def test_looking_changes_nothing(tmp_path, monkeypatch, replicas, precision):
     options = {
-        "settings": SETTINGS, "lanes": lanes, "precision": precision,
+        "settings": SETTINGS, "replicas": replicas, "precision": precision,
         "batches": lambda step: [pairs(step), pairs(-step)],
         "sizes": SIZES.model_copy(update={"attention_dropout": 0.1, "layer_drop": 0.2}),
     }  # fmt: skip
     model, facts, events = run(tmp_path / "1", **options)
-    assert facts["start"].keys() == set(TASK.at_start)
+    assert facts["start"].keys() == set(TASK.init_stats)
     assert all(0 < value < 100 for value in facts["start"].values())
-    monkeypatch.setattr(state, "at_start", lambda *_: {})
+    monkeypatch.setattr(state, "init_stats", lambda *_: {})
     other, without, unseen = run(tmp_path / "2", **options)
     assert without["start"] == {} and losses(events) == losses(unseen)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))

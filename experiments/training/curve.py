@@ -1,0 +1,125 @@
+"""What a training measures: the points of its curve, and its network before the first update.
+
+Losses are collected on the device and emitted at intervals, so that no step waits for them.
+"""
+
+import math
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.data.batching import Batch
+from experiments.data.encoding.tokenizer import PAD_ID
+from experiments.device import Device
+from experiments.errors import Diverged
+from model.layers.attention import watching
+from model.protocol import Network
+
+EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs share them
+EVERY_S = 2.0  # additional points if steps are slow
+
+
+class Curve:
+    """Collects losses on the device and emits "metrics": the newest step's loss, and speeds since the last point.
+
+    `add_up` sums over the processes that train together; token counts are passed already summed.
+    """
+
+    def __init__(self, emit: Callable[..., None], add_up: Callable[[Tensor], Tensor]) -> None:
+        self._emit, self._add_up = emit, add_up
+        self._waiting: list[tuple[int, Tensor, Tensor, int]] = []
+        self.last: dict[str, float] = {}
+        self._once: dict[str, float] = {}
+        self.restart_clock()
+
+    def restart_clock(self) -> None:
+        """Exclude the time since the last point from the speeds: an evaluation, a checkpoint."""
+        self._source_tokens = self._target_tokens = self._positions = 0
+        self._since = time.perf_counter()
+
+    def add(self, step: int, loss: Tensor, nll: Tensor, target: int, source: int, positions: int) -> None:
+        """Add one step: sums over its `target` tokens. `positions`: places of both sides, padding included."""
+        self._waiting.append((step, loss, nll, target))
+        self._source_tokens += source
+        self._target_tokens += target
+        self._positions += positions
+
+    def tell(self, metrics: Mapping[str, float]) -> None:
+        """Add numbers to the next point alone."""
+        self._once.update(metrics)
+
+    def due(self, step: int) -> bool:
+        """Whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
+        return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
+
+    def flush(self, learning_rate: float) -> None:
+        """Wait for the device, check every step since the last point, emit one point. Raises Diverged."""
+        if not self._waiting:
+            return
+        sums = self._add_up(torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting])).tolist()
+        for (step, *_), (loss, _) in zip(self._waiting, sums, strict=True):
+            if not math.isfinite(loss):
+                raise Diverged(
+                    f"the loss of step {step} is {loss}: training diverged. Use a lower training.learning_rate_scale "
+                    "or training.learning_rate, a longer training.warmup_steps, or training.clip_norm."
+                )
+        seconds = time.perf_counter() - self._since
+        step, _, _, tokens = self._waiting[-1]
+        loss, nll = (value / max(1, tokens) for value in sums[-1])
+        self.last = {"loss": loss, "nll": nll, "perplexity": math.exp(min(nll, 700.0))}
+        speeds: dict[str, Any] = {
+            "target_tokens_per_s": round(self._target_tokens / seconds, 1),
+            "source_tokens_per_s": round(self._source_tokens / seconds, 1),
+            "padding": round(1 - (self._target_tokens + self._source_tokens) / max(1, self._positions), 4),
+        }
+        self._emit("metrics", step=step, metrics={"learning_rate": learning_rate, **self.last, **speeds, **self._once})
+        self._waiting.clear()
+        self._once.clear()
+        self.restart_clock()
+
+
+# --- Before the first update: how spread the attention is, and how large the gradient
+# The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
+# where it has extremely small gradients" (section 3.2.1, footnote 4).
+# Shapes: B sentences, S source, T target or queries, H heads, M memory.
+
+
+PLACES = 2048  # of both sides, of the sentences whose attention is measured: enough for a mean, little beside a step
+
+
+def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
+    """Entropies and gradient norm of a network in training mode that has the gradients of its first step.
+
+    entropy_encoder, entropy_decoder, entropy_cross: of the softmax of such attention, in nats, without dropout; the
+    mean over layers, heads and the pieces of the first sentences of `batch`. gradient_norm: of all parameters together,
+    before clipping; of the mean loss per target piece, with dropout, as the step has it.
+    """
+    stats = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return {**stats, "gradient_norm": nn.utils.get_total_norm(gradients).item()}
+
+
+@torch.no_grad()
+def entropies(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
+    """The mean entropy by kind of attention (model/layers/attention.py), of the kinds that the network has."""
+    rows = max(1, PLACES // (batch.source.shape[1] + batch.target_input.shape[1]))
+    source_BS, input_BT, output_BT = (
+        device.move(side[:rows]) for side in (batch.source, batch.target_input, batch.target_output)
+    )
+    real = {"encoder": source_BS != PAD_ID, "decoder": output_BT != PAD_ID, "cross": output_BT != PAD_ID}
+    means_of: dict[str, list[Tensor]] = defaultdict(list)
+
+    def see(kind: str, weights_BHTM: Tensor) -> None:
+        entropy_BHT = torch.special.entr(weights_BHTM.float()).sum(-1)
+        means_of[kind].append(entropy_BHT.transpose(0, 1)[:, real[kind]].mean())
+
+    model.eval()
+    with device.autocast(), watching(model, see):
+        model(source_BS, source_BS != PAD_ID, input_BT)
+    model.train()
+    return {kind: statistics.fmean(torch.stack(means).tolist()) for kind, means in means_of.items() if real[kind].any()}
