@@ -18,9 +18,9 @@ from experiments.data.encoding.tokenizer import FIRST_BYTE, RUNNING_TEXT, SIZE, 
 from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.processes.processor import allocates_by_tcmalloc, has_bf16, precision_here
-from experiments.store.code import UserCache
 from experiments.store.provenance import PACKAGES
 from experiments.store.retention import Keep, keeps_of
+from experiments.store.user_cache import UserCache
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.preflight import Ability, ability
 from experiments.training import retention
