@@ -200,7 +200,7 @@ def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     from mlflow import MlflowClient
 
-    from experiments.tracking.tables import database_uri
+    from experiments.tracking.database import database_uri
 
     client = MlflowClient(database_uri(store))
     experiment = client.get_experiment_by_name("chaos")

@@ -12,8 +12,8 @@ from experiments.events.history import History
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
+from experiments.tracking.database import make_database
 from experiments.tracking.record import curve_name
-from experiments.tracking.tables import make_database
 
 DAMAGED = (
     b'{"kind":"metrics","metrics":{"loss":1.0},"step":3}',

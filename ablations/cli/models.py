@@ -328,6 +328,6 @@ def _within(option: str, found: int, most: int, what: str = "") -> int:
 def _track(store: Store, run_id: str, files: list[Path]) -> bool:
     if not store.mlflow_db.exists():
         return False
-    from experiments.tracking.mlflow import attach
+    from experiments.tracking.database import attach
 
     return attach(store, run_id, {path: f"attention/{path.name}" for path in files})

@@ -13,14 +13,13 @@ from ablations.cli import options
 from ablations.cli.terminal import print_json, say
 from ablations.service import forget as forgetting
 from ablations.service.selected import Place, Selectors, choose
-from ablations.service.store_tables import Orphan, StoreTable, orphans, store_tables
+from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
 from ablations.study.study import load_study
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.store.known_runs import adopt as keep
 from experiments.store.layout import Store
 from experiments.store.retention import FOLDER, removable, remove, size
 from reports.render.cells import width
@@ -96,7 +95,7 @@ def adopt(
 ) -> None:
     """Take over finished runs of an own task whose default or command has changed since. Asks first.
 
-    Your word is recorded with each run: who, when and why. Nothing is copied or trained, and the table names it.
+    Your word is added to the study file as [[same_as]]: which settings, why and when. The table names it.
     """
     if not why.strip() or not why.isprintable():
         raise UserError("--why: write one line that says why the change has no influence on the results.")
@@ -104,7 +103,7 @@ def adopt(
     chosen = choose(study, selectors, there=True, used=True)
     plan = chosen.plan
     found = orphans(chosen, plan, plan.runs)
-    before = [run for run in plan.runs if run.adopted]
+    before = [run for run in plan.runs if run.same_as]
     if not found and not before:
         raise UserError(
             f"Nothing to take over in {chosen.store.root}: no finished run of {plan.study.name} differs from a missing "
@@ -124,9 +123,7 @@ def adopt(
     if not as_json and not _agreed(found, yes):
         typer.echo("nothing was changed")
         return
-    with explain_os_errors(f"write to the store {chosen.store.root}"):
-        for orphan in found:
-            keep(chosen.store, orphan.run_id, orphan.was, orphan.now, why.strip())
+    keep_word(chosen.study, found, why.strip())
     if as_json:
         print_json(_records(found, taken_over=True))
     else:

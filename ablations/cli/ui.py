@@ -25,13 +25,12 @@ from experiments.records import TrackedRun
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
-from experiments.tracking.mlflow import RowLine
+from experiments.tracking.database import HOST, RowLine, ui_command
 from experiments.tracking.page import Chart, Published, Table, publish, saved_views
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
-from experiments.tracking.tables import HOST, ui_command
 from reports.render.formats import render
 from reports.render.markdown import escape
 from reports.results.table import Table as Printed

@@ -117,10 +117,10 @@ def of_words(runs: Sequence[PlannedRun]) -> list[str]:
     """One sentence per word of a user by which runs of other settings stand for planned ones."""
     concerned: dict[tuple[str, str], list[str]] = {}
     for run in runs:
-        if run.adopted is not None:
-            said = f"by `ablations adopt` on {run.adopted.when}" if run.adopted.when else "by the study's same_as"
-            was = ", ".join(f"{name} = {show(value)}" for name, value in run.adopted.was.items()) or "fewer settings"
-            concerned.setdefault((f"with {was} and taken over {said}", run.adopted.why), []).append(run.name)
+        if (word := run.same_as) is not None:
+            said = f"by `ablations adopt` on {word.when}" if word.when else "by the study's same_as"
+            was = ", ".join(f"{name} = {show(value)}" for name, value in word.was.items()) or "fewer settings"
+            concerned.setdefault((f"with {was} and taken over {said}", word.why), []).append(run.name)
     return [f"{', '.join(names)}: trained {how}: {why.rstrip('.')}." for (how, why), names in concerned.items()]
 
 

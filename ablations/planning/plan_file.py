@@ -1,16 +1,16 @@
 """Serialise a plan as JSON, so that a table prints without its corpus, its study file and its task's code."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
 from ablations.study.study import Study
 from ablations.study.variation import Variation
-from experiments.store.known_runs import Adopted
+from experiments.store.known_runs import SameAs
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import describe, recorded_type
 
-_OF_WORD = ("was", "now", "why", "when")  # of Adopted; a bundle does not say who
 _OF_RUN = ("row", "seed", "run_id", "num_params", "cost", "state")
 
 
@@ -47,7 +47,7 @@ def _run(run: PlannedRun) -> dict[str, Any]:
         "stale": list(run.stale),
         "inputs": dict(run.inputs),
         "evaluations": evaluations,
-        **({"adopted": {name: getattr(run.adopted, name) for name in _OF_WORD}} if run.adopted else {}),
+        **({"same_as": asdict(run.same_as)} if run.same_as else {}),
         **({"added": dict(run.added)} if run.added else {}),
     }
 
@@ -111,7 +111,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> Plann
         inputs=item["inputs"],
         evaluations=evaluations,
         stale=tuple(item["stale"]),
-        adopted=Adopted(**item["adopted"]) if item.get("adopted") else None,
+        same_as=SameAs(**item["same_as"]) if item.get("same_as") else None,
         added=item.get("added", {}),
         overrides=row.overrides,
         paper=row.variation.paper,

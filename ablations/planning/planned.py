@@ -3,7 +3,7 @@
 Trains nothing, imports no torch.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config import TaskConfig, total_steps
 from experiments.identity import Trunk, imported_in, members_in, run_identity, trunk_in
-from experiments.store.known_runs import Adopted, Found
+from experiments.store.known_runs import Found, SameAs
 from experiments.tasks.base import EvaluationSpec
 
 # --- A row of a study as it will run
@@ -61,10 +61,11 @@ class RunState(NamedTuple):
 
 
 StateOf = Callable[[str, list[str]], RunState]
-Find = Callable[[TaskConfig, Mapping[str, str]], Found]  # settings and inputs → the run (store/known_runs.py)
+# settings, inputs, the settings that the row changes → the run (store/known_runs.py)
+Find = Callable[[TaskConfig, Mapping[str, str], Collection[str]], Found]
 
 
-def by_name(config: TaskConfig, inputs: Mapping[str, str]) -> Found:
+def by_name(config: TaskConfig, inputs: Mapping[str, str], _changed: Collection[str] = ()) -> Found:
     """The run that settings and inputs name."""
     return Found(run_identity(config, inputs))
 
@@ -98,7 +99,7 @@ class PlannedRun:
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
-    adopted: Adopted | None = None  # on whose word a run of other settings stands for it
+    same_as: SameAs | None = None  # the study's word by which a run of other settings stands for it
     added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
 
     @property

@@ -56,8 +56,8 @@ def runs_of(
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
         digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
-        found = inputs.find(config, digests)
-        of_seed = {"seed": seed, "inputs": digests, "adopted": found.adopted, "added": found.added}
+        found = inputs.find(config, digests, row.overrides)
+        of_seed = {"seed": seed, "inputs": digests, "same_as": found.same_as, "added": found.added}
         runs.append(_planned(row, config, found.run_id, specs, state_of, num_params=num_params, cost=cost, **of_seed))
     return runs
 

@@ -19,7 +19,7 @@ from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digest, code_digests
 from experiments.store.ensembles import changed
-from experiments.store.known_runs import Adopted, KnownRuns
+from experiments.store.known_runs import KnownRuns, SameAs
 from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
 from experiments.tasks.base import Task
@@ -57,14 +57,14 @@ def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
     return lambda run_id: any(member.study in names for member in members().of(run_id))
 
 
-def same_as(study: Study, task: Task) -> list[Adopted]:
+def same_as(study: Study, task: Task) -> list[SameAs]:
     """What a study says of runs with other settings. Raises UserError for a task that is not the user's own."""
     if study.same_as and task.config_type.setting_roles.frozen_defaults:
         raise UserError(
             f"{study.origin}, same_as: it is for own tasks, whose defaults and commands may change. The "
             f"settings of the task {study.task} name its runs. Remove it."
         )
-    return [Adopted(said.was, said.why) for said in study.same_as]
+    return [SameAs(said.was, said.why, said.now, said.when) for said in study.same_as]
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:

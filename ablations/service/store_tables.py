@@ -6,6 +6,8 @@ Runs that a changed study no longer contains are listed with what changed.
 """
 
 import contextlib
+import json
+import time
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,11 +21,13 @@ from ablations.service.selected import Place, Selected, Selectors, choose, recal
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
 from ablations.study.selectors import CORPUS
+from ablations.study.study import Study
 from ablations.study.study_file import builtin_studies
 from experiments.config import defaults, flatten
-from experiments.errors import Damaged, UserError
+from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.identity import identity_settings
 from experiments.jobs.queue.queue import Queue
+from experiments.store.durable import write_bytes
 from experiments.store.known_runs import Known, KnownRuns, differing, kind_of
 from experiments.store.layout import Store, config_of
 from experiments.store.results import RESULT_FILE
@@ -243,6 +247,30 @@ def _near(others: Iterable[Known], run: PlannedRun) -> Iterator[Orphan]:
         if names and not run.overrides.keys() & names.keys():
             was = {n: other.settings[n] for n in names if n in other.settings and n not in other.counted}
             yield Orphan(other.run_id, run, was, {name: planned[name] for name in names if name in planned})
+
+
+def keep_word(study: Study, found: Iterable[Orphan], why: str) -> None:
+    """Add the author's word to the study file: these runs stand for those with the present settings."""
+    path, when = Path(study.origin).resolve(), time.strftime("%Y-%m-%d")
+    words = {(_inline(orphan.was), _inline(orphan.now)) for orphan in found}
+    blocks = [
+        f"\n[[same_as]]\nwas = {was}\nnow = {now}\nwhy = {_toml(why)}\nwhen = {_toml(when)}\n"
+        for was, now in sorted(words)
+    ]
+    with explain_os_errors(f"write {path}"):
+        text = path.read_bytes()
+        write_bytes(path, text + b"\n" * (not text.endswith(b"\n")) + "".join(blocks).encode())
+
+
+def _inline(settings: Mapping[str, Any]) -> str:
+    """A table in one line. TOML has no null: a setting without a value is left out (SameAs.speaks_of)."""
+    given = [f"{_toml(name)} = {_toml(value)}" for name, value in settings.items() if value is not None]
+    return f"{{{', '.join(given)}}}"
+
+
+def _toml(value: Any) -> str:
+    """A value of JSON, which TOML writes alike but for this character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def say_orphans(found: Iterable[Orphan], where: str) -> list[str]:

@@ -120,8 +120,9 @@ def _say_failed(error: Exception, events: EventWriter, folder: Path, limit_gb: f
         events.emit("preempted", step=None)
         return ChildExit.PREEMPTED
     cls, message = failure_class(error), str(error)
-    if cls == FailureClass.OUT_OF_MEMORY and limit_gb is not None:
-        message = f"{message.rstrip('.')}. The run may use {limit_gb:g} GB (--devices)."
+    if cls is FailureClass.OUT_OF_MEMORY and limit_gb is not None:
+        said = f"{message.rstrip('.')}. " if message else ""
+        message = f"{said}The run may use {limit_gb:g} GB (--devices)."
     try:
         source = error.__cause__ if isinstance(error.__cause__, TrainerFailed) else error
         theirs = source.traceback if isinstance(source, TrainerFailed) else traceback.format_exc()

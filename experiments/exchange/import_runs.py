@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.durable import whole_folder, write_bytes
-from experiments.store.known_runs import ADOPTED_FILE as ADOPTED
 from experiments.store.known_runs import COUNTED
 from experiments.store.layout import CONFIG, LOG, ROWS, Store, keep_row, rows_of
 from experiments.store.results import RESULT_FILE, TrainingResult
@@ -94,7 +93,7 @@ def _copy_training(source: Store, target: Store, run_id: str, result: TrainingRe
     """Copy the attempt as a whole; returns its number. One that a killed import has copied is not copied again."""
     origin, home = source.attempt_folder(run_id, result.attempt), target.run_folder(run_id)
     home.mkdir(parents=True, exist_ok=True)
-    for name in (CONFIG, ADOPTED, COUNTED):
+    for name in (CONFIG, COUNTED):
         if _is_inside(source.run_folder(run_id) / name, source) and not (home / name).exists():
             write_bytes(home / name, (source.run_folder(run_id) / name).read_bytes())
     if _is_inside(source.run_folder(run_id) / ROWS, source):

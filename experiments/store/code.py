@@ -24,17 +24,15 @@ other code.
 import contextlib
 import hashlib
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError
 from experiments.store import syntax
-from experiments.store.checksummed import read_json, write_json
 from experiments.store.syntax import LOOSE, MAIN, WHOLE, Piece, Syntax
+from experiments.store.user_cache import UserCache
 
 FORMAT = 3
 OURS = ("ablations", "model", "experiments", "reports")  # the packages of this program
@@ -411,43 +409,3 @@ def _beside(folder: Path, top: str) -> bool:
     if (folder / "experiments" / "tasks" / "base.py").is_file():  # a checkout of this program
         return False
     return (folder / f"{top}.py").is_file() or (folder / top / "__init__.py").is_file()
-
-
-# --- What is known of content, by its digest, in the user's cache folder: it saves time and decides nothing
-# Damaged, unwritable or absent, it only costs the time again. Two processes that write at once: one of them is lost.
-
-
-LARGEST = 5_000  # entries; a larger cache is started again
-
-
-class UserCache:
-    """A dictionary of JSON values in ~/.cache/ablations/NAME.json; what is new is written at the end of the block."""
-
-    def __init__(self, name: str, largest: int = LARGEST) -> None:
-        home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")  # noqa: PTH111 - "~" if there is none
-        self._file = Path(home) / "ablations" / f"{name}.json"
-        self._largest = largest
-        self._known: dict[str, Any] = {}
-        self._new = False
-
-    def __enter__(self) -> "UserCache":
-        with contextlib.suppress(UserError):
-            known = (read_json(self._file) or {}).get("known")
-            self._known = known if isinstance(known, dict) else {}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._new and self._file.is_absolute():
-            with contextlib.suppress(OSError, UserError):
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                write_json(self._file, {"known": self._known})
-
-    def get(self, key: str) -> Any:
-        """The value, or None."""
-        return self._known.get(key)
-
-    def put(self, key: str, value: Any) -> None:
-        """Remember a value that JSON can hold."""
-        self._known = self._known if len(self._known) < self._largest else {}
-        self._known[key] = value
-        self._new = True

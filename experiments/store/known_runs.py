@@ -4,17 +4,16 @@ A run of an own task is named by all of its settings, because a user may change 
 later gives every run another name, although nothing of it changes. What counts is the record: a run is the planned
 one if every setting that it recorded has the planned value, and every setting that it did not record has its default.
 With that value its numbers are printed, and the value is recorded beside the run (COUNTED): a default that changes
-later is then another run, as is any changed default. A user may also say that a run is as good as another (`adopt`).
+later is then another run, as is any changed default. For the rest there is the word of the study's author,
+`[[same_as]]`, which `ablations adopt` writes.
 
 Built-in tasks need none of this: their defaults are frozen, and their runs are named by what differs from them.
 """
 
 import contextlib
-import getpass
 import os
-import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -26,71 +25,31 @@ from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store, config_of, description_of
 from experiments.store.results import RESULT_FILE
 
-# --- Adopted runs: a user says that a finished run stands for one of other settings
-# That is recorded in the run's folder, with who, when and why. The run keeps its name, settings and numbers; nothing is
-# copied. A plan finds it under the new settings too.
-
-
-ADOPTED_FILE = "adopted.json"
-VERSION = 1
-
 
 @dataclass(frozen=True)
-class Adopted:
-    """What somebody says: a run trained with `was` stands for one with `now`; without `now`, for the planned one."""
+class SameAs:
+    """The word of a study's author: runs trained with `was` stand for runs with `now`, or else for the planned ones."""
 
     was: Mapping[str, Any]  # settings by dotted name
     why: str
     now: Mapping[str, Any] | None = None
-    who: str = ""
-    when: str = ""  # a date
+    when: str = ""  # the day on which `ablations adopt` wrote it
 
-    def speaks_of(self, recorded: Mapping[str, Any]) -> bool:
-        """Whether a run of these settings is one of those that are spoken of."""
-        return all(recorded.get(name) == value for name, value in self.was.items())
+    def speaks_of(self, recorded: Mapping[str, Any], counted: Collection[str] = ()) -> bool:
+        """Whether a run of these settings is one of those that are spoken of. `counted`: those it did not record."""
+        added = (name for name in self.now or {} if name not in self.was)
+        return all(recorded.get(name) == value for name, value in self.was.items()) and all(
+            recorded.get(name) is None or name in counted for name in added
+        )
+
+    def speaks_for(self, changed: Collection[str]) -> bool:
+        """Whether it may stand for a run whose row changes these settings: not without the author's own `now`."""
+        return self.now is not None or not self.was.keys() & set(changed)
 
     def applied(self, recorded: Mapping[str, Any], planned: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings that a run stands for; as recorded, if it is not one of those that are spoken of."""
-        if not self.speaks_of(recorded):
-            return dict(recorded)
+        """The settings that a run stands for of which this speaks."""
         now = {name: planned[name] for name in self.was if name in planned} if self.now is None else self.now
-        gone = {name for name in self.was if name not in now}
-        return {**{name: value for name, value in recorded.items() if name not in gone}, **now}
-
-
-def adoptions(store: Store, run_id: str) -> list[Adopted]:
-    """What was said of a run; [] for an unreadable record, so that nothing is taken for something else."""
-    try:
-        record = read_json(store.run_folder(run_id) / ADOPTED_FILE) or {}
-    except UserError:
-        return []
-    if record.get("version") != VERSION:
-        return []
-    try:
-        return [Adopted(**item) for item in record["adopted"]]
-    except (KeyError, TypeError):
-        return []
-
-
-def adopt(store: Store, run_id: str, was: Mapping[str, Any], now: Mapping[str, Any], why: str) -> Adopted:
-    """Record that a finished run stands for one with the settings `now` in place of `was`. Raises Damaged."""
-    path = store.run_folder(run_id) / ADOPTED_FILE
-    before = read_json(path) or {"version": VERSION, "adopted": []}
-    if before.get("version") != VERSION:
-        raise Damaged(f"{path} was written by another version of this program. Nothing was changed.")
-    said = Adopted(dict(was), why, dict(now), _user(), time.strftime("%Y-%m-%d"))
-    write_json(path, {**before, "adopted": [*before["adopted"], asdict(said)]})
-    return said
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):  # a user without a name, as in some containers
-        return "unknown"
-
-
-# --- Runs by their recorded settings
+        return {**{name: value for name, value in recorded.items() if name not in self.was}, **now}
 
 
 COUNTED = "counted.json"  # in a run's folder: settings that it did not record, as its numbers were printed
@@ -108,44 +67,49 @@ class Known(NamedTuple):
 
 
 class Found(NamedTuple):
-    """The run that a planned one is in the store; `adopted`: on whose word, where their settings differ."""
+    """The run that a planned one is in the store; `same_as`: by which word, where their settings differ."""
 
     run_id: str
-    adopted: Adopted | None = None
+    same_as: SameAs | None = None
     added: Mapping[str, Any] = MappingProxyType({})  # planned settings that it was trained without
 
 
 class KnownRuns:
-    """The runs of a store. `same_as`: what the study itself says of runs with other settings.
+    """The runs of a store. `same_as`: what the study says of runs with other settings.
 
     belongs: whether a run was one of the study. Trainers of two projects may have one name, and equal settings.
     """
 
     def __init__(
-        self, store: Store, same_as: Iterable[Adopted] = (), belongs: Callable[[str], bool] = lambda run_id: True
+        self, store: Store, same_as: Iterable[SameAs] = (), belongs: Callable[[str], bool] = lambda run_id: True
     ) -> None:
         self._store, self._same_as, self._belongs = store, tuple(same_as), belongs
         self._by_settings: dict[type, dict[tuple[str, Hashable], list[Known]]] = {}
 
-    def find(self, config: TaskConfig, inputs: Mapping[str, str]) -> Found:
-        """The planned run: under its own name, unless only another one of the same settings is finished or begun."""
+    def find(self, config: TaskConfig, inputs: Mapping[str, str], changed: Collection[str] = ()) -> Found:
+        """The planned run: under its own name, unless only another one of the same settings is finished or begun.
+
+        changed: the settings that its row changes.
+        """
         own = run_identity(config, inputs)
         if config.roles().frozen_defaults or self._finished(own):
             return Found(own)
-        others = ((known, found) for known, found in self._fitting(config, inputs) if known.run_id != own)
+        others = ((known, found) for known, found in self._fitting(config, inputs, changed) if known.run_id != own)
         fitting = [(found, known.finished) for known, found in others if self._belongs(known.run_id)]
         finished = [found for found, done in fitting if done]
-        begun = [found for found, done in fitting if not done and found.adopted is None]
+        begun = [found for found, done in fitting if not done and found.same_as is None]
         if finished:
-            return min(finished, key=lambda found: found.adopted is not None)  # first without anybody's word
+            return min(finished, key=lambda found: found.same_as is not None)  # first without a word
         return Found(own) if self._store.run_folder(own).exists() or not begun else begun[0]
 
     def finished(self) -> list[Known]:
         """The finished runs."""
         return [known for known in self._every if known.finished]
 
-    def _fitting(self, config: TaskConfig, inputs: Mapping[str, str]) -> Iterator[tuple[Known, Found]]:
-        """The runs whose records are of these settings, then those that are on somebody's word."""
+    def _fitting(
+        self, config: TaskConfig, inputs: Mapping[str, str], changed: Collection[str]
+    ) -> Iterator[tuple[Known, Found]]:
+        """The runs whose records are of these settings, then those that are on the author's word."""
         planned, usual = identity_settings(config), defaults(type(config))
         if type(config) not in self._by_settings:
             found: dict[tuple[str, Hashable], list[Known]] = {}
@@ -161,7 +125,7 @@ class KnownRuns:
                     yield known, Found(known.run_id, added={n: v for n, v in added.items() if n not in trained})
         for known, word in self._words.get(kind, []):
             stands_for = word.applied(known.settings, planned)
-            if agrees(stands_for, planned, usual):
+            if word.speaks_for(changed) and agrees(stands_for, planned, usual):
                 yield known, Found(known.run_id, word, {n: v for n, v in planned.items() if n not in stands_for})
 
     def _trained_with(self, run_id: str) -> Mapping[str, Any]:
@@ -175,12 +139,12 @@ class KnownRuns:
         return (self._store.run_folder(run_id) / RESULT_FILE).exists()
 
     @cached_property
-    def _words(self) -> dict[str, list[tuple[Known, Adopted]]]:
+    def _words(self) -> dict[str, list[tuple[Known, SameAs]]]:
         """What is said of finished runs, by kind."""
-        found: dict[str, list[tuple[Known, Adopted]]] = {}
-        for known in self.finished():
-            words = (*adoptions(self._store, known.run_id), *self._same_as)
-            found.setdefault(known.kind, []).extend((known, w) for w in words if w.speaks_of(known.settings))
+        found: dict[str, list[tuple[Known, SameAs]]] = {}
+        for known in self.finished() if self._same_as else ():
+            words = [word for word in self._same_as if word.speaks_of(known.settings, known.counted)]
+            found.setdefault(known.kind, []).extend((known, word) for word in words)
         return found
 
     @cached_property
@@ -223,7 +187,7 @@ def keep_counted(store: Store, run_id: str, added: Mapping[str, Any]) -> None:
 def name_of(store: Store, run_id: str, config: TaskConfig, inputs: Mapping[str, str], *, train: bool) -> str:
     """The name that settings have in a store: that of the run's own record, if they are the settings of this run.
 
-    train: false where the run is finished and only evaluated; then somebody's word may stand for its settings.
+    train: false where the run is finished and only evaluated; then the author's word may stand for its settings.
     """
     made, roles = run_identity(config, inputs), config.roles()
     recorded = {} if made == run_id or roles.frozen_defaults else config_of(store, run_id)

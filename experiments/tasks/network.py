@@ -14,7 +14,7 @@ from experiments.data.encoding.prepare import sampled
 from experiments.data.encoding.tokenizer import FIRST_BYTE, SIZE, Tokenizer, tokenizer_settings, train_tokenizer
 from experiments.identity import digest
 from experiments.processes.processor import allocates_by_tcmalloc
-from experiments.store.code import UserCache
+from experiments.store.user_cache import UserCache
 from experiments.tasks.base import EvaluationSpec
 from model import cost as count
 from model.config import ModelConfig

@@ -20,7 +20,7 @@ from experiments.data.encoding.tokenizer import VocabularyTooLarge
 from experiments.errors import NeedsCorpus, UserError
 from experiments.identity import digest
 from experiments.processes.processor import has_bf16
-from experiments.store.code import UserCache
+from experiments.store.user_cache import UserCache
 
 BUILTIN_PIECES = 3000  # more than a built-in corpus of any size allows: 20,000 pairs allow 2,467
 MOST_ALPHA = 50.0  # ((5 + |Y|) / 6)^alpha of longer outputs would be more than a double holds

@@ -16,24 +16,34 @@ can be moved.
 """
 
 import contextlib
-import functools
 import json
 import logging
 import os
-import posixpath
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.events.history import History, Point
-from experiments.identity import digest, seed_in_words, without_runs
+from experiments.identity import seed_in_words, without_runs
 from experiments.records import RUNNING, TrackedRun
-from experiments.store.durable import link
-from experiments.store.layout import LOG, Store, rows_of
+from experiments.store.layout import Store, rows_of
+from experiments.tracking.database import (
+    ANEW,
+    PARAM_LENGTH,
+    SHARED,
+    Artifacts,
+    Headings,
+    View,
+    artifacts,
+    explained,
+    make_database,
+    to_key,
+    whole_names,
+    write_views,
+)
 from experiments.tracking.record import (
     PLACE,
     RECORD,
@@ -46,251 +56,6 @@ from experiments.tracking.record import (
     own_evaluations,
     tags,
 )
-from experiments.tracking.tables import ANEW, SCHEME, Tables, database_uri, explained, knows, make_database
-
-# --- The parents of a table's runs: an experiment per study, in it a heading per profile and corpus
-
-
-class Headings:
-    """Finds or makes them. `elsewhere`: at a server, which decides where artifacts lie."""
-
-    def __init__(self, client: Any, elsewhere: bool) -> None:
-        self._client, self._elsewhere = client, elsewhere
-        self._experiments: dict[str, str] = {}
-        self._headings: dict[tuple[str, str, str], str] = {}
-
-    def experiment(self, study: str) -> str:
-        """The id of the study's experiment, created or restored if necessary."""
-        if study not in self._experiments:
-            known = self._client.get_experiment_by_name(study)
-            if known is None:
-                location = f"{SCHEME}{''.join(c if c.isalnum() else '-' for c in study)}"
-                self._experiments[study] = self._client.create_experiment(
-                    study, artifact_location=None if self._elsewhere else location
-                )
-            else:
-                if known.lifecycle_stage != "active":
-                    self._client.restore_experiment(known.experiment_id)
-                self._experiments[study] = known.experiment_id
-        return self._experiments[study]
-
-    def heading(self, study: str, profile: str, corpus: str, start_ms: int | None = None) -> str:
-        """The id of the parent run. It only groups runs, so it is finished from the start."""
-        key = (study, profile, corpus)
-        if key not in self._headings:
-            experiment = self.experiment(study)
-            about = {"heading": digest(key), "study": study, "profile": profile, "corpus": corpus}
-            found = self._client.search_runs([experiment], f"tags.heading = '{about['heading']}'", max_results=1)
-            if not found:
-                name = " · ".join(part for part in key if part)
-                found = [self._client.create_run(experiment, start_time=start_ms, tags=about, run_name=name)]
-            if found[0].info.status != "FINISHED":  # new, or left by a kill
-                self._client.set_terminated(found[0].info.run_id, "FINISHED", start_ms)
-            self._headings[key] = found[0].info.run_id
-        return self._headings[key]
-
-
-# --- Names of metrics, parameters and tags as keys that MLflow accepts, and back
-# MLflow accepts only letters, digits and `_ . - : / blank`, refuses names that are not plain paths (`a//b`, `..`), and
-# allows 250 characters. A refused character is written by its code point: `_x25_`. A name that is too long is cut and
-# gets a digest; a tag of the run contains the whole name.
-
-
-LONGEST = 250
-# a refused character, or an underscore that looks like the beginning of an escape
-_REFUSED = re.compile(r"[^\w.\- :/]|_(?=x[0-9A-F]*(?:_|[^\w.\- :/]))")
-_REFUSED_AND_PATH = re.compile(r"[^\w\- :]|_(?=x[0-9A-F]*(?:_|[^\w\- :]))")
-_ESCAPED = re.compile(r"_x([0-9A-F]*)_")
-
-
-@functools.lru_cache(10_000)
-def to_key(name: str) -> str:
-    """MLflow's key for `name`; different names have different keys."""
-    key = _escape(_REFUSED, name) or "_x_"
-    if posixpath.normpath(key) != key or key == "." or key.startswith(("..", "/")):
-        key = _escape(_REFUSED_AND_PATH, name)
-    return key if len(key) <= LONGEST else f"{key[:200]}.{digest(name)}"
-
-
-def from_key(key: str) -> str:
-    """The name of a key that was not cut."""
-    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)) if found[1] else "", key)
-
-
-def whole_names(names: Iterable[str]) -> dict[str, str]:
-    """Tags with the full names of keys that were cut: `name.<digest>` → name."""
-    return {f"name.{digest(name)}": name for name in names if from_key(to_key(name)) != name}
-
-
-def _escape(pattern: re.Pattern[str], text: str) -> str:
-    return pattern.sub(lambda found: f"_x{ord(found[0]):X}_", text)
-
-
-# --- Files among the artifacts: hard-linked into the store's `artifacts/`, or sent to a server
-
-
-ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
-
-
-class Artifacts:
-    """Of the runs that `client` knows. `folder`: where they lie; None: at the client's server."""
-
-    def __init__(self, client: Any, folder: Path | None) -> None:
-        self._client, self._folder = client, folder
-        self._locations: dict[str, Path] = {}
-
-    def locate(self, run: Any) -> None:
-        """Remember where a run of MLflow's has its artifacts."""
-        if self._folder is not None:
-            self._locations[run.info.run_id] = self._folder / run.info.artifact_uri.removeprefix(SCHEME)
-
-    def keep(self, mlflow_id: str, source: Path, name: str, fresh: bool = False) -> None:
-        """Add a file to a run's artifacts under `name`; folders and too large files are left out.
-
-        fresh: replace an earlier version of the file.
-        """
-        if self._folder is not None:
-            if mlflow_id not in self._locations:
-                self.locate(self._client.get_run(mlflow_id))
-            target = self._locations[mlflow_id] / name
-            if fresh:
-                target.unlink(missing_ok=True)
-            place_artifact(source, target)
-        elif source.is_file() and source.stat().st_size <= ARTIFACT_BYTES:
-            self._client.log_artifact(mlflow_id, str(source), name.rpartition("/")[0] or None)
-
-
-def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
-    """Add files (path → name) to a run's artifacts; False if the run is not in MLflow. Raises UserError."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    from mlflow import MlflowClient
-
-    with explained(store.mlflow_db):
-        client = MlflowClient(tracking_uri=database_uri(store))
-        experiments = [e.experiment_id for e in client.search_experiments()]
-        found = client.search_runs(experiments, f"tags.run_id = '{run_id}'", max_results=1) if experiments else []
-    for known in found:
-        location = known.info.artifact_uri.removeprefix(SCHEME)
-        for source, name in files.items():
-            place_artifact(source, store.artifacts / location / name)
-    return bool(found)
-
-
-def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
-    """(file, name) of artifacts: outputs, attention maps, logs, uncommitted changes."""
-    for eval_id, made in evaluations(store, run_id):
-        for path in sorted(store.evaluation_folder(run_id, eval_id).glob("[!.]*")):  # no hidden ones, which a kill left
-            yield path, f"evaluations/{made.set or 'set'}-{eval_id[:8]}/{path.name}"
-    for path in sorted((store.run_folder(run_id) / "attention").glob("*")):
-        yield path, f"attention/{path.name}"
-    for number in store.attempts(run_id):
-        for name in (LOG, "uncommitted.diff"):
-            yield store.attempt_folder(run_id, number) / name, f"attempts/{number:04d}/{name}"
-
-
-def place_artifact(source: Path, target: Path) -> None:
-    """Hard-link a file that no longer changes; copy it if links do not work. Skips files over ARTIFACT_BYTES."""
-    if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
-        return
-    if target.exists() and target.stat().st_size == source.stat().st_size:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    link(source, target)
-
-
-# --- Runs that nothing trained: rows of a printed table, and rows that share another row's training
-# The rows of a printed table stand below the table's parent, with means, deviations and changes. A row that shares a
-# training has its own name and scores beside that training. Both are views of runs: they have no `run_id`, and are made
-# anew where their content has changed.
-
-
-ROWS_OF = "rows_of"  # tag: the parent's `heading`
-SHARED = "training"  # tag of a row that shares a training: that run's run_id
-CONTENT = "content"  # tag: digest of all that the run shows; set last, so that an incomplete one has none
-POINTS_AT_ONCE, PARAMS_AT_ONCE = 900, 100  # MLflow's limits are 1,000 and 100
-PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
-
-
-@dataclass(frozen=True)
-class RowLine:
-    """A row as the table prints it."""
-
-    key: str
-    group: str
-    seeds: int  # that its means are over
-    params: Mapping[str, str]  # settings that vary in the table, also where they are base's
-    metrics: Mapping[str, float]
-    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # steps and means over seeds
-
-
-@dataclass(frozen=True)
-class View:
-    """All that such a run shows."""
-
-    experiment: str
-    parent: str  # its heading's id
-    name: str
-    tags: Mapping[str, str]
-    params: Mapping[str, str]
-    points: Sequence[tuple[str, float, int, int]]  # name, value, time in ms, step
-    times_ms: tuple[int | None, int | None] = (None, None)  # of its start and end
-    status: str = "FINISHED"
-
-
-def write_rows(client: Any, experiment: str, heading: str, about: Mapping[str, str], lines: Sequence[RowLine]) -> str:
-    """Bring the runs of a table's rows up to date; returns the search that finds them.
-
-    heading: the parent's id. about: the parent's tags; `order…` among them is the name of the tag with the row's place.
-    """
-    rows_of = digest([about["study"], about["profile"], about["corpus"]])
-    search = f"tags.{ROWS_OF} = '{rows_of}'"
-    views = []
-    for place, line in enumerate(lines):
-        tags = {**about, "row": line.key, "group": line.group, "seeds": str(line.seeds), ROWS_OF: rows_of}
-        tags |= {f"order.{about['study']}": f"{place:05d}"}
-        points = [(name, value, 0, 0) for name, value in line.metrics.items()]
-        points += [(name, value, 0, step) for name, curve in line.curves.items() for step, value in curve]
-        views.append(View(experiment, heading, line.key, tags, line.params, points))
-    write_views(client, views, client.search_runs([experiment], search, max_results=10_000))
-    return search
-
-
-def write_views(client: Any, views: Iterable[View], known: Iterable[Any]) -> None:
-    """Make the views that are not among MLflow's `known` runs, and delete those of these that are no longer views."""
-    wanted = {_content(view): view for view in views}
-    for run in known:
-        if wanted.pop(run.data.tags.get(CONTENT, ""), None) is None:
-            client.delete_run(run.info.run_id)
-    for shown, view in wanted.items():
-        _write(client, view, shown)
-
-
-def _content(view: View) -> str:
-    """A digest of what it shows, not of the ids that this database gives."""
-    told = asdict(view) | {"points": repr(view.points)}  # some are not finite
-    return digest({name: value for name, value in told.items() if name not in ("experiment", "parent")})
-
-
-def _write(client: Any, view: View, content: str) -> None:
-    from mlflow.entities import Metric, Param, RunTag
-
-    start, end = view.times_ms
-    tags = {**view.tags, "mlflow.parentRunId": view.parent}
-    made = client.create_run(view.experiment, start_time=start, tags=tags, run_name=view.name)
-    params = [Param(to_key(name), value[:PARAM_LENGTH]) for name, value in view.params.items()]
-    points = [Metric(to_key(name), value, t, step) for name, value, t, step in view.points]
-    for at in range(0, len(params), PARAMS_AT_ONCE):
-        client.log_batch(made.info.run_id, params=params[at : at + PARAMS_AT_ONCE])
-    for at in range(0, len(points), POINTS_AT_ONCE):
-        client.log_batch(made.info.run_id, metrics=points[at : at + POINTS_AT_ONCE])
-    client.set_terminated(made.info.run_id, view.status, end)
-    named = whole_names([*view.params, *(name for name, *_ in view.points)])
-    client.log_batch(made.info.run_id, tags=[RunTag(*item) for item in {**named, CONTENT: content}.items()])
-
-
-# --- Runs that were trained
-
 
 METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # limits of a call: MLflow allows 1,000 items in all
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
@@ -332,20 +97,16 @@ class Tracker:
         with self.explained():
             if not uri:
                 make_database(database)
-            self._client = self._mlflow = MlflowClient(tracking_uri=uri or f"sqlite:///{database}")
+            self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{database}")
         self._fresh = database != store.mlflow_db
-        if self._fresh and knows(database):
-            self._client = Tables(database, self._client)
         self.headings = Headings(self._client, self._elsewhere)
         self.artifacts = Artifacts(self._client, None if uri else artifacts or store.artifacts)
         self._open: dict[str, _Entry] = {}
 
     def close(self) -> None:
         """Write everything, merge the journal into the database, and close it."""
-        if isinstance(self._client, Tables):
-            self._client.close()
         if not self._elsewhere:
-            self._mlflow._tracking_client.store.engine.dispose()
+            self._client._tracking_client.store.engine.dispose()
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Errors of the database as UserError (see `database.explained`)."""

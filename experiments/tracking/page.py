@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.identity import digest
-from experiments.tracking.mlflow import SHARED, RowLine, to_key, write_rows
+from experiments.tracking.database import SHARED, RowLine, to_key, write_rows
 from experiments.tracking.record import COST, NUM_PARAMS
 
 if TYPE_CHECKING:

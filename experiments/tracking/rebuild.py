@@ -17,9 +17,9 @@ from experiments.records import TrackedRun
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store, description_of
 from experiments.store.results import RESULT_FILE, TrainingResult
+from experiments.tracking.database import explained
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.record import RECORD, content, finished_run, imported
-from experiments.tracking.tables import explained
 
 log = logging.getLogger(__name__)
 

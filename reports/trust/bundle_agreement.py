@@ -112,7 +112,8 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
         if "config" in record:
             theirs, ours = dict(flatten(record["config"])), identity_settings(run.config)
             _equal(where, "task", task, theirs.get("task"), "the run recorded")
-            theirs = run.adopted.applied(theirs, ours) if run.adopted else theirs
+            if run.same_as and run.same_as.speaks_of(theirs, run.added):
+                theirs = run.same_as.applied(theirs, ours)
             for name, value in ours.items():
                 without = run.added.get(name, _default(run.config, name))
                 _equal(where, name, value, theirs.get(name, without), "the run recorded")

@@ -95,4 +95,5 @@ def test_a_run_queued_for_more_memory_than_its_limit_says_so(cli: Cli, tiny: Pat
     """`work` knows no study: the child's libraries do not fit, and the error names the limit."""
     cli("queue", tiny, "--rows", "base", "--store", tmp_path / "store")
     cli("work", "--store", tmp_path / "store", "--devices", "cpu:1@0.1GB", code=1)
-    assert "The run may use 0.1 GB (--devices)" in cli("status", "--store", tmp_path / "store").stdout
+    shown = cli("status", "--store", tmp_path / "store").stdout
+    assert "The run may use 0.1 GB (--devices)" in shown and ". ." not in shown

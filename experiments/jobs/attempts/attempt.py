@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.events.event_log import ENDS, EventWriter, Tail
+from experiments.events.event_log import ENDS, EventWriter, Tail, last_event
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.identity import identify
-from experiments.records import TRAINING
+from experiments.records import TRAINING, FailureClass
 from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
@@ -163,9 +163,11 @@ def prepare_attempt(
     if TRAINING in parts and not earlier:  # settings and progress of former attempts do not apply
         _say_restart(store, job, number, folder, "it kept too little for an evaluation" if stands else "")
         alike = stands.pinned if stands else {}  # as in the former training, to get the same weights
-        # memory that ran out before the code was announced must not run out in the same way for ever
-        smaller = {name: claimed.pinned[name] for name in ("micro_batch_tokens",) if name in claimed.pinned}
-        claimed = replace(claimed, pinned=smaller | (alike if alike.get("kind") == slot.kind else {}), best=0)
+        alike = alike if alike.get("kind") == slot.kind else {}
+        tokens = claimed.pinned.get("micro_batch_tokens")
+        if tokens and _too_large_to_announce(store, job, number):
+            alike = {**alike, "micro_batch_tokens": tokens}
+        claimed = replace(claimed, pinned=alike, best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
     spec = AttemptSpec(
@@ -255,6 +257,21 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Trai
             if started.get("code_digest", "") != code_digest:
                 break
             yield folder
+
+
+def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:
+    """Whether memory ran out in the attempts before this one, before one of them had announced its code.
+
+    Their code is unknown, so nothing of them is continued; but with the whole batch again, memory would run out in the
+    same way each time, and the run would never fail.
+    """
+    for earlier in reversed([n for n in store.attempts(job.run_id) if job.rerun_after < n < number]):
+        folder = store.attempt_folder(job.run_id, earlier)
+        if _first_event(folder) is not None:
+            return False
+        if (last_event(folder) or {}).get("cls") == FailureClass.OUT_OF_MEMORY:
+            return True
+    return False
 
 
 def _say_restart(store: Store, job: Job, number: int, folder: Path, why: str) -> None:

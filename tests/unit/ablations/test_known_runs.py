@@ -94,7 +94,7 @@ def edit(path: Path, old: str, new: str) -> None:
 
 
 def _full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device", "adopted.json")
+    raise OSError(errno.ENOSPC, "No space left on device", "command.toml")
 
 
 class TestTheKeptStore:
@@ -156,6 +156,39 @@ class TestASettingOfATrainer:
         assert f"`ablations adopt {study} --store {store} --why" in said
         edit(mine / "walking_here.py", "size: float = 3.0", "size: float = 2.0")
         assert states(study, store) == ["finished"] * 2
+
+    @pytest.mark.process
+    def test_that_a_row_changes_stands_for_no_other_on_the_studys_word(self, mine: Path) -> None:
+        """The word is on the default; the run of `base` is none of `long`, which sets another size."""
+        study, store = mine / "walk.toml", mine / "store"
+        edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 3.0")
+        study.write_text(STUDY.replace("4.0", "5.0") + '[[same_as]]\nwas = {size = 2.0}\nwhy = "x"\n')
+        assert states(study, store) == ["finished", "missing"]
+
+    @pytest.mark.process
+    @pytest.mark.parametrize(
+        ("old", "new"), [("float = 2.0", "float | None = None"), ("size: float = 2.0", "length: int = 2")]
+    )
+    def test_that_has_no_value_any_more_is_taken_over(self, mine: Path, old: str, new: str) -> None:
+        study, store = mine / "walk.toml", mine / "store"
+        edit(mine / "walking_here.py", old, new)
+        study.write_text(STUDY[: STUDY.rindex("[[variation]]")])
+        assert states(study, store) == ["missing"]
+        call(store, "adopt", study, "--why", 'said "é so"', "--yes")
+        assert states(study, store) == ["finished"]
+        assert "now = {" in study.read_text()
+
+    @pytest.mark.process
+    def test_that_had_no_value_is_taken_over(self, mine: Path) -> None:
+        study, store = mine / "walk.toml", mine / "store"
+        edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 2.0\n    cut: float | None = None")
+        study.write_text(STUDY[: STUDY.rindex("[[variation]]")].replace('"walk"', '"cut"'))
+        finish(study, store)
+        edit(mine / "walking_here.py", "cut: float | None = None", "cut: float | None = 1.0")
+        assert states(study, store) == ["missing"]
+        call(store, "adopt", study, "--why", "it never cut", "--yes")
+        assert states(study, store) == ["finished"]
+        assert states(study, store, sets=["cut=2.0"]) == ["missing"]
 
     @pytest.mark.process
     def test_that_is_new_and_then_changes_is_followed(self, mine: Path) -> None:
@@ -239,14 +272,14 @@ class TestTheCommand:
         assert "base (seed 1), fast (seed 1): trained with command = " in note
         assert "taken over by \\`ablations adopt\\` on 20" in note and "only what it prints has changed." in note
         explained = json.loads(call(store, "explain", study, "base", "--json").stdout)["runs"][0]["taken_over"]
-        assert explained["why"] == words[-1] and explained["who"] and self.OLD in explained["trained_with"]["command"]
+        assert explained["why"] == words[-1] and explained["when"] and self.OLD in explained["trained_with"]["command"]
         assert "nothing is left to take over: 2 runs" in call(store, *words, "--yes").stdout
         again = json.loads(call(store, *words, "--json").stdout)
         assert [(one["run"], one["taken_over"]) for one in again] == [("base (seed 1)", True), ("fast (seed 1)", True)]
         packed = mine / "said.tar.gz"
         call(store, "bundle", study, "--out", packed)
         assert call(mine / "none", "report", packed).stdout.partition("\n\n")[2] == note
-        edit(study, self.NEW, "somewhere in $PWD on")
+        study.write_text(study.read_text().replace(self.NEW, "somewhere in $PWD on", 1))  # not in the word
         assert states(study, store) == ["missing"] * 2, "the word was for one command"
         with pytest.raises(UserError, match="Nothing to take over"):
             call(store, "adopt", mine / "walk.toml", "--why", "x", "--yes")
@@ -259,7 +292,7 @@ class TestTheCommand:
         words = ("adopt", study, "--why", "only what it prints has changed", "--json")
         assert [one["taken_over"] for one in json.loads(call(store, *words).stdout)] == [False, False]
         with monkeypatch.context() as patched:
-            patched.setattr("ablations.cli.store.keep", _full)
+            patched.setattr("ablations.service.store_tables.write_bytes", _full)
             done = CliRunner().invoke(app, [*map(str, words), "--yes", "--store", str(store)])
         assert isinstance(done.exception, UserError) and not done.stdout
         assert states(study, store) == ["missing"] * 2

@@ -10,7 +10,7 @@ import sqlalchemy
 
 from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
-from experiments.tracking.tables import explained
+from experiments.tracking.database import explained
 
 
 def run(name, status="RUNNING"):

@@ -20,10 +20,10 @@ from experiments.events.history import History
 from experiments.records import TrackedRun
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store, TableRow, keep_row
+from experiments.tracking.database import ui_command
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import rebuild
 from experiments.tracking.record import final_points
-from experiments.tracking.tables import ui_command
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 
@@ -238,7 +238,7 @@ def test_tables_half_made_by_a_killed_process_are_in_nobodys_way(tmp_path, size)
     """MLflow's interrupted migrations cannot be continued: they would always fail with "table … already exists"."""
     own = Store.open(tmp_path / "store")
     code = (
-        "import pathlib as p, sys; from experiments.tracking.tables import make_database as m; m(p.Path(sys.argv[1]))"
+        "import pathlib as p, sys; from experiments.tracking.database import make_database as m; m(p.Path(sys.argv[1]))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(own.mlflow_db)])
 

@@ -4,7 +4,7 @@ import base64
 import json
 import zlib
 
-from experiments.tracking.mlflow import RowLine
+from experiments.tracking.database import RowLine
 from experiments.tracking.page import Chart, Published, Table, _state
 
 LINES = [

@@ -16,9 +16,9 @@ from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store, TableRow, keep_row
+from experiments.tracking.database import make_database
 from experiments.tracking.mlflow import POSITION, Tracker
 from experiments.tracking.rebuild import lacking, rebuild
-from experiments.tracking.tables import make_database
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 

@@ -1,0 +1,80 @@
+"""The starting point of an attempt: what it takes over from former ones."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments.events.event_log import EventWriter
+from experiments.jobs.attempts.attempt import prepare_attempt
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.engines.base import Engine
+from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.queue.job import Claimed, Job
+from experiments.store.layout import Store
+
+RUN = "a" * 16
+SMALLER = {"kind": "cpu", "threads": 1, "devices": 1, "micro_batch_tokens": 500}
+OUT = {"cls": "out_of_memory", "message": "", "traceback": ""}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "store")
+
+
+@pytest.fixture
+def engine() -> Engine:
+    return LocalEngine(fork=False)
+
+
+def former(store: Store, *, code: str | None, cls: str = "out_of_memory") -> int:
+    """An attempt that failed, after it announced its code or (None) before."""
+    number, folder = store.new_attempt(RUN)
+    events = EventWriter(folder)
+    if code is not None:
+        events.emit("started", attempt=number, after_s=0.0, code_digest=code)
+    events.emit("failed", **{**OUT, "cls": cls})
+    events.close()
+    return number
+
+
+def micro_batch(store: Store, engine: Engine, rerun_after: int = 0, code: str = "new") -> int | None:
+    """The pinned micro-batch of the next attempt, of the job as the failure left it."""
+    claimed = Claimed(Job(RUN, "stub", {}, rerun_after=rerun_after), 1, SMALLER, 0, 0)
+    attempt = store.new_attempt(RUN)
+    slot = Slot("cpu:0", "cpu")
+    prepared = prepare_attempt(store, engine, ["child"], claimed, attempt, slot, ["training"], code)
+    pinned: int | None = prepared.live.claimed.pinned.get("micro_batch_tokens")
+    return pinned
+
+
+def test_memory_that_ran_out_before_the_code_was_announced_is_not_retried_alike_for_ever(store, engine):
+    former(store, code=None)
+    assert micro_batch(store, engine) == 500
+
+
+def test_a_kill_in_between_does_not_begin_the_search_again(store, engine):
+    former(store, code=None)
+    store.new_attempt(RUN)  # killed before its first event
+    assert micro_batch(store, engine) == 500
+
+
+def test_other_code_begins_with_the_whole_batch_again(store, engine):
+    former(store, code="old")
+    assert micro_batch(store, engine) is None
+
+
+def test_the_same_code_goes_on_with_smaller_micro_batches(store, engine):
+    former(store, code="new")
+    assert micro_batch(store, engine) == 500
+
+
+def test_a_rerun_takes_no_settings_over(store, engine):
+    number = former(store, code=None)
+    assert micro_batch(store, engine, rerun_after=number) is None
+
+
+def test_another_failure_before_the_code_was_announced_keeps_nothing(store, engine):
+    former(store, code="old")
+    former(store, code=None, cls="bug")
+    assert micro_batch(store, engine) is None
