@@ -33,8 +33,8 @@ from reports.figures import effects, style
 from reports.render.formats import render
 from reports.render.html import fragment
 from reports.render.printed import printed
-from reports.results.failures import failures
 from reports.results.frames import Frames, curves, frames
+from reports.results.results import failures
 from reports.results.table import Table
 
 if TYPE_CHECKING:
@@ -370,9 +370,11 @@ def _work(store: Store, working: WorkOptions, say: Callable[[str], None]) -> Sum
 def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
     if not summary.failed:
         return ""
-    found = failures(table.as_built, chosen.store)[:3]
-    reasons = [f"{one.row} (seed {one.seed}): {(one.message.strip().splitlines() or ['ended'])[0]}" for one in found]
-    logs = [chosen.store.attempt_folder(one.run_id, one.attempt) / "log.txt" for one in found if one.attempt]
+    failed = failures(table.as_built.outcomes, chosen.store)[:3]
+    reasons = [
+        f"{o.run.row} (seed {o.run.seed}): {(e.message.strip().splitlines() or ['ended'])[0]}" for o, e in failed
+    ]
+    logs = [chosen.store.attempt_folder(o.run.run_id, e.attempt) / "log.txt" for o, e in failed if e.attempt]
     return (
         f"{number(summary.failed, 'run')} failed. {'; '.join(reasons)}. Logs: {', '.join(map(str, logs)) or 'none'}. "
         "The others are kept: ablations.load returns the table with gaps, and the same call of ablations.run tries "

@@ -30,7 +30,7 @@ from experiments.jobs.queue.job import Job, Member, State
 from experiments.jobs.queue.queue import Queue
 from experiments.processes.identity import is_alive
 from experiments.store.layout import Store
-from reports.trust.verify import lasting
+from reports.audit.verify import lasting
 from tests.chaos_faults import Files
 from tests.chaos_verbs import VERBS, verbs
 from tests.flip_kinds import all_kinds

@@ -26,7 +26,7 @@ import psutil
 
 from experiments.events.event_log import read_events
 from experiments.store.locks import FILE as LOCK
-from reports.trust.verify import lasting
+from reports.audit.verify import lasting
 from tests.small_tables import write_study
 from tests.system.conftest import environment
 from tests.system.warm_command import WarmCommands

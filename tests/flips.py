@@ -25,10 +25,10 @@ from ablations.service.tables import table_of
 from experiments.data.corpora import files
 from experiments.data.corpora.builtin import generate
 from experiments.errors import UserError
+from reports.audit.bundle_archive import is_bundle
+from reports.audit.verify import lasting
 from reports.render.formats import RENDERERS, render
 from reports.results.results import collect
-from reports.trust.bundle_archive import is_bundle
-from reports.trust.verify import lasting
 
 ALL_BITS = 2_000  # of a file with no more bits every one is flipped, of a larger one so many at random
 Read = Callable[[], Any]  # what is read of a store, comparable

@@ -31,11 +31,10 @@ from experiments.store.durable import folder_beside, remove_folder, write_bytes
 from experiments.store.layout import Store, TableRow, keep_row
 from experiments.tasks.columns import Column
 from experiments.tracking.rebuild import write_lacking
-from reports.trust.bundle_archive import CRATE_SUFFIX, SUFFIX, is_bundle
-from reports.trust.bundle_crate import check_library
-from reports.trust.bundle_read import read_bundle
-from reports.trust.bundle_write import traces, write_bundle
-from reports.trust.statement import sentences, state
+from reports.audit.bundle_archive import CRATE_SUFFIX, SUFFIX, is_bundle
+from reports.audit.bundle_read import read_bundle
+from reports.audit.bundle_write import check_library, traces, write_bundle
+from reports.audit.statement import sentences, state
 
 
 def bundle(

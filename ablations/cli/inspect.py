@@ -14,15 +14,15 @@ from ablations.service.selected import SelectedTable, Selectors, choose_table, o
 from ablations.service.tables import TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
 from experiments.errors import UserError
+from reports.audit import explain as explaining
+from reports.audit import verify as verifying
+from reports.audit.bundle_archive import is_bundle
+from reports.audit.compare import AtRevision, Look, as_records, as_text, side_of, side_of_file
+from reports.audit.compare import compare as compare_tables
 from reports.render.printed import asked_for
 from reports.results.results import CountsOf, counts_in
 from reports.results.table import Table
 from reports.table.build import build_table
-from reports.trust import explain as explaining
-from reports.trust import verify as verifying
-from reports.trust.bundle_archive import is_bundle
-from reports.trust.compare import AtRevision, Look, as_records, as_text, side_of, side_of_file
-from reports.trust.compare import compare as compare_tables
 
 _PRINTING = [field.name for field in fields(TableOptions)]
 FORMATS = ", ".join(verifying.FORMATS)
@@ -85,7 +85,7 @@ def verify(
 
 
 def _verify_bundle(file: Path, as_json: bool) -> None:
-    from reports.trust.explain import differences, follow, lines
+    from reports.audit.explain import differences, follow, lines
 
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)

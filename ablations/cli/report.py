@@ -19,16 +19,16 @@ from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_result
 from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.durable import write_bytes
+from reports.audit.bundle_archive import is_bundle
 from reports.figures.style import FORMATS
 from reports.render.formats import formats, render
 from reports.render.markdown import escape
 from reports.render.printed import MADE_BY, choices_for
 from reports.render.records import text
 from reports.render.terminal import for_terminal
-from reports.results.examples import Cases, collect_cases
-from reports.results.failures import failures
+from reports.results.examples import Examples, collect_examples
+from reports.results.results import failures
 from reports.results.table import Table, missing_cells
-from reports.trust.bundle_archive import is_bundle
 
 CARRY_NO_WARNINGS = ("csv", "tidy-csv", "json")
 
@@ -142,7 +142,7 @@ def page(table: Table, chosen: SelectedTable) -> str:
     from reports.figures.draw import for_page  # imported late: matplotlib takes a second
     from reports.render import html
 
-    return html.render(table, for_page(table, chosen.store), failures(table, chosen.store))
+    return html.render(table, for_page(table, chosen.store), failures(table.outcomes, chosen.store))
 
 
 def write_out(out: Path, data: bytes) -> None:
@@ -182,8 +182,8 @@ def _examples(
     format_ = format_ or "markdown"
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: with --examples, write one of {', '.join(_WRITERS)}.")
-    found = collect_cases(chosen.plan, chosen.store, of_set, seed, differing=differing)
-    shown = Cases(found.heads, found.lines[:limit] if limit else found.lines)
+    found = collect_examples(chosen.plan, chosen.store, of_set, seed, differing=differing)
+    shown = Examples(found.heads, found.lines[:limit] if limit else found.lines)
     text = _WRITERS[format_](shown)
     if out is None:
         typer.echo(text, nl=False)
@@ -193,7 +193,7 @@ def _examples(
         typer.echo(f"{len(shown.lines)} of {len(found.lines)} examples; --limit 0 shows all", err=True)
 
 
-def _markdown(found: Cases) -> str:
+def _markdown(found: Examples) -> str:
     lines = [found.heads, ["---"] * len(found.heads), *found.lines]
     return "".join(f"| {' | '.join(_cell(value) for value in line)} |\n" for line in lines)
 
@@ -203,7 +203,7 @@ def _cell(value: Any) -> str:
     return plain if plain == "---" else escape(plain).replace("|", "\\|")
 
 
-def _csv(found: Cases) -> str:
+def _csv(found: Examples) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([text(head) for head in found.heads])
@@ -213,7 +213,7 @@ def _csv(found: Cases) -> str:
     return stream.getvalue()
 
 
-def _json(found: Cases) -> str:
+def _json(found: Examples) -> str:
     lines = [dict(zip(found.heads, line, strict=True)) for line in found.lines]
     return json.dumps(lines, indent=1, ensure_ascii=False) + "\n"
 

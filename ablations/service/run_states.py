@@ -24,7 +24,7 @@ from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
 from experiments.tasks.base import Task
 from experiments.training.warm_start import checkpoint_of, other_weights
-from reports.table.seed_rule import seeds_by_rule
+from reports.results.rule import seeds_by_rule
 
 DONE = ("finished", "stale")
 

@@ -30,10 +30,10 @@ from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
-from reports.trust.bundle_archive import is_bundle
+from reports.audit.bundle_archive import is_bundle
 
 if TYPE_CHECKING:
-    from reports.trust.bundle_read import Bundle
+    from reports.audit.bundle_read import Bundle
 
 
 # --- The last selection used in a store
@@ -195,7 +195,7 @@ class SelectedTable:
     replan: Callable[[], Plan]  # with current states
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # words of a command line that selects this table, without folders
-    bundle: str = ""  # of a bundle: what of it was computed again (reports/trust/bundle_agreement.py)
+    bundle: str = ""  # of a bundle: what of it was computed again (reports/audit/bundle_agreement.py)
     to_paste: str = ""  # the same words with folders and the store, quoted for a shell
     remember: Callable[[], None] = lambda: None  # keep this selection as the last one of its store
 
@@ -331,7 +331,7 @@ def open_bundle(path: Path, say: Say) -> "Bundle":
 
     Raises UserError (see `read_bundle`).
     """
-    from reports.trust.bundle_read import read_bundle  # only where there is one: it takes a fifth of a second
+    from reports.audit.bundle_read import read_bundle  # only where there is one: it takes a fifth of a second
 
     folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

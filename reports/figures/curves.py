@@ -37,13 +37,10 @@ class Logged:
 def logged(columns: Sequence[Column]) -> list[Logged]:
     """What may be drawn, best first: a set scored on the way (`dev_perplexity`), else the metric of training itself."""
     on_sets = [Logged(f"{column.set}_{column.metric}", f"{column.set} {column.metric}", column) for column in columns]
-    return on_sets + while_training(columns)
-
-
-def while_training(columns: Sequence[Column]) -> list[Logged]:
-    """Each column's metric over the batches that a run trains on, if it logs that; a metric of several sets once."""
-    by_metric = {column.metric: column for column in reversed(columns)}
-    return [Logged(column.metric, f"{column.metric} while training", column) for column in reversed(by_metric.values())]
+    by_metric = {column.metric: column for column in reversed(columns)}  # of several sets once
+    return on_sets + [
+        Logged(column.metric, f"{column.metric} while training", column) for column in reversed(by_metric.values())
+    ]
 
 
 def read(table: Table, store: Store) -> tuple[Curves, Logged | None]:
@@ -71,14 +68,14 @@ def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], 
     steps = [step for step in steps if not log or all(seed[step] > 0 for seed in seeds)]
     if not steps:
         return None
-    chosen = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round().astype(int))
-    kept = [steps[i] for i in chosen]
+    kept = [steps[i] for i in _some(len(steps), MOST_POINTS)]
     values = np.array([[seed[step] for step in kept] for seed in seeds])
     return np.array(kept), np.exp(np.log(values).mean(axis=0)) if log else values.mean(axis=0)
 
 
-def _better(shown: Logged) -> str:
-    return f"{style.LOWER}   {shown.words}" if shown.column.better == "lower" else f"{shown.words}   {style.HIGHER}"
+def _some(points: int, most: int) -> NDArray[np.int64]:
+    """Numbers of at most so many points of a line, at equal distances, with the first and the last."""
+    return np.unique(np.linspace(0, points - 1, min(points, most)).round().astype(np.int64))
 
 
 @contextmanager
@@ -92,13 +89,13 @@ def draw_curves(table: Table, store: Store, size: style.Size = style.PAPER) -> I
     def line(axes: Any, row: Row, look: Mapping[str, Any]) -> None:
         steps, values = curves[row.key]
         axes.plot(steps, values, **{**look, "marker": "None"})
-        at = np.unique(np.linspace(0, len(steps) - 1, min(len(steps), MOST_TIPS)).round().astype(int))
+        at = _some(len(steps), MOST_TIPS)
         tips = [f"{row.key}\n{shown.words} {values[i]:.4g}\nstep {steps[i]:,}" for i in at]
         style.marks_along(axes, steps[at], values[at], tips, look["color"])
         if shown.column.logarithmic:
             axes.set_yscale("log")
 
-    with by_group(table, set(curves), line, "steps", _better(shown), size) as figure:
+    with by_group(table, set(curves), line, "steps", style.toward(shown.words, shown.column), size) as figure:
         if shown.column.logarithmic:
             style.logarithmic(figure.axes[0].yaxis)  # the panels share it
         yield figure
@@ -127,11 +124,10 @@ def draw_lengths(
         axes.plot(middles, scores, **look)
         texts = zip(middles, scores, strict=True)
         tips = [f"{row.key}\n{column.header} {y:.{column.digits}f}\n{x:.1f} words on average" for x, y in texts]
-        style.marks_along(axes, list(middles), list(scores), tips, look["color"])
+        style.marks_along(axes, middles, scores, tips, look["color"])
 
     side = "source" if all(of_source for *_, of_source in lines.values()) else "reference"
-    score = style.label(column.header)
-    score = f"{style.LOWER}   {score}" if column.better == "lower" else f"{score}   {style.HIGHER}"
+    score = style.toward(style.label(column.header), column)
     with by_group(table, set(lines), line, f"words of the {side} sentence", score, size) as figure:
         yield figure
 

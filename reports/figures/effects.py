@@ -54,8 +54,7 @@ def _panel(axes: Any, rows: list[Row], column: Column) -> None:
     axes.grid(True, axis="y")
     axes.set_title(style.label(column.header))
     unit = "Δ ln from base" if column.logarithmic else "Δ from base"
-    lower = column.better == "lower"
-    axes.set_xlabel(f"{style.LOWER}   {unit}" if lower else f"{unit}   {style.HIGHER}")
+    axes.set_xlabel(style.toward(unit, column))
     measures = [row.measures[column.key] for row in rows]
     for place, measure in enumerate(measures):
         if measure.test is not None:

@@ -14,16 +14,19 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from reports.render import palette
+from numpy.typing import NDArray
+
+from experiments.tasks.columns import Column
+from reports.render import page
 from reports.render.cells import plain
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("pdf", "svg", "png")
-COLOURS = tuple(on_white for on_white, _ in palette.SERIES)
+COLOURS = tuple(on_white for on_white, _ in page.SERIES)
 MARKERS = ("o", "s", "^", "D", "v", "P")
-BASE, FAINT, EMPTY = palette.INK[0], palette.FAINT[0], palette.PAGE[0]
+BASE, FAINT, EMPTY = page.INK[0], page.FAINT[0], page.PAGE[0]
 HIGHER, LOWER = "better →", "← better"  # below an axis; beside one they are turned with it
 LONGEST = 28  # characters of a label
 
@@ -64,7 +67,7 @@ _RC: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.unicode_minus": True,
     "grid.linewidth": 0.4,
-    "grid.color": palette.LINE[0],
+    "grid.color": page.LINE[0],
     "legend.frameon": False,
     "legend.fontsize": "small",
     "pdf.fonttype": 42,  # letters stay letters: publishers refuse type 3
@@ -109,7 +112,7 @@ def mark(artist: Any, tip: str) -> None:
         tips[artist.get_gid()] = tip
 
 
-def marks_along(axes: Any, steps: Sequence[float], values: Sequence[float], tips: Sequence[str], colour: str) -> None:
+def marks_along(axes: Any, steps: NDArray[Any], values: NDArray[Any], tips: Sequence[str], colour: str) -> None:
     """Some points of a line that tell their values: unseen until they are pointed at, none on paper."""
     if axes.get_figure().ablations_tips is not None:
         for x, y, tip in zip(steps, values, tips, strict=True):
@@ -160,6 +163,11 @@ def logarithmic(axis: Any) -> None:
         axis.set_minor_locator(NullLocator())
         if high < 1e4:  # as many digits as tell the ticks apart
             axis.set_major_formatter(ScalarFormatter(useOffset=False))
+
+
+def toward(words: str, column: Column) -> str:
+    """An axis's words with the side on which values are better."""
+    return f"{LOWER}   {words}" if column.better == "lower" else f"{words}   {HIGHER}"
 
 
 def label(text: str) -> str:

@@ -1,9 +1,10 @@
 """What a printed table consists of, before any format's escaping: heads, cells, lines, numbers and clean text."""
 
+import itertools
 import math
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from reports.results.table import Measure, Row
@@ -37,9 +38,21 @@ class Head:
         return self.spans or self.metric
 
     @property
+    def sub_alone(self) -> str:
+        """The sub-head below `top`, which names the metric already."""
+        return self.sub.replace("paper Δ", "Δ")
+
+    @property
     def alone(self) -> str:
         """The head in one line."""
         return self.one_line or (self.top if self.sub in ("", "ours") else self.sub)
+
+
+def spanned(heads: Sequence[Head]) -> Iterator[tuple[bool, list[Head]]]:
+    """Neighbouring heads that `top` may span, and whether it does: two lines of heads, of any format."""
+    for (_, subs), group in itertools.groupby(heads, key=lambda head: (head.spanned_by, bool(head.sub))):
+        of = list(group)
+        yield bool(subs) and len(of) > 1, of
 
 
 @dataclass(frozen=True)

@@ -99,32 +99,21 @@ def _metric(column: Column, table: Table) -> Layout:
     delta = "Δ ln" if column.logarithmic else "Δ"
     digits = decimals([m.reported for m in measures])
     change_places = change_digits(column) if column.logarithmic else digits
-    layout: Layout = []
-    if any(m.requested for m in measures):
-        layout.append((Head(f"{key}.ours", column.header, "ours"), lambda row: _value(row, column, table.provisional)))
-    if any(m.change is not None or (table.provisional and m.change_so_far is not None) for m in measures):
-        places = change_digits(column)
-        layout.append(
-            (
-                Head(f"{key}.change", column.header, delta),
-                lambda row: _change(row.measures[key], places, table.provisional),
-            )
-        )
-    if any(m.reported is not None for m in measures) or any(column.paper in row.paper for row in table.cited):
-        layout.append(
-            (
-                Head(f"{key}.paper", column.header, "paper"),
-                lambda row: Cell(plain_number(row.measures[key].reported, digits)),
-            )
-        )
-    if any(m.reported_change is not None for m in measures):
-        layout.append(
-            (
-                Head(f"{key}.paper_change", column.header, f"paper {delta}"),
-                lambda row: Cell(signed(row.measures[key].reported_change, change_places)),
-            )
-        )
-    return layout
+    places, provisional = change_digits(column), table.provisional
+    changed = any(m.change is not None or (provisional and m.change_so_far is not None) for m in measures)
+    reported = any(m.reported is not None for m in measures) or any(column.paper in row.paper for row in table.cited)
+    parts: list[tuple[bool, str, str, Callable[[Row], Cell]]] = [
+        (any(m.requested for m in measures), "ours", "ours", lambda row: _value(row, column, provisional)),
+        (changed, "change", delta, lambda row: _change(row.measures[key], places, provisional)),
+        (reported, "paper", "paper", lambda row: Cell(plain_number(row.measures[key].reported, digits))),
+        (
+            any(m.reported_change is not None for m in measures),
+            "paper_change",
+            f"paper {delta}",
+            lambda row: Cell(signed(row.measures[key].reported_change, change_places)),
+        ),
+    ]
+    return [(Head(f"{key}.{role}", column.header, sub), make) for there, role, sub, make in parts if there]
 
 
 def _value(row: Row, column: Column, provisional: bool) -> Cell:
@@ -172,22 +161,18 @@ def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], C
     smallest = min((value for value in known if value > 0), default=10 / factor) * factor
     places = min(6, max(1, 2 - math.floor(math.log10(smallest)))) if cost.digits is None else cost.digits
 
-    def cell(row: Row) -> Cell:
-        value = cost.value(row, table)
-        return Cell(power(value) if cost.power else plain_number(None if value is None else value * factor, places))
-
-    return cell
+    return lambda row: _number(cost, cost.value(row, table), factor, places)
 
 
 def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cell]:
     found = [None if value is None else value * cost.scale for value in values]
     digits = decimals(found) if cost.digits is None else cost.digits
 
-    def cell(row: Row) -> Cell:
-        value = row.paper.get(cost.key)
-        return Cell(power(value) if cost.power else plain_number(None if value is None else value * cost.scale, digits))
+    return lambda row: _number(cost, row.paper.get(cost.key), cost.scale, digits)
 
-    return cell
+
+def _number(cost: Cost, value: float | None, factor: float, digits: int) -> Cell:
+    return Cell(power(value) if cost.power else plain_number(None if value is None else value * factor, digits))
 
 
 def _printed_alone(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:

@@ -14,13 +14,11 @@ from html import escape as escape_html
 
 from ablations.study.messages import number
 from experiments.identity import seed_in_words
-from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labels_span, plain
-from reports.render.page import CSS, DIGEST, SCRIPT
-from reports.render.palette import VARIABLES
-from reports.render.printed import comment, printed
+from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labels_span, plain, spanned
+from reports.render.page import CSS, DIGEST, SCRIPT, VARIABLES
+from reports.render.printed import NAMES, comment, printed
 from reports.render.setup import checklist, paragraph
-from reports.results.failures import Failure
-from reports.results.results import run_facts
+from reports.results.results import Ended, Outcome, run_facts
 from reports.results.table import Measure, Row, Table, Test
 from reports.table.cost import training_seconds
 from reports.table.provenance import corpus_name
@@ -29,14 +27,15 @@ from reports.table.settings import show
 # --- Sections of the page below the table: failures, runs
 
 
-def failures_section(failed: Sequence[Failure]) -> Iterator[str]:
+def failures_section(failed: Sequence[tuple[Outcome, Ended]]) -> Iterator[str]:
     """Messages of failed runs, each in its own element."""
     if failed:
         yield "<section><h2>Failures</h2>"
-        for failure in failed:
-            head = f"{failure.row}, {seed_in_words(failure.seed)}: {failure.kind.replace('_', ' ') or 'ended'}"
-            where = f"run {failure.run_id}, attempt {failure.attempt}"
-            message = escape_html("\n".join(map(plain, failure.message.split("\n"))), quote=True)
+        for outcome, ended in failed:
+            run = outcome.run
+            head = f"{run.row}, {seed_in_words(run.seed)}: {ended.kind.replace('_', ' ') or 'ended'}"
+            where = f"run {run.run_id}, attempt {ended.attempt}"
+            message = escape_html("\n".join(map(plain, ended.message.split("\n"))), quote=True)
             yield f"<details open><summary>{escape(head)} <span class=soft>{escape(where)}</span></summary>"
             yield f"<pre>{message}</pre></details>"
         yield "</section>"
@@ -125,8 +124,10 @@ POLICY = (
 )
 
 
-def render(table: Table, figures: Mapping[str, Drawn] | None = None, failed: Sequence[Failure] = ()) -> str:
-    """`figures`: reports/figures/draw.py; `failed`: reports/results/failures.py."""
+def render(
+    table: Table, figures: Mapping[str, Drawn] | None = None, failed: Sequence[tuple[Outcome, Ended]] = ()
+) -> str:
+    """`figures`: reports/figures/draw.py; `failed`: reports/results/results.py."""
     shown = printed(table, "html")
     table, grid = shown.table, shown.grid
     title = escape(table.title or table.name)
@@ -168,15 +169,14 @@ def _data(grid: Grid) -> str:
 
 
 def _summary(table: Table) -> str:
-    runs = sum(len(row.outcomes) for row in table.rows)
-    done = sum(outcome.record is not None for row in table.rows for outcome in row.outcomes)
-    corpora = dict.fromkeys(filter(None, (corpus_name(outcome) for row in table.rows for outcome in row.outcomes)))
+    done = sum(outcome.record is not None for outcome in table.outcomes)
+    corpora = dict.fromkeys(filter(None, map(corpus_name, table.outcomes)))
     parts = [
         table.name,
         f"profile {table.profile}" if table.profile else "",
         f"corpus {', '.join(corpora)}" if corpora else "",
         table.last_change,
-        f"{number(len(table.rows), 'row')}, {done} of {number(runs, 'run')} finished",
+        f"{number(len(table.rows), 'row')}, {done} of {number(len(table.outcomes), 'run')} finished",
     ]
     return " · ".join(filter(None, parts))
 
@@ -185,7 +185,7 @@ def _table(table: Table, grid: Grid) -> Iterator[str]:
     spans = labels_span(grid)
     yield '<div class="tools"></div>'
     yield '<div class="scroll" tabindex="0" role="region" aria-label="The table"><table class="data">'
-    yield from _heads([head for head in grid.heads if not (spans and head.kind == "label")])
+    yield _heads([head for head in grid.heads if not (spans and head.kind == "label")])
     yield "<tbody>"
     for line in grid.lines:
         opens = ' class="opens"' if line.opens_group and line is not grid.lines[0] else ""
@@ -204,19 +204,16 @@ def _cells(table: Table, grid: Grid, line: Line, spans: bool) -> Iterator[str]:
             yield from (_cell(table, head, cell, line) for head, cell in cells if cell.span)
 
 
-def _heads(shown: Sequence[Head]) -> Iterator[str]:
+def _heads(shown: Sequence[Head]) -> str:
     """Two lines: a metric spans its columns; a head alone spans both lines."""
     top, bottom = [], []
-    for (_, spans), group in itertools.groupby(shown, key=lambda head: (head.spanned_by, bool(head.sub))):
-        heads = list(group)
-        if spans and len(heads) > 1:
+    for spans, heads in spanned(shown):
+        if spans:
             top.append(f'<th class="span" colspan="{len(heads)}" scope="colgroup">{escape(heads[0].top)}</th>')
-            bottom += [
-                f'<th scope="col"{_name(head)}>{escape(head.sub.replace("paper Δ", "Δ"))}</th>' for head in heads
-            ]
+            bottom += [f'<th scope="col"{_name(head)}>{escape(head.sub_alone)}</th>' for head in heads]
         else:
             top += [f'<th rowspan="2" scope="col"{_left(head)}{_name(head)}>{escape(head.top)}</th>' for head in heads]
-    yield f"<thead><tr>{''.join(top)}</tr><tr>{''.join(bottom)}</tr></thead>"
+    return f"<thead><tr>{''.join(top)}</tr><tr>{''.join(bottom)}</tr></thead>"
 
 
 def _name(head: Head) -> str:
@@ -288,9 +285,6 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
 # It has no style beyond attributes, so that it also shows where a notebook is only read (GitHub, nbconvert).
 
 
-_LEFT = ("group", "row", "label")
-
-
 def fragment(table: Table) -> str:
     """As `ablations report` prints it for a browser, without the page around it."""
     shown = printed(table, "html")
@@ -299,25 +293,22 @@ def fragment(table: Table) -> str:
     below = f"<ul>{''.join(f'<li>{note}</li>' for note in notes)}</ul>" if notes else ""
     folded = f"<details><summary>Notes</summary>{below}</details>" if below and not shown.warnings else below
     lines = "".join(f"<tr>{''.join(_fragment_cells(shown.grid, line))}</tr>" for line in shown.grid.lines)
-    head = "".join(f"<tr>{''.join(line)}</tr>" for line in _fragment_heads(shown.grid.heads))
+    head = _fragment_heads(shown.grid.heads)
     caption = f"<caption>{escape(title)}</caption>"
     first = f"<p><b>{escape(table.bundle)}</b></p>" if table.bundle else ""
     return f"<div>{first}<table>{caption}<thead>{head}</thead><tbody>{lines}</tbody></table>{folded}</div>"
 
 
-def _fragment_heads(heads: Sequence[Head]) -> Iterator[list[str]]:
+def _fragment_heads(shown: Sequence[Head]) -> str:
     """Two lines: what spans several columns, and these."""
-    top: list[str] = []
-    below: list[str] = []
-    for (_, spans), members in itertools.groupby(heads, key=lambda head: (head.spanned_by, bool(head.sub))):
-        group = list(members)
-        if spans and len(group) > 1:
-            top.append(f'<th colspan="{len(group)}" style="text-align: center">{escape(group[0].top)}</th>')
-            below += [f"<th>{escape(head.sub)}</th>" for head in group]
+    top, below = [], []
+    for spans, heads in spanned(shown):
+        if spans:
+            top.append(f'<th colspan="{len(heads)}" style="text-align: center">{escape(heads[0].top)}</th>')
+            below += [f"<th>{escape(head.sub)}</th>" for head in heads]
         else:
-            top += [f'<th rowspan="2"{_side(head)}>{escape(head.top)}</th>' for head in group]
-    yield top
-    yield below
+            top += [f'<th rowspan="2"{_side(head)}>{escape(head.top)}</th>' for head in heads]
+    return f"<tr>{''.join(top)}</tr><tr>{''.join(below)}</tr>"
 
 
 def _fragment_cells(grid: Grid, line: Line) -> Iterator[str]:
@@ -329,7 +320,7 @@ def _fragment_cells(grid: Grid, line: Line) -> Iterator[str]:
 
 
 def _side(head: Head, rule: str = "") -> str:
-    return f' style="{rule}text-align: {"left" if head.kind in _LEFT else "right"}"'
+    return f' style="{rule}text-align: {"left" if head.kind in NAMES else "right"}"'
 
 
 def _text(cell: Cell) -> str:

@@ -4,14 +4,13 @@ the settings that it stands for. A `table` environment to paste; what is not pri
 Where the text is narrower than the table, \resizebox scales it down, so that it never covers the next column.
 """
 
-import itertools
 import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from reports.render.cells import Cell, Grid, Head, Line, group_name, plain
+from reports.render.cells import Cell, Grid, Head, Line, group_name, plain, spanned
 from reports.render.markdown import as_pipe
 from reports.render.printed import MADE_BY, Printed, printed
 from reports.results.table import Table
@@ -70,7 +69,7 @@ def _preface(shown: Printed, siunitx: bool) -> Iterator[str]:
     yield rf"% in the preamble: \usepackage{{booktabs,graphicx{',siunitx' * siunitx}}}"
     wider = "" if shown.choices.wide else "--wide prints it across both columns of a page, "
     yield f"% Where the text is narrower, the table is scaled down: {wider}--columns and --hide leave columns out."
-    missing = sorted(set("".join(map(foreign, texts))))
+    missing = sorted(set("".join(map(unprintable, texts))))
     if missing:
         some = " ".join(f"U+{ord(char):04X}" for char in missing[:8])
         yield f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}"
@@ -200,14 +199,6 @@ def _said(line: Line, unnamed: bool) -> str:
     return line.row.label or (line.row.name if unnamed and not own else "")
 
 
-def sub_head(head: Head) -> str:
-    return head.sub.replace("paper Δ", "Δ")
-
-
-def spanned_by(head: Head) -> tuple[str, bool]:
-    return head.spanned_by, bool(head.sub)
-
-
 def two_lines(head: Head) -> tuple[str, str]:
     """A head over two lines, split where the longer one is shortest; one word stands below."""
     words = head.top.split(" ")
@@ -253,13 +244,12 @@ def heads(body: Body, siunitx: bool) -> Iterator[str]:
     top: list[str] = []
     bottom: list[str] = []
     rules = []
-    for (_, spans), found in itertools.groupby(body.grid.heads, key=spanned_by):
-        of = list(found)
+    for spans, of in spanned(body.grid.heads):
         braced = ["{{{}}}" if siunitx and head.kind == "value" else "{}" for head in of]
-        if spans and len(of) > 1:
+        if spans:
             rules.append(rf"\cmidrule(lr){{{len(bottom) + 1}-{len(bottom) + len(of)}}}")
             top.append(rf"\multicolumn{{{len(of)}}}{{c}}{{{escape(of[0].top)}}}")
-            bottom += [around.format(escape(sub_head(head))) for around, head in zip(braced, of, strict=True)]
+            bottom += [around.format(escape(head.sub_alone)) for around, head in zip(braced, of, strict=True)]
         else:
             lines = [_escaped(head) for head in of]
             top += [around.format(first) for around, (first, _) in zip(braced, lines, strict=True)]
@@ -390,13 +380,13 @@ _MARKS = frozenset("\u0300\u0301\u0302\u0303\u0304\u0306\u0307\u0308\u030a\u030b
 
 
 def escape(text: str) -> str:
-    """One line of LaTeX that prints `text`; characters that the default fonts lack stay as they are (see `foreign`)."""
+    """One line of LaTeX that prints `text`; characters that the default fonts lack stay (see `unprintable`)."""
     text = unicodedata.normalize("NFC", plain(text))
     following = f"{text} "[1:]
     return "".join(_sign(sign, after) for sign, after in zip(text, following, strict=True))
 
 
-def foreign(text: str) -> str:
+def unprintable(text: str) -> str:
     """The characters of `text` that pdfLaTeX cannot print with its default fonts."""
     text = unicodedata.normalize("NFC", plain(text))
     return "".join(sign for sign in text if not (sign.isascii() or sign in _SIGNS or _composed(sign)))

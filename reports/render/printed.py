@@ -8,15 +8,218 @@ import io
 import json
 import re
 import shlex
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
+from ablations.study.messages import suggestion
 from ablations.study.parts import Choices
-from reports.render.cells import Grid, plain
-from reports.render.columns import CHANGES, PAPERS, chosen, converted
-from reports.render.grid import Layout, arranged, layout_of
-from reports.results.table import Table
-from reports.table.cost import cost_notes, shown
+from experiments.config import flatten
+from experiments.errors import UserError
+from reports.render.cells import Cell, Grid, Head, plain
+from reports.render.grid import MARK, Layout, arranged, layout_of, published, setting
+from reports.results.table import Row, Table
+from reports.table.cost import COSTS, Cost, cost_notes, shown
+from reports.table.settings import at
+
+# --- Which columns are printed, by the names that [table] and the command line use; and in which units and digits
+
+
+NAMES = ("group", "row", "label")  # they name the rows: printed wherever a format has them
+CHANGES, PAPERS = ("change",), ("paper", "paper_change")
+
+
+def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tuple[Layout, Layout]:
+    """The columns to print, and the others. Raises UserError for a name that no column has.
+
+    compact: without a choice print what varies, metrics and costs alone; n where it differs.
+    """
+    names = [column for column in layout if column[0].kind in NAMES]
+    values = [column for column in layout if column[0].kind not in NAMES]
+    if choices.columns:
+        asked = [column for name in choices.columns for column in _asked(name, values, table, choices)]
+    else:
+        asked = [column for column in values if _usual(column[0], choices, compact, table)]
+    values, asked = _told_apart(values, asked)
+    hidden = {head.key for name in choices.hide for head, _ in _named(name, values, table)}
+    shown = list({column[0].key: column for column in asked if column[0].key not in hidden}.values())
+    if not shown:
+        raise UserError(f"The table {table.name} has no column left to print. Choose others with columns and hide.")
+    keys = {head.key for head, _ in shown}
+    others = [column for column in values if column[0].key not in keys]
+    keys_alone = [column for column in names if table.pivot or column[0].kind != "label"]
+    return [*names, *_stand_in(shown, keys, table)], [*keys_alone, *others]
+
+
+def _told_apart(*parts: Layout) -> list[Layout]:
+    """Settings of one head by their whole names: windows of training and of evaluation."""
+    tops = Counter({head.key: head.top for part in parts for head, _ in part if head.kind == "setting"}.values())
+
+    def apart(head: Head) -> Head:
+        return replace(head, top=head.key) if head.kind == "setting" and tops[head.top] > 1 else head
+
+    return [[(apart(head), make) for head, make in part] for part in parts]
+
+
+def _usual(head: Head, choices: Choices, compact: bool, table: Table) -> bool:
+    if head.key == "n" and compact:
+        return len({(row.n, len(row.outcomes)) for row in table.rows}) > 1
+    return _part(head, choices, table)
+
+
+def _part(head: Head, choices: Choices, table: Table) -> bool:
+    """Whether the choices print this part of a metric or cost."""
+    if head.kind != "value" or head.role not in (*CHANGES, *PAPERS):
+        return True
+    papers = choices.paper if choices.paper is not None else table.papers_corpus
+    changes = not choices.plain
+    return (head.role in CHANGES and changes) or (head.role in PAPERS and papers and (changes or head.role == "paper"))
+
+
+def _asked(name: str, values: Layout, table: Table, choices: Choices) -> Layout:
+    """The columns of a name: a part by its own name, else a metric with the parts that the choices print."""
+    found = _named(name, values, table)
+    exact = [column for column in found if column[0].key.lower() == name.lower()]
+    return exact or [column for column in found if _part(column[0], choices, table)]
+
+
+def _named(name: str, values: Layout, table: Table) -> Layout:
+    """The columns that a name may mean: by key first, then by head, by the setting's last part, by metric."""
+    for spelt in (str, str.lower):  # N is a head, n the number of seeds
+        for matches in (_by_key, _by_head, _by_last_part, partial(_by_metric, table)):
+            if found := [column for column in values if matches(column[0], spelt(name), spelt)]:
+                return found
+    if name in NAMES:
+        raise UserError(f"{name} names the rows of {table.name}: it is always printed. Leave it out.")
+    if found := _other_settings(name, table):
+        return found
+    options = dict.fromkeys(head.metric if head.kind == "value" and head.metric else head.key for head, _ in values)
+    raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
+
+
+Spelling = Callable[[str], str]
+
+
+def _by_key(head: Head, name: str, spelt: Spelling) -> bool:
+    keys = (head.key, head.metric) if head.kind == "value" else (head.key,)
+    return name in map(spelt, keys)
+
+
+def _by_head(head: Head, name: str, spelt: Spelling) -> bool:
+    return name in map(spelt, (head.top, head.alone))
+
+
+def _by_last_part(head: Head, name: str, spelt: Spelling) -> bool:
+    return head.kind == "setting" and name == spelt(head.key.rpartition(".")[2])
+
+
+def _by_metric(table: Table, head: Head, name: str, spelt: Spelling) -> bool:
+    """ "perplexity" of the column ppl; "num_params" of params."""
+    keys = [column.key for column in table.columns if name in map(spelt, (column.metric, column.paper))]
+    keys += [cost.key for cost in COSTS if cost.name == name]
+    return head.kind == "value" and head.metric in keys[:1]
+
+
+def _other_settings(name: str, table: Table) -> Layout:
+    """A setting that the table does not print by itself: blank where a row has base's value."""
+    known = dict.fromkeys(key for row in table.rows for key, _ in flatten(row.outcomes[0].run.config))
+    found = [key for key in known if name in (key, key.rpartition(".")[2])]
+    if len(found) > 1 and name not in found:
+        raise UserError(f"{name} may be {' or '.join(found)}: write one of them.")
+    return [_setting(key, table) for key in found[:1] if key not in ("seed", "task")]
+
+
+def _setting(name: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
+    head, make = setting(name, name.rpartition(".")[2], table)
+
+    def cell(row: Row) -> Cell:
+        if not row.outcomes:
+            return Cell()
+        base = next((other for other in table.rows if other.key == table.base_of(row)), None)
+        own = at(row, [name])
+        same = base is not None and row is not base and own == at(base, [name])
+        return make(replace(row, settings={} if same else own))
+
+    return head, cell
+
+
+def _stand_in(shown: Sequence[tuple[Head, Callable[[Row], Cell]]], keys: Iterable[str], table: Table) -> Layout:
+    """A value takes the mark of its change, and a cited row's number, where these have no column of their own."""
+    keys = set(keys)
+    last = {head.metric: head.key for head, _ in shown if head.kind == "value" and head.role not in (*CHANGES, *PAPERS)}
+    marks = {c.key for c in table.columns if f"{c.key}.change" not in keys}
+    cites = {metric: key for metric, key in last.items() if f"{metric}.paper" not in keys}
+
+    def of(head: Head, make: Callable[[Row], Cell]) -> Callable[[Row], Cell]:
+        cited = cites.get(head.metric) == head.key
+
+        def cell(row: Row) -> Cell:
+            if not row.outcomes:
+                return published(replace(head, key=f"{head.metric}.paper"), row, table) if cited else make(row)
+            made, test = make(row), row.measures[head.metric].test if head.metric in marks else None
+            return replace(made, mark=made.mark + MARK) if test and test.marked and head.role == "ours" else made
+
+        return cell
+
+    return [(head, of(head, make)) for head, make in shown]
+
+
+# --- Columns in other units, and with other digits, than the table's own
+
+
+# Of costs: how many of the unit one of the table's own is, and the head.
+UNITS: Mapping[str, Mapping[str, tuple[float, str]]] = {
+    "params": {
+        "1": (1e6, "params"), "k": (1e3, "params ×10³"), "M": (1.0, "params ×10⁶"), "G": (1e-3, "params ×10⁹"),
+    },
+    "hours": {
+        "s": (3600.0, "training seconds"), "min": (60.0, "training minutes"), "h": (1.0, "training hours"),
+        "d": (1 / 24, "training days"),
+    },
+}  # fmt: skip
+
+
+def converted(
+    table: Table, costs: Sequence[Cost], units: Mapping[str, str], digits: Mapping[str, int]
+) -> tuple[Table, list[Cost]]:
+    """The table with these units in its heads and these digits, and its costs alike. Raises UserError for a name."""
+    settings = {name: key for key in table.settings for name in (key, key.rpartition(".")[2])}
+    known = [*(column.key for column in table.columns), *(cost.key for cost in costs)]
+    for what, names in (("units", [*known, *settings]), ("digits", known)):
+        for name in units if what == "units" else digits:
+            if name and name not in names:
+                raise UserError(f"{what}: {table.name} has no column {name!r}. {suggestion(name, names, 'columns')}")
+    columns = tuple(
+        replace(
+            column,
+            digits=digits.get(column.key, digits.get("", column.digits)),
+            header=_with(column.header, units.get(column.key)),
+        )
+        for column in table.columns
+    )
+    heads = dict(table.settings) | {
+        settings[name]: _with(table.settings[settings[name]], unit) for name, unit in units.items() if name in settings
+    }
+    changed = [_cost(cost, units.get(cost.key), digits.get(cost.key)) for cost in costs]
+    return replace(table, columns=columns, settings=heads), changed
+
+
+def _with(head: str, unit: str | None) -> str:
+    return f"{head} ({unit})" if unit else head
+
+
+def _cost(cost: Cost, unit: str | None, digits: int | None) -> Cost:
+    known = UNITS.get(cost.key, {})
+    if unit is None:
+        return replace(cost, digits=digits)
+    if not known:
+        return replace(cost, header=_with(cost.header, unit), digits=digits)
+    if unit not in known:
+        raise UserError(f"units: {cost.key} = {unit!r}: write one of {', '.join(known)}.")
+    scale, header = known[unit]
+    return replace(cost, scale=scale, header=header, digits=digits)
+
 
 COMPACT = ("latex",)  # for a paper: without a choice, what varies, the metrics and the costs
 OWN = {  # a format's choices, where neither study nor command has another

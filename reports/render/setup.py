@@ -13,7 +13,7 @@ from experiments.store.results import Encoded
 from model.config import ModelConfig
 from reports.results.accounting import Amounts, RowSpent, TableSpent
 from reports.results.results import Outcome
-from reports.results.table import Row, Table, missing_cells
+from reports.results.table import Table, missing_cells
 from reports.table.cost import count, duration, in_words, training_seconds
 from reports.table.notes import branch_in_words, imported, places
 from reports.table.provenance import code, corpus_name, device, software, typical
@@ -141,8 +141,7 @@ def _decoding(base: Outcome) -> str:
 def _signatures(table: Table) -> str:
     found = dict.fromkeys(
         f"{column.metric} ({signature})"
-        for row in table.rows
-        for outcome in row.outcomes
+        for outcome in table.outcomes
         for column in table.columns
         if column.set in outcome.scored and (signature := outcome.scored[column.set].signature(column.metric))
     )
@@ -177,28 +176,22 @@ def distinct(texts: Iterable[str]) -> str:
 def checklist(table: Table) -> list[tuple[str, str]]:
     """(what reviewers' checklists ask, what the runs say)."""
     outcomes = trained(table)
+    parameters = "; ".join(f"{row.key} {row.num_params:,}" for row in table.rows if row.num_params is not None)
+    no_device = "not recorded" if any(row.imported for row in table.rows) else "nothing is trained yet"
     return [
-        ("Number of parameters of each model", _parameters(table.rows) or "not recorded"),
-        ("Computing infrastructure", distinct(map(device, outcomes)) or _no_device(table)),
+        ("Number of parameters of each model", parameters or "not recorded"),
+        ("Computing infrastructure", distinct(map(device, outcomes)) or no_device),
         ("Software", distinct(map(software, outcomes)) or "not recorded"),
         ("Runtime", _runtime(outcomes)),
         ("Exact number of training runs", _count(table)),
         ("Variance", _variance(table)),
         ("Statistical test", " ".join(table.test_notes) or "none"),
         ("Validation score beside every test score", _dev_scores(table)),
-        ("Data", _data(table)),
-        ("Evaluation metrics", _metrics(table)),
+        ("Data", distinct(map(_data_of, outcomes)) or "not recorded"),
+        ("Evaluation metrics", "; ".join(dict.fromkeys(f"{c.metric} on {c.set}" for c in table.columns))),
         ("Hyperparameters", _hyperparameters(table)),
         ("Code", distinct(map(code, outcomes)) or "not recorded"),
     ]
-
-
-def _no_device(table: Table) -> str:
-    return "not recorded" if any(row.imported for row in table.rows) else "nothing is trained yet"
-
-
-def _parameters(rows: Iterable[Row]) -> str:
-    return "; ".join(f"{row.key} {row.num_params:,}" for row in rows if row.num_params is not None)
 
 
 def _runtime(outcomes: list[Outcome]) -> str:
@@ -220,14 +213,14 @@ def _runtime(outcomes: list[Outcome]) -> str:
 
 
 def _count(table: Table) -> str:
-    requested, done = sum(len(row.outcomes) for row in table.rows if not row.ensemble), len(trained(table))
+    requested, done = sum(len(row.outcomes) for row in table.rows if not row.ensemble), trained(table)
     elsewhere = sum(len(row.outcomes) for row in table.rows if row.imported)
     ensembles = sum(row.ensemble for row in table.rows)
-    early = sum(len(o.record.earlier_attempts) for o in trained(table) if o.record)
+    early = sum(len(o.record.earlier_attempts) for o in done if o.record)
     parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
     parts += [number(ensembles, "ensemble")] if ensembles else []
     parts += [f"{elsewhere} of them trained elsewhere and imported"] if elsewhere else []
-    parts.append(f"{number(done, 'training')} finished")
+    parts.append(f"{number(len(done), 'training')} finished")
     text = ", ".join(parts) + (f" (after {number(early, 'attempt')} that ended early)" if early else "")
     gaps = missing_cells(table)
     return f"{text}; {number(gaps, 'cell')} without a number" if gaps else text
@@ -248,12 +241,8 @@ def _dev_scores(table: Table) -> str:
     return "yes" if "dev" in sets else "no: the development set was not scored"
 
 
-def _data(table: Table) -> str:
-    """Of each corpus that the rows were trained on, and of what they were scored on."""
-    return distinct(_data_of(outcome) for outcome in trained(table)) or "not recorded"
-
-
 def _data_of(outcome: Outcome) -> str:
+    """The corpus that a run was trained on, and what it was scored on."""
     pairs = outcome.record.data.train.kept if outcome.record else None
     inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in without_runs(outcome.run.inputs).items())
     name = corpus_name(outcome) or inputs
@@ -262,10 +251,6 @@ def _data_of(outcome: Outcome) -> str:
         sentences = scored.record.sentences if scored.record else None
         parts += [f"{name} {number(sentences, 'sentence')}"] if sentences is not None else []
     return ", ".join(part for part in parts if part)
-
-
-def _metrics(table: Table) -> str:
-    return "; ".join(dict.fromkeys(f"{c.metric} on {c.set}" for c in table.columns))
 
 
 def _hyperparameters(table: Table) -> str:

@@ -15,8 +15,7 @@ from rich.text import Text
 
 from ablations.study.messages import number
 from reports.render.cells import Cell, Grid, Head, Line, plain, width
-from reports.render.columns import CHANGES, NAMES, PAPERS
-from reports.render.printed import Printed, printed
+from reports.render.printed import CHANGES, NAMES, PAPERS, Printed, printed
 from reports.results.table import Measure, Row, Table
 
 _LABEL = 24  # characters of a label that stand on one line

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from ablations.planning.planned import Plan, PlannedRun
 from experiments.errors import UserError
 from experiments.tasks.columns import EXAMPLE_FILE
-from reports.results.results import Results, sound_evaluation
+from reports.results.results import Results, valid_evaluation
 
 Example = Mapping[str, Any]
 
@@ -26,14 +26,14 @@ class Folders(Results, Protocol):
 
 
 @dataclass(frozen=True)
-class Cases:
+class Examples:
     """`lines` are in the set's order; the first of each is the example's number, from 1."""
 
     heads: tuple[str, ...]
     lines: tuple[tuple[Any, ...], ...]
 
 
-def collect_cases(plan: Plan, store: Folders, set_: str, seed: int, *, differing: bool = False) -> Cases:
+def collect_examples(plan: Plan, store: Folders, set_: str, seed: int, *, differing: bool = False) -> Examples:
     """The examples of one set over the plan's rows, from each row's run of `seed`.
 
     `differing`: only examples on which the rows differ. Raises UserError if no row kept any, or if rows kept different
@@ -57,14 +57,14 @@ def collect_cases(plan: Plan, store: Folders, set_: str, seed: int, *, differing
         if not differing or any(len({repr(e.get(name)) for e in examples}) > 1 for name in judged):
             common = [examples[0].get(name) for name in shared]
             lines.append((number, *common, *(example.get(name) for example in examples for name in own)))
-    return Cases(heads, tuple(lines))
+    return Examples(heads, tuple(lines))
 
 
 def _examples(run: PlannedRun, store: Folders, set_: str) -> list[Example] | None:
     for evaluation in run.evaluations:
         path = store.evaluation_folder(run.run_id, evaluation.eval_id) / EXAMPLE_FILE
         if evaluation.spec.set == set_ and path.is_file():
-            _, why = sound_evaluation(store, run, evaluation)
+            _, why = valid_evaluation(store, run, evaluation)
             if why:
                 raise UserError(why)
             return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from experiments.tasks.columns import EXAMPLE_FILE, Column
 from reports.results.dunnett import ALPHA
-from reports.results.results import CountsOf, Outcome, Results
+from reports.results.results import CountsOf, Outcome, Results, folder_of
 from reports.results.table import Row, Table, Test
 
 Counts = NDArray[Any]  # N × C, integers or real numbers
@@ -161,14 +161,13 @@ _AT_ONCE = 500
 
 def shares_in(store: Results) -> SharesOf:
     """A reader of shares per example in evaluations; None if the metric has none or they are damaged."""
-    folder_of = getattr(store, "evaluation_folder", None)
 
     def read(outcome: Outcome, set_: str, metric: str) -> NDArray[Any] | None:
-        scored = outcome.scored.get(set_)
-        if folder_of is None or scored is None or scored.record is None:
+        folder = folder_of(store, outcome, set_)
+        if folder is None:
             return None
         try:
-            text = (folder_of(outcome.run.run_id, scored.eval_id) / EXAMPLE_FILE).read_text(encoding="utf-8")
+            text = (folder / EXAMPLE_FILE).read_text(encoding="utf-8")
             return np.array([json.loads(line)[metric] for line in text.split("\n") if line], dtype=np.float64)
         except (OSError, ValueError, KeyError, TypeError):
             return None
@@ -198,12 +197,8 @@ def shares_of_rows(base: Row, row: Row, key: str, set_: str, metric: str, shares
     return found[0] * known[0], found[1] * known[0]
 
 
-def paired_tests(pairs: Sequence[tuple[NDArray[Any], NDArray[Any]]]) -> list[Resampled]:
-    """Each (base, row) pair of shares: two-sided p of the difference of means, and its 95 % interval."""
-    return [_test(row - base) for base, row in pairs]
-
-
-def _test(differences: NDArray[Any]) -> Resampled:
+def paired_test(differences: NDArray[Any]) -> Resampled:
+    """Of each example's share, row minus base: two-sided p of the mean, and its 95 % interval."""
     observed, n = float(differences.mean()), len(differences)
     chance, extreme = np.random.default_rng(SEED), 0
     for _ in range(TRIALS // _AT_ONCE):
@@ -234,10 +229,13 @@ def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[s
         keys, control, counts = [row.key for row, *_ in some], some[0][1], [c for *_, c in some]
         raw |= zip(keys, randomise(control, counts, value), strict=True)
         bounds |= zip(keys, bootstrap(control, counts, value), strict=True)
+    lacking = ", ".join(row.key for row, pair in pairs if pair is None)
+    return _tests(raw, bounds), f"{column.header}: no counts per sentence are kept of {lacking}." if lacking else ""
+
+
+def _tests(raw: dict[str, Resampled], bounds: dict[str, Resampled]) -> dict[str, Test]:
     corrected = holm({key: found.p for key, found in raw.items()})
-    tests = {k: Test(p, bounds[k].low, bounds[k].high, p <= ALPHA, None) for k, p in corrected.items()}
-    lacking = [row.key for row, pair in pairs if pair is None]
-    return tests, f"{column.header}: no counts per sentence are kept of {', '.join(lacking)}." if lacking else ""
+    return {key: Test(p, bounds[key].low, bounds[key].high, p <= ALPHA, None) for key, p in corrected.items()}
 
 
 def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:
@@ -251,14 +249,10 @@ def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple
     there = {key: pair for key, pair in pairs.items() if pair is not None}
     if not there:
         return {}, f"{column.header}: not tested, since no shares per example that pair with base's are kept."
-    found = dict(zip(there, paired_tests(list(there.values())), strict=True))
-    corrected = holm({key: result.p for key, result in found.items()})
-    tests = {k: Test(p, found[k].low, found[k].high, p <= ALPHA, None) for k, p in corrected.items()}
-    lacking = [key for key in pairs if key not in there]
-    return (
-        tests,
-        f"{column.header}: no shares per example that pair are kept of {', '.join(lacking)}." if lacking else "",
-    )
+    found = {key: paired_test(row - base) for key, (base, row) in there.items()}
+    lacking = ", ".join(key for key in pairs if key not in there)
+    note = f"{column.header}: no shares per example that pair are kept of {lacking}." if lacking else ""
+    return _tests(found, found), note
 
 
 class _Pooled:

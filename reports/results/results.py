@@ -1,6 +1,7 @@
 """The results of a plan in a store: one outcome per planned run, and readers of its evaluations' files."""
 
 import contextlib
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.errors import Damaged
 from experiments.events.event_log import Tail
@@ -15,11 +17,77 @@ from experiments.identity import identity_settings
 from experiments.store.checksummed import check_file
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
-from experiments.tasks.columns import Column
-from reports.results.recomputed import differs, read_array, read_counts, recomputed
+from experiments.tasks.columns import Column, Counts
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+
+# --- Counts per sentence of an evaluation, and scores computed again from them; a perplexity has no counts
+
+
+TOLERANCE = 1e-6  # sums in another order
+ROUNDING = 1e-12  # of the value, where it is large
+
+
+def recomputed(column: Column, folder: Path, record: EvaluationResult) -> float | None:
+    """The column's metric from the counts in an evaluation's folder; None where none are kept.
+
+    Raises Damaged for counts that are of another shape or number of sentences than expected.
+    """
+    kept = None if column.counts is None else read_counts(folder, column.counts)
+    if column.counts is None or kept is None or not len(kept):
+        return None
+    if record.sentences not in (None, len(kept)):
+        raise Damaged(f"{column.counts.file} has {number(len(kept), 'sentence')}, result.json says {record.sentences}")
+    return float(column.counts.of(kept.sum(axis=0)))
+
+
+def differs(recorded: Any, computed: float) -> bool:
+    """Whether a recorded score is another number than the one computed from its counts."""
+    usable = isinstance(recorded, int | float)
+    return not usable or not abs(recorded - computed) <= max(TOLERANCE, ROUNDING * abs(computed))
+
+
+def read_counts(folder: Path, counts: Counts) -> "NDArray[Any] | None":
+    """Sentences × names, integers where all are whole; None where the evaluation kept none. Raises Damaged."""
+    import numpy as np
+
+    path = folder / counts.file
+    if not path.is_file():
+        return None
+    kept = _fields(path, counts.names) if path.suffix == ".jsonl" else read_array(path)
+    if kept is None and path.suffix == ".jsonl":  # a trainer whose examples have no such fields
+        return None
+    if kept is None or kept.ndim != 2 or kept.shape[1] != len(counts.names) or not np.isfinite(kept).all():
+        raise Damaged(f"{counts.file} does not hold {len(counts.names)} numbers a sentence")
+    return kept
+
+
+def _fields(path: Path, names: tuple[str, ...]) -> "NDArray[Any] | None":
+    """The fields of each line's object; None where a line lacks one. Raises Damaged."""
+    import numpy as np
+
+    try:
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        kept = np.array([[line[name] for name in names] for line in lines], dtype=np.float64).reshape(-1, len(names))
+    except (KeyError, TypeError):
+        return None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path.name} cannot be read ({error})") from None
+    whole = bool((kept == np.rint(kept)).all()) and float(np.abs(kept).sum()) < 2**53
+    return kept.astype(np.int64) if whole else kept
+
+
+def read_array(path: Path) -> "NDArray[Any] | None":
+    """An array of integers or real numbers that an evaluation kept; None if it is of something else. Raises Damaged."""
+    import numpy as np
+
+    try:
+        array = np.load(path, mmap_mode="r", allow_pickle=False)  # mapped: a head may claim any size
+    except (OSError, ValueError, EOFError) as error:
+        raise Damaged(f"{path.name} cannot be read ({error})") from None
+    return array if array.dtype.kind in "iuf" else None
 
 
 # --- The records that a report accepts: undamaged, of the planned run, and in agreement with their own files
@@ -40,7 +108,7 @@ class Results(Protocol):
         """The record of a valid evaluation; None if there is none. Raises Damaged."""
 
 
-def sound_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None, str]:
+def valid_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None, str]:
     """The record of a run's training, and the reason why it is left out; "" for none."""
     place = f"runs/{run.run_id}"
     try:
@@ -64,7 +132,7 @@ def sound_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None
     return record, ""
 
 
-def sound_evaluation(
+def valid_evaluation(
     store: Results, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
 ) -> tuple[EvaluationResult | None, str]:
     """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
@@ -159,13 +227,13 @@ def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[
     outcomes = []
     for run in plan.runs:
         if run.run_id not in trained:
-            trained[run.run_id] = sound_result(store, run)
+            trained[run.run_id] = valid_result(store, run)
         record, why = trained[run.run_id]
         scored, harm = {}, {"": why}
         for asked in run.evaluations:
             place = (run.run_id, asked.eval_id)
             if place not in evaluated:
-                evaluated[place] = sound_evaluation(store, run, asked, columns)
+                evaluated[place] = valid_evaluation(store, run, asked, columns)
             found, harm[asked.spec.set] = evaluated[place]
             scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, found)
         ended = last_failure(store, run.run_id) if run.state == "failed" else None
@@ -184,7 +252,7 @@ def counts_in(store: Results) -> CountsOf:
     """A reader of the counts in a store's evaluations; `collect` has checked the files."""
 
     def read(outcome: Outcome, column: Column) -> "NDArray[Any] | None":
-        folder = _folder(store, outcome, column.set)
+        folder = folder_of(store, outcome, column.set)
         if folder is None or column.counts is None:
             return None
         with contextlib.suppress(Damaged):
@@ -198,7 +266,7 @@ def lengths_in(store: Results) -> LengthsOf:
     """A reader of the lengths of source sentences in a store's evaluations."""
 
     def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
-        folder = _folder(store, outcome, set_)
+        folder = folder_of(store, outcome, set_)
         with contextlib.suppress(Damaged):
             return None if folder is None else read_array(folder / "source_lengths.npy")
         return None
@@ -206,12 +274,12 @@ def lengths_in(store: Results) -> LengthsOf:
     return read
 
 
-def _folder(store: Results, outcome: Outcome, set_: str) -> Path | None:
+def folder_of(store: Results, outcome: Outcome, set_: str) -> Path | None:
     """The folder of a finished evaluation; None for a store without folders."""
-    folder_of, scored = getattr(store, "evaluation_folder", None), outcome.scored.get(set_)
-    if folder_of is None or scored is None or scored.record is None:
+    look_up, scored = getattr(store, "evaluation_folder", None), outcome.scored.get(set_)
+    if look_up is None or scored is None or scored.record is None:
         return None
-    folder: Path = folder_of(outcome.run.run_id, scored.eval_id)
+    folder: Path = look_up(outcome.run.run_id, scored.eval_id)
     return folder
 
 
@@ -247,6 +315,9 @@ class Attempts(Protocol):
     def attempt_folder(self, run_id: str, attempt: int) -> Path: ...
 
 
+LONGEST = 2000  # characters of a message that are shown
+
+
 class Ended(NamedTuple):
     """The error that an attempt ended with."""
 
@@ -266,3 +337,10 @@ def last_failure(store: object, run_id: str) -> Ended | None:
         if failed is not None:
             return Ended(attempt, failed["cls"], failed["message"])
     return None
+
+
+def failures(outcomes: Iterable[Outcome], store: object) -> list[tuple[Outcome, Ended]]:
+    """The runs that have failed and were not trained since, each with what its last attempt said."""
+    silent = Ended(0, "", "The process ended without an error message; `ablations status` shows its log.")
+    failed = [(o, last_failure(store, o.run.run_id) or silent) for o in outcomes if o.run.state == "failed"]
+    return [(outcome, ended._replace(message=ended.message[:LONGEST])) for outcome, ended in failed]

@@ -171,6 +171,11 @@ class Table:
     bundle: str = ""  # of a bundle: what of it was computed again; the first line of every format, whatever is chosen
     papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
 
+    @property
+    def outcomes(self) -> list[Outcome]:
+        """Of all rows."""
+        return [outcome for row in self.rows for outcome in row.outcomes]
+
     def compared(self, column: Column) -> list[Row]:
         """Rows whose change from base is known: complete, over the same tokens and sentences."""
         return [row for row in self.rows if row.measures[column.key].change is not None]

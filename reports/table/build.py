@@ -14,9 +14,10 @@ from reports.results.accounting import TableSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, Results, collect, counts_in
 from reports.results.table import Measure, Row, Table
-from reports.table import notes, seed_rule, settings, warnings
+from reports.table import notes, settings
 from reports.table.cost import Cost, shown, spent_on
 from reports.table.notes import cited
+from reports.table.provenance import warnings
 
 
 def build_table(
@@ -31,7 +32,7 @@ def build_table(
         grouped.setdefault(outcome.run.row, []).append(outcome)
     resolved = _columns(columns, grouped)
     families = _families(plan.study, grouped)
-    made = {r.key: r for base, family in families for r in _compared(family, base, resolved, plan.paper_keys)}
+    made = {r.key: r for base, family in families for r in _rows(family, base, resolved, plan.paper_keys)}
     declared = {row.key: row.declared for row in plan.study.variations}
     rows = tuple(replace(made[key], here=settings.here(made[key], declared[key])) for key in grouped)
     bases = {base for base, _ in families}
@@ -67,19 +68,19 @@ def build_table(
         papers_corpus=settings.on_corpus(rows, plan.study.table.paper_corpus),
     )
     table = replace(table, members=tuple(collect(replace(plan, runs=plan.members), store)))
-    decisions = seed_rule.decisions_of(table, plan) if plan.by_rule else {}
-    decided = (seed_rule.rule_of(plan.study, resolved)[1], decisions) if plan.by_rule else None
+    decisions = rule.decisions_of(table, plan) if plan.by_rule else {}
+    decided = (rule.rule_of(plan.study, resolved)[1], decisions) if plan.by_rule else None
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store), decided)
     table = rule.with_rule(table, plan)
     table = replace(table, cited=cited(plan.study, resolved))
     if (found := spending(plan, store)) is not None:
         table = replace(table, spent=spent_on(table, plan, found, decisions), last_change=last_change(found, plan))
-    of_rule = tuple(seed_rule.notes(table, plan, decisions))
+    of_rule = tuple(rule.seed_notes(table, plan, decisions))
     return replace(
         table,
         footnotes=notes.footnotes(table, plan, of_rule),
         legend=notes.legend(table),
-        warnings=warnings.warnings(table),
+        warnings=warnings(table),
     )
 
 
@@ -104,13 +105,6 @@ def _base_key(study: Study, grouped: Outcomes, group: str | None = None) -> str 
     return row.key if row and row.key in grouped else None
 
 
-def _compared(
-    grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]
-) -> tuple[Row, ...]:
-    """Rows with changes from one base."""
-    return _with_changes(_rows(grouped, base, columns, paper_keys), base, columns)
-
-
 def _columns(columns: Sequence[Column], grouped: Outcomes) -> tuple[Column, ...]:
     """Replace set "*" by one column per evaluated set that no other column names."""
     sets = dict.fromkeys(name for outcomes in grouped.values() for o in outcomes for name in o.scored)
@@ -131,9 +125,10 @@ def _for_set(column: Column, name: str) -> Column:
 
 
 def _rows(grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]) -> tuple[Row, ...]:
+    """Rows with changes from one base."""
     first = [outcomes[0].run for outcomes in grouped.values()]
     shown = settings.changes(first, grouped[base][0].run if base else None)
-    return tuple(
+    rows = tuple(
         Row(
             key=run.row,
             group=run.group,
@@ -146,6 +141,7 @@ def _rows(grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_
         )
         for run, change, outcomes in zip(first, shown, grouped.values(), strict=True)
     )
+    return _with_changes(rows, base, columns)
 
 
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:

@@ -5,26 +5,26 @@ Data, training, sets, seeds, devices, packages and code are in provenance.py, co
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ablations.planning.planned import Plan
 from ablations.planning.runs import ensemble_in_words
 from ablations.study.messages import number
-from ablations.study.study import Study
+from ablations.study.study import Claim, Study
 from experiments.tasks.columns import Column
+from reports.results import comparable
 from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table, missing_cells
-from reports.table import claims
-from reports.table.cost import COSTS, cost_note, cost_notes, shown
-from reports.table.provenance import decoding, made_with, seeds, spread, training
+from reports.table.cost import COSTS, Cost, cost_note, cost_notes, shown
+from reports.table.provenance import corpus_name, decoding, made_with, seeds, spread, training
 
 
 def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[str, ...]:
     """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
     parts = [
         *_groups(table),
-        *_metrics(table),
+        *dict.fromkeys(column.about for column in _shown(table) if column.about),
         *_signatures(table),
         *(text for text, _ in _signs(table)),
         *of_rule,
@@ -42,8 +42,8 @@ def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[st
     parts += [
         *cost_notes(table, shown(table)),
         *cost_note(table),
-        *notes(table, plan.study),
-        *claims.notes(table, plan),
+        *about_cited(table, plan.study),
+        *claims(table, plan),
         *plan.study.notes,
     ]
     parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
@@ -94,21 +94,14 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[str]:
 
 
 def _shown(table: Table) -> list[Column]:
-    printed = {
-        column.metric for column in table.columns if any(row.measures[column.key].requested for row in table.rows)
-    }
-    return [column for column in table.columns if column.metric in printed]
-
-
-def _metrics(table: Table) -> Iterator[str]:
-    yield from dict.fromkeys(column.about for column in _shown(table) if column.about)
+    asked = {c.metric for c in table.columns if any(row.measures[c.key].requested for row in table.rows)}
+    return [column for column in table.columns if column.metric in asked]
 
 
 def _signatures(table: Table) -> Iterator[str]:
     signatures = dict.fromkeys(
         (column.metric, outcome.scored[column.set].signature(column.metric))
-        for row in table.rows
-        for outcome in row.outcomes
+        for outcome in table.outcomes
         for column in table.columns
         if column.set in outcome.scored
     )
@@ -129,11 +122,8 @@ def _signs(table: Table) -> Iterator[tuple[str, str]]:
     if base and (without := _without_logarithm(table, shown)):
         yield f"{without}: zero or less has no logarithm, so that there is no change from or to it.", ""
     if any(m.reported is not None for m in measures):
-        what = (
-            "over the paper's own vocabulary and sentences"
-            if any(column.per_piece for column in shown)
-            else "on the paper's own data"
-        )
+        pieces = any(column.per_piece for column in shown)
+        what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
         yield f"paper: as published, {what}; compare changes, not values.", "paper"
     if any(m.best for m in measures):
         yield (
@@ -144,7 +134,7 @@ def _signs(table: Table) -> Iterator[tuple[str, str]]:
         yield from ((text, "") for text in _missing(table, measures))
     if any("diverged" in measure.lacking for measure in measures):
         yield (
-            ("diverged: a loss, weight or result of that training was not finite. Such a row has no number to test."),
+            "diverged: a loss, weight or result of that training was not finite. Such a row has no number to test.",
             "",
         )
     if any(row.stale for row in table.rows):
@@ -238,8 +228,7 @@ def branches(table: Table) -> Iterator[str]:
     trunks = {outcome.run.run_id: outcome.run for outcome in table.members}
     lacking = [
         f"{outcome.run.name}, as {run.name} {_HOW.get(run.state, run.state)}"
-        for row in table.rows
-        for outcome in row.outcomes
+        for outcome in table.outcomes
         if outcome.record is None and outcome.run.trunk and (run := trunks.get(outcome.run.trunk.run_id))
         if run.state not in ("finished", "stale", "waiting")
     ]
@@ -278,7 +267,7 @@ def in_order(table: Table) -> list[Row]:
     return ordered + waiting
 
 
-def notes(table: Table, study: Study) -> Iterator[str]:
+def about_cited(table: Table, study: Study) -> Iterator[str]:
     """What cited rows are, and the study's words about each."""
     if table.cited:
         yield f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
@@ -310,3 +299,97 @@ def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:
     one, other = np.sign(ours[:, None] - ours), np.sign(theirs[:, None] - theirs)
     size = float(np.sqrt((one**2).sum() * (other**2).sum()))
     return float((one * other).sum()) / size if size else None
+
+
+# --- What a paper says of its numbers, checked twice: in the numbers that it printed, and in those of this table's runs
+
+
+DIGITS = 2  # of our numbers after the point: what a note compares is what it shows
+HUGE = 1e6  # from here on numbers are written as 2.3e19
+
+
+class _Number(NamedTuple):
+    """One number of one system."""
+
+    name: str
+    value: float
+
+
+def claims(table: Table, plan: Plan) -> Iterator[str]:
+    """One note per claim."""
+    for claim in plan.study.claims:
+        of = _compared(claim, table)
+        yield (
+            f"The paper says: “{claim.text}”. In the paper's numbers this {_in_the_paper(claim, plan, of)} "
+            f"Here it {_here(claim, table, plan, of)}"
+        )
+
+
+def _compared(claim: Claim, table: Table) -> Column | Cost | None:
+    """What gives the claim's number of a row; None if the rows are not scored on such a set."""
+    columns = (column for column in table.columns if column.paper == claim.number)
+    return next(columns, None) or next((cost for cost in COSTS if cost.key == claim.number), None)
+
+
+def _in_the_paper(claim: Claim, plan: Plan, of: Column | Cost | None) -> str:
+    row = next(row for row in plan.study.variations if row.key == claim.row)
+    cited = [e for e in plan.study.cited if e.group == row.group and e.label in (claim.published or (e.label,))]
+    others = [_Number(e.label, e.values[claim.number]) for e in cited if claim.number in e.values]
+    return f"{_verdict(claim, _Number(row.label or row.key, row.paper[claim.number]), others, of)}."
+
+
+def _here(claim: Claim, table: Table, plan: Plan, of: Column | Cost | None) -> str:
+    if not claim.here:
+        return "cannot be checked: the study runs none of the other systems."
+    if of is None:
+        return "cannot be checked: the rows are not scored on such a set."
+    known = {row.key: row for row in table.rows}
+    numbers = {key: _value(known.get(key), table, of) for key in (claim.row, *claim.here)}
+    missing = [key for key, value in numbers.items() if value is None]
+    if missing:
+        return f"cannot be checked: there is no result of {', '.join(missing)}."
+    rows = [known[key] for key in numbers]
+    if isinstance(of, Column) and not comparable.one_basis(rows, of):
+        return "cannot be checked: the rows were measured over different tokens, sentences or signatures."
+    first, *others = (_Number(key, value) for key, value in numbers.items() if value is not None)
+    return f"{_verdict(claim, first, others, of)}; {_size(rows, plan)}."
+
+
+def _value(row: Row | None, table: Table, of: Column | Cost) -> float | None:
+    if row is None:
+        return None
+    mean = row.measures[of.key].mean if isinstance(of, Column) else of.value(row, table)
+    return mean if mean is None or abs(mean) >= HUGE else round(mean, DIGITS)
+
+
+def _size(rows: Sequence[Row], plan: Plan) -> str:
+    """Which runs they are, so that a miniature is not read as the paper's experiment."""
+    profile = plan.study.profiles[plan.profile]
+    other = profile.set or profile.scale != type(profile.scale)()
+    corpora = dict.fromkeys(corpus_name(outcome) for row in rows for outcome in row.outcomes)
+    seeds = min(len(row.outcomes) for row in rows)
+    where = f"profile {plan.profile}{', not the sizes of the paper' if other else ''}"
+    return f"{where}, corpus {' and '.join(filter(None, corpora))}, {number(seeds, 'seed')} per row"
+
+
+def _verdict(claim: Claim, first: _Number, others: Sequence[_Number], of: Column | Cost | None) -> str:
+    """ "holds: 28.4 (big) − 26.36 (ConvS2S, best of 6) = 2.04, more than 2"."""
+    costs = isinstance(of, Cost) or (of is not None and of.better == "lower")
+    higher = claim.margin is not None and not costs
+    best = (max if higher else min)(others, key=lambda other: other.value)
+    named = _Number(f"{best.name}, best of {len(others)}" if len(others) > 1 else best.name, best.value)
+    if claim.margin is not None:
+        left, right = (first, named) if higher else (named, first)
+        result = round(left.value - right.value, 9)  # 28.4 − 26.4 is 2, not 1.9999999999999982
+        holds, sign, bound = result > claim.margin, "−", f"more than {claim.margin:g}"
+    else:
+        left, right, result = first, named, first.value / best.value if best.value else float("inf")
+        holds, sign, bound = result < (claim.fraction or 0), "/", f"less than {claim.fraction:g}"
+    equation = f" {sign} ".join(f"{_text(each.value)} ({each.name})" for each in (left, right))
+    words = ("holds", bound) if holds else ("does not hold", f"not {bound}")
+    shown = _text(result) if claim.margin is not None else f"{result:.3g}"
+    return f"{words[0]}: {equation} = {shown}, {words[1]}"
+
+
+def _text(value: float) -> str:
+    return f"{value:.1e}".replace("e+", "e") if abs(value) >= HUGE else f"{value:.6g}".replace("-", "−")

@@ -1,13 +1,15 @@
 """Notes on how a table's numbers were made: data, training, settings, evaluated sets, seeds, devices, code."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.identity import without_runs
-from experiments.store.results import Data, EvaluationResult, Revision
+from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
+from reports.results import comparable
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
 from reports.table import cost
@@ -242,8 +244,7 @@ TOOL = "transformer-ablations"
 
 def made_with(table: Table) -> Iterator[str]:
     """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
-    every = [o for row in table.rows for o in row.outcomes] + list(table.members)
-    done = [o for o in every if o.record is not None and not o.run.imported]
+    done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.imported]
     trained = [o for o in done if not o.run.members]  # an ensemble is only decoded
     for opening, of, made in (("Trained on", device, trained), ("Software:", software, done), ("Code:", code, trained)):
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
@@ -265,11 +266,9 @@ def software(outcome: Outcome) -> str:
     for facts in (outcome.record, *(scored.record for scored in outcome.scored.values())):
         for name, version in facts.versions.items() if facts else ():
             found.setdefault(name, {})[version] = None
-    return ", ".join(f"{name} {' and '.join(found[name])}" for name in sorted(found, key=_python_first))
-
-
-def _python_first(name: str) -> tuple[bool, str]:
-    return name != "python", name
+    return ", ".join(
+        f"{name} {' and '.join(found[name])}" for name in sorted(found, key=lambda name: (name != "python", name))
+    )
 
 
 def code(outcome: Outcome) -> str:
@@ -296,3 +295,144 @@ def _commit(revision: Revision, *, kept: bool) -> str:
         return ""
     changed = f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if revision.dirty else ""
     return f"commit {revision.commit[:10]}{changed}"
+
+
+# --- Warnings: in which ways a table's numbers were not made alike, and what is left out of it
+
+
+NAMED = 6  # rows that a warning names before it counts
+
+
+def warnings(table: Table) -> tuple[str, ...]:
+    """One sentence for each way in which the numbers of a table were not made alike."""
+    found = [
+        _mixed(family.rows, what, of)
+        for what, of in _MUST_AGREE.items()
+        for family in (table.families if what in _OF_THE_DATA else [table])
+    ]
+    found += [*_mixed_code(table), *_mixed_versions(table)]
+    for column, family in itertools.product(table.columns, table.families):
+        if not comparable.one_basis(family.rows, column):
+            found.append(
+                f"{column.header} was measured over different tokens, sentences or signatures: changes from "
+                f"{family.base or 'base'} are left out where these differ, and no value is marked as the best."
+            )
+    found.append(_stale(table))
+    found += [_miscounted(row) for row in table.rows]
+    found += [text for row in table.rows for text in _harmed(row)]
+    return tuple(text for text in found if text)
+
+
+def _tokenizer(outcome: Outcome) -> str:
+    trained, size = comparable.tokenizer(outcome)
+    return trained or (f"{size} pieces" if size else "")
+
+
+Records = Callable[[Outcome], Sequence[TrainingResult | EvaluationResult]]
+
+
+def _each(records_of: Records, of: Callable[[Any], str | None]) -> Callable[[Outcome], list[str]]:
+    """A fact of several records of a run, each value once."""
+    return lambda outcome: sorted({value for facts in records_of(outcome) if (value := of(facts))})
+
+
+def _scored(outcome: Outcome) -> list[EvaluationResult]:
+    return [scored.record for scored in outcome.scored.values() if scored.record]
+
+
+def _trained(outcome: Outcome) -> list[TrainingResult]:
+    return [outcome.record] if outcome.record else []
+
+
+_MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
+    "revisions of the training code": lambda o: o.record and o.record.code_digest,
+    "corpora": corpus_name,
+    "tokenizers": _tokenizer,
+    "precisions of training": lambda o: o.record and o.record.precision,
+    "precisions of evaluation": _each(_scored, lambda facts: facts.precision),
+    "kinds of device for training": lambda o: o.record and o.record.device_kind,
+    "kinds of device for evaluation": _each(_scored, lambda facts: facts.device_kind),
+}
+_OF_THE_DATA = ("corpora", "tokenizers")  # may differ between the columns of a pivoted table: language pairs
+
+
+def _mixed_code(table: Table) -> Iterator[str]:
+    """The code of each part of the evaluations."""
+    for part in dict.fromkeys(part for outcome in table.outcomes for facts in _scored(outcome) for part in facts.code):
+
+        def code_of(facts: EvaluationResult, part: str = part) -> str | None:
+            return facts.code.get(part)
+
+        yield _mixed(table.rows, f"revisions of the evaluation code ({part})", _each(_scored, code_of))
+
+
+def _mixed_versions(table: Table) -> Iterator[str]:
+    """Of each package that training or scoring recorded."""
+    of_parts: dict[str, Records] = {"training": _trained, "evaluation": _scored}
+    for part, records_of in of_parts.items():
+        recorded = [facts.versions for outcome in table.outcomes for facts in records_of(outcome)]
+        for name in dict.fromkeys(name for versions in recorded for name in versions):
+
+            def version_of(facts: TrainingResult | EvaluationResult, name: str = name) -> str | None:
+                return facts.versions.get(name)
+
+            yield _mixed(table.rows, f"versions of {name} in {part}", _each(records_of, version_of))
+
+
+def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
+    """ "The rows mix 2 precisions: bf16 (base, A-h1), fp32 (big)." over the runs that there are; "" if they agree."""
+    holders: dict[str, list[str]] = {}
+    for row in rows:
+        for outcome in row.outcomes:
+            here = outcome.record is not None and not outcome.run.imported  # a note says that the others are unknown
+            value = of(outcome) if here else None
+            if value:
+                text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+                holders.setdefault(text, []).append(row.key)
+    if len(holders) < 2:
+        return ""
+    parts = [f"{value} ({_names(keys)})" for value, keys in holders.items()]
+    return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
+
+
+def _and(words: list[str]) -> str:
+    """a, b and c."""
+    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
+
+
+# parts of PlannedRun.stale → how the sentence calls them
+_MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "score": "scored", "evaluate": "scored"}
+
+
+def _stale(table: Table) -> str:
+    groups: dict[str, list[str]] = {}
+    for row in table.rows:
+        parts = {part for outcome in row.outcomes for part in outcome.run.stale}
+        if row.stale:
+            groups.setdefault(_and([word for part, word in _MADE.items() if part in parts]), []).append(row.key)
+    sentences = (
+        f"{made.capitalize()} by another revision of the code than the present one, and kept (†): {_names(keys)}."
+        for made, keys in groups.items()
+    )
+    return " ".join(sentences)
+
+
+def _miscounted(row: Row) -> str:
+    for outcome in row.outcomes:
+        counted = outcome.record.num_params if outcome.record else None
+        if None not in (counted, row.num_params) and counted != row.num_params:
+            return f"{row.key}: the trained model has {counted:,} parameters; {row.num_params:,} were computed."
+    return ""
+
+
+def _harmed(row: Row) -> Iterator[str]:
+    """What could not be believed, a sentence for each file."""
+    for outcome in row.outcomes:
+        for why in dict.fromkeys(outcome.harm.values()):
+            yield f"{outcome.run.name} is left out: {why}"
+
+
+def _names(keys: Iterable[str]) -> str:
+    unique = list(dict.fromkeys(keys))
+    rest = len(unique) - NAMED
+    return ", ".join(unique[:NAMED]) + (f" and {rest} more" if rest > 0 else "")

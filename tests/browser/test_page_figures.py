@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from reports.render.palette import PAGE, VARIABLES
+from reports.render.page import PAGE, VARIABLES
 from tests.browser.conftest import PHONE
 from tests.small_tables import OWN, finish
 from tests.system.conftest import Cli, as_json

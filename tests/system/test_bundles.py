@@ -20,9 +20,9 @@ from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.store.checksummed import seal
+from reports.audit.bundle_read import read_bundle
+from reports.audit.bundle_write import write_bundle
 from reports.render.formats import RENDERERS, render
-from reports.trust.bundle_read import read_bundle
-from reports.trust.bundle_write import write_bundle
 from tests.small_tables import finish, write_study
 
 KINDS = (

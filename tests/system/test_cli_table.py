@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from reports.trust.verify import lasting
+from reports.audit.verify import lasting
 
 from .conftest import Cli, as_json, command, environment
 

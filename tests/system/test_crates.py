@@ -24,11 +24,10 @@ from experiments.exchange.redaction import identity, places
 from experiments.store.checksummed import seal
 from experiments.store.results import TrainingResult
 from experiments.tuning import COMPLETE, FAILED, Range, Search, Space
+from reports.audit.bundle_read import read_bundle
+from reports.audit.bundle_write import printed, write_bundle
+from reports.audit.statement import sentences, state
 from reports.render.formats import RENDERERS, render
-from reports.trust.bundle_crate import printed
-from reports.trust.bundle_read import read_bundle
-from reports.trust.bundle_write import write_bundle
-from reports.trust.statement import sentences, state
 from tests.small_tables import finish, write_study
 from tests.system.test_bundles import ODD, call, spots
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from experiments.store.checksummed import read_json, write_json
-from reports.trust.verify import lasting
+from reports.audit.verify import lasting
 from tests.flips import printed
 
 from .conftest import Cli

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.events.event_log import read_events
 from experiments.store.layout import Store
-from reports.trust.verify import lasting
+from reports.audit.verify import lasting
 
 from .conftest import TINY, Cli, as_json, command, environment
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.events.event_log import read_events
-from reports.trust.verify import lasting
+from reports.audit.verify import lasting
 
 from .conftest import Cli, command, environment
 

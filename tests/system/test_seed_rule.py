@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from experiments.errors import UserError
+from reports.audit.bundle_read import read_bundle
+from reports.audit.statement import read_statement
 from reports.results.rule import ALIKE, DIFFERS, Rule, decide, seeds_asked
-from reports.trust.bundle_read import read_bundle
-from reports.trust.statement import read_statement
 from tests.chaos import FIVE_KILLS, table
 
 from .conftest import Cli, as_json, command, environment

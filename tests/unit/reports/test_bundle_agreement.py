@@ -16,12 +16,12 @@ from experiments.exchange.redaction import NOTHING
 from experiments.identity import eval_identity, of_imported, recorded_identity, run_identity
 from experiments.store.checksummed import seal, unseal
 from experiments.tasks.load import load_task
+from reports.audit import verify
+from reports.audit.bundle_read import read_bundle
+from reports.audit.bundle_write import write_bundle
+from reports.audit.explain import as_text, explain, lines
 from reports.render.formats import RENDERERS, render
 from reports.render.html import fragment
-from reports.trust import verify
-from reports.trust.bundle_read import read_bundle
-from reports.trust.bundle_write import write_bundle
-from reports.trust.explain import as_text, explain, lines
 from tests.system.test_bundles import altered
 from tests.unit.reports.real import Made
 

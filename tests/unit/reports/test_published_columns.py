@@ -11,9 +11,9 @@ from ablations.study.selectors import selection
 from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
+from reports.audit.verify import verify
 from reports.render.formats import render
 from reports.results.table import Table
-from reports.trust.verify import verify
 from tests.unit.reports.conftest import Bench
 
 

@@ -17,12 +17,12 @@ from experiments.store.results import EvaluationResult, Facts, Imported, Trainin
 from model.config import ModelConfig
 from model.cost import forward_flops
 from model.products import int8_works
+from reports.audit.explain import as_text, explain
+from reports.audit.verify import SUFFIXES, verify
 from reports.render.formats import RENDERERS, render
 from reports.render.setup import checklist, paragraph
-from reports.results.failures import failures
+from reports.results.results import failures
 from reports.table.cost import by_time, counted, training_seconds
-from reports.trust.explain import as_text, explain
-from reports.trust.verify import SUFFIXES, verify
 from tests.unit.reports.real import Made, said, write
 
 no_int8 = pytest.mark.skipif(not int8_works(), reason="no exact products in 8 bits here")
@@ -52,7 +52,7 @@ def test_every_row_can_be_explained(small, kind):
 def test_a_table_made_alike_has_no_warning(small, kind):
     table = small[kind].table()
     assert table.warnings == () or kind == "translation"
-    assert not failures(table, small[kind].chosen().store)
+    assert not failures(table.outcomes, small[kind].chosen().store)
 
 
 def test_notes_of_running_text(small):

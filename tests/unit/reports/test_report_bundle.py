@@ -21,10 +21,9 @@ from experiments.exchange.redaction import NOTHING
 from experiments.store.checksummed import seal, write_json
 from experiments.store.layout import Store
 from experiments.tasks.translation import PERPLEXITY, TASK
-from reports.trust.bundle_archive import Packed, parsed
-from reports.trust.bundle_head import VERSION, column_to_json, columns_of
-from reports.trust.bundle_read import read_bundle
-from reports.trust.bundle_write import write_bundle
+from reports.audit.bundle_archive import Packed, parsed
+from reports.audit.bundle_read import VERSION, column_to_json, columns_of, read_bundle
+from reports.audit.bundle_write import write_bundle
 
 from_hex = "0123456789abcdef"
 
@@ -131,7 +130,7 @@ def test_what_an_archive_claims_is_read_before_it_is_unpacked(tmp_path, manifest
 
 
 def test_more_than_the_disk_holds_is_said_before(tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.trust.bundle_archive.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr("reports.audit.bundle_archive.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
     path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({NAME: said(b"x" * 11)}), NAME: b"x" * 11})
     with pytest.raises(UserError, match="GB free"):
         unpack(path, tmp_path / "in")

@@ -3,12 +3,12 @@
 import pytest
 
 from ablations.planning.published import COSTS as PUBLISHED_COSTS
+from reports.audit.verify import verify
 from reports.render.formats import RENDERERS
 from reports.render.markdown import render
 from reports.results.table import Table
 from reports.table.build import record
 from reports.table.cost import COSTS, SUSTAINED, sustained
-from reports.trust.verify import verify
 from tests.unit.reports.conftest import Bench, lay_out
 
 

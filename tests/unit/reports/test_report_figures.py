@@ -12,7 +12,7 @@ import pytest
 from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
 from reports.figures import curves, effects, style
-from reports.render import palette
+from reports.render import page as colours
 
 pytestmark = pytest.mark.slow  # matplotlib
 NASTY = [
@@ -83,10 +83,10 @@ def lab(colour):
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_twelve_colours_can_be_told_apart_and_seen(dark):
-    shown = [pair[dark] for pair in (palette.INK, *palette.SERIES)]
+    shown = [pair[dark] for pair in (colours.INK, *colours.SERIES)]
     for one, other in itertools.combinations(shown, 2):
         assert math.dist(lab(one)[0], lab(other)[0]) > 15, (one, other)  # 2.3 is just to be seen
-    page = lab(palette.PAGE[dark])[1]
+    page = lab(colours.PAGE[dark])[1]
     for colour in shown:
         low, high = sorted((lab(colour)[1], page))
         assert (high + 0.05) / (low + 0.05) >= 3, colour  # WCAG's bound for graphics

@@ -12,11 +12,10 @@ from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import BLEU, PERPLEXITY, TASK
+from reports.audit.compare import as_text, compare, side_of
 from reports.figures.curves import draw_lengths, read
-from reports.results.recomputed import recomputed
-from reports.results.results import collect, counts_in, lengths_in
+from reports.results.results import collect, counts_in, lengths_in, recomputed
 from reports.table.build import record
-from reports.trust.compare import as_text, compare, side_of
 from tests.unit.reports.real import Made, said, write
 
 SPEECH = '''

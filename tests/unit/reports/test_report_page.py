@@ -10,7 +10,7 @@ import pytest
 
 from reports.render import html
 from reports.render.html import Drawn
-from reports.results.failures import Failure
+from reports.results.results import Ended
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",
@@ -63,7 +63,8 @@ def hostile(bench, text):
 
 @pytest.mark.parametrize("text", NASTY)
 def test_names_are_text(bench, text):
-    failed = [Failure(text, 1, text, 1, text, text)]
+    outcome = bench.row("failed").table().rows[0].outcomes[0]
+    failed = [(replace(outcome, run=replace(outcome.run, row=text, run_id=text)), Ended(1, text, text))]
     drawing = b'<?xml version="1.0"?><svg viewBox="0 0 1 1"><path d="M0"/></svg>'
     page = Page(html.render(hostile(bench, text), {"f": Drawn(text, drawing, drawing)}, failed))
     tags = [tag for tag, _ in page.elements]

@@ -9,8 +9,8 @@ from scipy import stats
 
 from experiments.errors import UserError
 from experiments.tasks.columns import Column
-from reports.results.examples import collect_cases
-from reports.results.resampling import paired_tests, shares_in, shares_of_rows
+from reports.results.examples import collect_examples
+from reports.results.resampling import paired_test, shares_in, shares_of_rows
 from reports.results.significance import with_tests
 from reports.table.build import build_table
 
@@ -23,7 +23,7 @@ def test_p_is_that_of_the_exact_sign_test_on_discordant_pairs():
     """For shares of 0 and 1, exchanging outputs is McNemar's exact test."""
     base, row = shares(100), shares(100).copy()
     row[:3], row[100:115] = 0.0, 1.0  # 3 lost, 15 won
-    found = paired_tests([(base, row)])[0]
+    found = paired_test(row - base)
     exact = stats.binomtest(15, 18).pvalue
     assert found.difference == pytest.approx(12 / 200)
     assert found.p == pytest.approx(exact, rel=0.35)
@@ -31,13 +31,13 @@ def test_p_is_that_of_the_exact_sign_test_on_discordant_pairs():
 
 
 def test_no_difference_is_no_evidence():
-    assert paired_tests([(shares(50), shares(50))])[0].p == 1.0
+    assert paired_test(shares(50) - shares(50)).p == 1.0
 
 
 def test_under_no_effect_few_are_called_different():
     chance = np.random.default_rng(1)
     pairs = [(chance.integers(2, size=80) * 1.0, chance.integers(2, size=80) * 1.0) for _ in range(100)]
-    assert sum(found.p <= 0.05 for found in paired_tests(pairs)) <= 11
+    assert sum(paired_test(row - base).p <= 0.05 for base, row in pairs) <= 11
 
 
 ACCURACY = Column("acc", "dev", "accuracy", "accuracy", "higher", 1)
@@ -109,15 +109,15 @@ def kept(bench, tmp_path):
 
 
 def test_shared_fields_once_and_differing_ones_under_each_row(kept):
-    found = collect_cases(kept.plan(), kept.store, "dev", 1)
+    found = collect_examples(kept.plan(), kept.store, "dev", 1)
     assert found.heads == ("#", "text", "base: guess", "base: p", "B: guess", "B: p")
     assert [line[2::2] for line in found.lines] == [("E", "E"), ("E", "I"), ("I", "I")]
-    only = collect_cases(kept.plan(), kept.store, "dev", 1, differing=True)
+    only = collect_examples(kept.plan(), kept.store, "dev", 1, differing=True)
     assert [line[0] for line in only.lines] == [2]
 
 
 def test_no_outputs_is_said(kept):
     with pytest.raises(UserError, match=r"context\.examples"):
-        collect_cases(kept.plan(), kept.store, "test", 1)
+        collect_examples(kept.plan(), kept.store, "test", 1)
     with pytest.raises(UserError, match="seed 7"):
-        collect_cases(kept.plan(), kept.store, "dev", 7)
+        collect_examples(kept.plan(), kept.store, "dev", 7)

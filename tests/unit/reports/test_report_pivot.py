@@ -7,10 +7,10 @@ import pytest
 
 from ablations.study.parts import Choices
 from ablations.study.study import Study
+from reports.audit.verify import verify
 from reports.render.cells import Cell, Grid, Line
 from reports.render.formats import RENDERERS
 from reports.results.table import Table
-from reports.trust.verify import verify
 from tests.unit.reports.conftest import Bench, lay_out
 
 PIVOT = {"en-de": "EN-DE", "en-fr": "EN-FR"}

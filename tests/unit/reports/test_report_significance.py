@@ -9,11 +9,11 @@ from scipy import stats
 
 from experiments.errors import UserError
 from experiments.identity import with_members
+from reports.audit.compare import Side, compare
 from reports.render.formats import render
 from reports.results.significance import ENOUGH_SEEDS, with_tests
 from reports.table.build import record
 from reports.table.notes import kendall
-from reports.trust.compare import Side, compare
 
 BASE = [(5.0, 25.0), (5.1, 25.2), (4.9, 24.9)]
 WORSE = [(5.6, 22.1), (5.5, 22.0), (5.7, 22.3)]

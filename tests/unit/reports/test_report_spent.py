@@ -18,16 +18,16 @@ from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
 from experiments.tracking.record import cost_points
+from reports.audit.bundle_read import read_bundle
+from reports.audit.bundle_write import write_bundle
+from reports.audit.statement import state
+from reports.audit.verify import verify
 from reports.render.formats import render
 from reports.render.setup import as_markdown
 from reports.results.accounting import Amounts, Spending, amounts_of, spending, total
 from reports.results.rule import Decision
 from reports.table.build import build_table
 from reports.table.cost import spent_on
-from reports.trust.bundle_read import read_bundle
-from reports.trust.bundle_write import write_bundle
-from reports.trust.statement import state
-from reports.trust.verify import verify
 from tests.unit.reports.real import Made, said, write
 
 KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")

@@ -13,10 +13,10 @@ from ablations.service.tables import TableOptions
 from ablations.study.parts import Choices
 from ablations.study.study import Study
 from experiments.errors import UserError
+from reports.audit.verify import SUFFIXES, verify
 from reports.render.formats import RENDERERS, render
 from reports.render.printed import printed
 from reports.results.table import Row, Table
-from reports.trust.verify import SUFFIXES, verify
 from tests.unit.reports.conftest import Bench
 
 

@@ -14,16 +14,15 @@ from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column
+from reports.audit import verify as verifying
+from reports.audit.bundle_archive import TABLES
+from reports.audit.bundle_read import Bundle
+from reports.audit.statement import sentences
 from reports.render.cells import plain
-from reports.results.recomputed import recomputed
-from reports.results.results import Outcome, run_facts
+from reports.results.results import Outcome, recomputed, run_facts
 from reports.results.table import Measure, Row, Table
 from reports.table.cost import shown
 from reports.table.provenance import corpus_name
-from reports.trust import verify as verifying
-from reports.trust.bundle_archive import TABLES
-from reports.trust.bundle_read import Bundle
-from reports.trust.statement import sentences
 
 Explanation = dict[str, Any]
 SETTINGS = ("configuration", "changes_from_base")  # parts whose entries `--set` takes

@@ -2,7 +2,7 @@
 
 bundle.json       the table, and size and SHA-256 of every other file (the manifest)
 store.json  runs/<run_id>/…     as in a store
-A crate also has a description of itself, a statement, and the printed table (bundle_crate.py).
+A crate also has a description of itself, a statement, and the printed table (bundle_write.py).
 """
 
 import gzip
@@ -229,7 +229,7 @@ _LARGE = 1 << 31  # bytes; above, a zip's older form has no room for the size
 _READ = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
-class ForeignZipError(UserError):
+class ExternalZipError(UserError):
     """A zip of another program, or of none."""
 
 
@@ -253,7 +253,7 @@ def _add_to_zip(archive: zipfile.ZipFile, name: str, content: IO[bytes], size: i
 
 
 class Crate(Archive):
-    """A zip that is open for reading. Raises ForeignZipError, ValueError, or an error of zipfile or zlib for others."""
+    """A zip that is open for reading. Raises ExternalZipError, ValueError, or an error of zipfile or zlib."""
 
     def __init__(self, file: IO[bytes]) -> None:
         try:
@@ -268,10 +268,10 @@ class Crate(Archive):
             if names.count(name) > 1:
                 raise ValueError(f"{name} is there twice")
         if METADATA not in names:
-            raise ForeignZipError(f"is a zip, but no RO-Crate: it has no {METADATA}. {_OURS}")
+            raise ExternalZipError(f"is a zip, but no RO-Crate: it has no {METADATA}. {_OURS}")
         self.metadata = parsed(self._text(METADATA, LARGEST_RECORD))
         if HEAD not in names:
-            raise ForeignZipError(
+            raise ExternalZipError(
                 f"is an RO-Crate of another program{_title(self.metadata)}: it has no {HEAD}. {_OURS}"
             )
         self.head_text = self._text(HEAD, LARGEST_HEAD)

@@ -19,7 +19,7 @@ from experiments.store.layout import Store
 from experiments.store.results import Count, Facts
 from experiments.tasks.columns import Column
 from reports.results.accounting import tunings
-from reports.table.seed_rule import rule_of
+from reports.results.rule import rule_of
 
 TRIALS = "trials of `ablations tune`"
 DEV = "dev"  # every other set is a test set (docs/corpora.md)

@@ -10,10 +10,10 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.errors import UserError
-from reports.render import tidy
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
 from reports.render.printed import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, printed
+from reports.render.records import TIDY_NAMES
 from reports.results.table import Table
 from reports.table.build import SPENT
 from reports.table.cost import is_note
@@ -39,7 +39,7 @@ class Verdict:
 
 def format_of(suffix: str, text: str) -> str:
     """The format of a file by its name, and of CSV by its head; "" if unknown."""
-    return TIDY if suffix == ".csv" and text.startswith(f"{','.join(tidy.NAMES)}") else SUFFIXES.get(suffix, "")
+    return TIDY if suffix == ".csv" and text.startswith(f"{','.join(TIDY_NAMES)}") else SUFFIXES.get(suffix, "")
 
 
 def unchecked(table: Table) -> Iterator[str]:
