@@ -95,7 +95,7 @@ def adopt(
 ) -> None:
     """Take over finished runs of an own task whose default or command has changed since. Asks first.
 
-    Your word is added to the study file as [[same_as]]: which settings, why and when. The table names it.
+    Your word is added to the study file as an entry `same_as`: which settings, why and when. The table names it.
     """
     if not why.strip() or not why.isprintable():
         raise UserError("--why: write one line that says why the change has no influence on the results.")

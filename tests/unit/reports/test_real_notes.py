@@ -369,7 +369,7 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
                     written |= _fields(record)
     named = {*_named(TrainingResult), *_named(EvaluationResult)}
     # runs of several attempts, renewed evaluations, branches (test_branches.py) and imported runs have tests of their
-    # own (test_foreign_runs.py)
+    # own (test_external_runs.py)
     assert named - written == {
         "TrainingResult.imported", *_named(Imported),
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
