@@ -43,24 +43,22 @@ def check_heads(study: Study, task: Task) -> None:
 
 def check_claims(study: Study, task: Task) -> None:
     """Raises UserError for a claim about a number that no column prints."""
-    names = list(dict.fromkeys(_measured(task)))
     for claim in study.claims:
-        if claim.number not in names:
-            raise UserError(
-                f'{study.origin}, claim "{claim.text}": no column of the task {study.task} prints a {claim.number!r}. '
-                f"Nearest: {', '.join(nearest(claim.number, names) or names)}."
-            )
+        _check(claim.number, list(dict.fromkeys(_measured(task))), f'claim "{claim.text}"', study, "")
 
 
 def check_published(row: Variation, study: Study, task: Task) -> None:
     """Raises UserError for a published number of a row that no column prints."""
-    names = paper_keys(study, task)
     for key in row.paper:
-        if key not in names:
-            raise UserError(
-                f'{study.origin}, row "{row.key}": no column of the task {study.task} prints a published {key!r}. '
-                f"Nearest: {', '.join(nearest(key, names) or names)}."
-            )
+        _check(key, paper_keys(study, task), f'row "{row.key}"', study, "published ")
+
+
+def _check(name: str, names: list[str], where: str, study: Study, what: str) -> None:
+    if name not in names:
+        raise UserError(
+            f"{study.origin}, {where}: no column of the task {study.task} prints a {what}{name!r}. "
+            f"Nearest: {', '.join(nearest(name, names) or names)}."
+        )
 
 
 def target_column(target: Target, columns: Iterable[Column]) -> Column | None:

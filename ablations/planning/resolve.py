@@ -4,7 +4,7 @@ Sources of a setting, later ones win: the configuration's defaults; the study's 
 ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,14 +42,24 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     rows = select_rows(study, selection.rows)
     context = _Context(study, name, profile, selection, task)
     _check_words(context)
-    _refuse_ensembles(context, rows)
+    for row in rows:
+        if row.ensemble and not task.ensembles:
+            raise UserError(
+                f"{context.where(row)}: the task {study.task} has no ensembles: only tasks of this program "
+                "average the probabilities of several trainings. Remove the row."
+            )
     configured = [(row, *_row_config(context, row)) for row in (as_run(study, row) for row in rows)]
     _refuse_unread(context, configured)
     reference = dict(flatten(_row_config(context, None)[0]))
     planned = []
     for row, config, replaced in configured:
         changed = _changes(config, reference)
-        _prove(context, row, changed)
+        if undeclared := [name for name in changed if name not in row.declared]:  # ratios apply to both alike
+            raise UserError(
+                f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. "
+                f"The configuration of the task {study.task} derives one setting from another. It must not, because "
+                "then the table does not show everything that a row changes."
+            )
         seeds = (NO_SEED,) if row.ensemble else tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
         planned.append(_branched(context, PlannedRow(row, config, seeds, changed, replaced), reference))
@@ -70,15 +80,6 @@ def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) 
     check_branch(row.variation, config, row.config, step, context.task, where)
     trunk = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
     return replace(row, trunk=trunk, shared_steps=step)
-
-
-def _refuse_ensembles(context: _Context, rows: Iterable[Variation]) -> None:
-    for row in rows:
-        if row.ensemble and not context.task.ensembles:
-            raise UserError(
-                f"{context.where(row)}: the task {context.study.task} has no ensembles: only tasks of this program "
-                "average the probabilities of several trainings. Remove the row."
-            )
 
 
 def _check_words(context: _Context) -> None:
@@ -149,17 +150,6 @@ def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]
     changed = difference(config, reference)
     changed.pop("seed", None)
     return changed
-
-
-def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
-    """Check that a row differs from base only in what it declares. Ratios apply to both alike."""
-    undeclared = [name for name in changed if name not in row.declared]
-    if undeclared:
-        raise UserError(
-            f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. The "
-            f"configuration of the task {context.study.task} derives one setting from another. It must not, because "
-            "then the table does not show everything that a row changes."
-        )
 
 
 # --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason

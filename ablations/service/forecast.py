@@ -60,7 +60,9 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
         {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
         {run_id: 0.0 if run.members else task.disk_bytes(run.config) for run_id, run in unique.items()},
         seconds,
-        _makespan(known, wide, len(slots)) if known and len(known) == len(seconds) else None,
+        max(simulate(known, dict.fromkeys(known, 1) | wide, len(slots)).values())
+        if known and len(known) == len(seconds)
+        else None,
         wide,
         all(scorings.values()),
         why_unknown(runs),
@@ -140,10 +142,6 @@ def _widths(runs: Mapping[str, PlannedRun], slots: Sequence[Slot], per_run: int)
     if per_run:
         return dict.fromkeys(runs, min(per_run, devices)) if per_run > 1 and devices > 1 else {}
     return devices_per_run({run_id: run.cost for run_id, run in runs.items()}, devices) if devices > 1 else {}
-
-
-def _makespan(seconds: Mapping[str, float], wide: Mapping[str, int], slots: int) -> float:
-    return max(simulate(seconds, {**dict.fromkeys(seconds, 1), **wide}, slots).values())
 
 
 def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[str]:
