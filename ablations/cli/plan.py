@@ -13,8 +13,19 @@ from ablations.cli.terminal import plain_progress, print_json, say
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.planning.runs import ensemble_in_words
 from ablations.service.enqueue import prepare, say_trained_again, trained_again, wanted
-from ablations.service.forecast import Forecast, forecast, lines, measure, short_spec, why_unknown
-from ablations.service.noise import Noise, base_of, hours_of_rows, noise_of, wanted_difference
+from ablations.service.forecast import (
+    Forecast,
+    Noise,
+    base_of,
+    forecast,
+    hours_of_rows,
+    lines,
+    measure,
+    noise_of,
+    short_spec,
+    wanted_difference,
+    why_unknown,
+)
 from ablations.service.preflight import Obstacle, obstacles, paragraphs, warnings
 from ablations.service.selected import Queueing, Selected, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
