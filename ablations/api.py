@@ -68,7 +68,10 @@ class LoadedTable:
         import pandas as pd  # imported late: it takes half a second
 
         grid = printed(self.as_built, "markdown").grid
-        heads = [head.key if head.kind in ("group", "label") else f"{head.top} {_sub(head.sub)}" for head in grid.heads]
+        heads = [
+            head.key if head.kind in ("group", "label") else f"{head.top} {head.sub if head.sub != 'ours' else ''}"
+            for head in grid.heads
+        ]
         lines = [[cell.text + cell.mark for cell in line.cells] for line in grid.lines]
         return pd.DataFrame(lines, columns=[head.strip() for head in heads])
 
@@ -122,10 +125,6 @@ class LoadedTable:
         return (
             f"<{self.as_built.name}: {number(len(rows), 'row')}, {sum(found)} of {number(len(found), 'run')} finished>"
         )
-
-
-def _sub(text: str) -> str:
-    return "" if text == "ours" else text
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,7 +195,8 @@ def selectors(given: Selecting) -> Selectors:
     for name in given:
         if name not in Selecting.__annotations__:
             raise UserError(f"There is no argument {name}. {suggestion(name, Selecting.__annotations__, 'arguments')}")
-    seeds, state_dir, corpus = given.get("seeds"), given.get("state_dir"), given.get("corpus")
+    rows, seeds = given.get("rows"), given.get("seeds")
+    state_dir, corpus = given.get("state_dir"), given.get("corpus")
     if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int)):
         raise UserError(f"seeds={seeds!r}: it must be an integer, the number of seeds of every row.")
     return Selectors(
@@ -204,14 +204,10 @@ def selectors(given: Selecting) -> Selectors:
         state_dir=None if state_dir is None else Path(state_dir),
         profile=given.get("profile"),
         corpus=None if corpus is None else str(corpus),
-        rows=_joined(given.get("rows")),
+        rows=rows if rows is None or isinstance(rows, str) else ",".join(map(str, rows)),
         seeds=seeds,
         sets=_settings(given.get("set")),
     )
-
-
-def _joined(names: Names) -> str | None:
-    return names if names is None or isinstance(names, str) else ",".join(map(str, names))
 
 
 def _settings(given: Settings) -> list[str] | None:

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import print_json
+from ablations.cli.terminal import aligned, print_json
 from ablations.service.layers import (
     LONGEST,
     LayerType,
@@ -157,7 +157,7 @@ def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
         f"n = {n}, d = {sizes.d}, k = {sizes.k}, r = {sizes.r}; "
         "n is the sequence, d the width, k the kernel, r the neighbourhood"
     )
-    for line in _columns([HEAD, *(_row(one, n) for one in types)]):
+    for line in aligned([HEAD, *(_row(one, n) for one in types)]):
         typer.echo(line)
     typer.echo("products: the leading term. counted: all products of one sub-layer, projections and both matrices of a")
     typer.echo("recurrent cell included; restricted attention computes all scores. exact: propagated through causal")
@@ -184,17 +184,12 @@ def _times(times: Times) -> list[str]:
     for width, attention in times.get("self_attention", {}).items():
         rows = [(f"d = {width}, ms a sequence", *(f"n={length}" for length in attention))]
         rows += [(name, *(f"{s * 1e3:.3g}" for s in of[width].values())) for name, of in times.items()]
-        lines += ["", *_columns(rows)]
+        lines += ["", *aligned(rows)]
         for name in ("rnn", "lstm"):
             found = crossings(attention, times[name][width])
             parts = [f"{'faster' if faster else 'slower'} from n = {place:.0f}" for place, faster in found]
             lines.append(f"self-attention against {name}: {', '.join(parts)}")
     return lines
-
-
-def _columns(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]) for row in rows]
 
 
 def _as_json(sizes: Sizes, types: Sequence[LayerType], times: Times) -> dict[str, object]:

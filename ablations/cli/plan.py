@@ -13,8 +13,19 @@ from ablations.cli.terminal import plain_progress, print_json, say
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.planning.runs import ensemble_in_words
 from ablations.service.enqueue import prepare, say_trained_again, trained_again, wanted
-from ablations.service.forecast import Forecast, forecast, lines, measure, short_spec, why_unknown
-from ablations.service.noise import Noise, base_of, hours_of_rows, noise_of, wanted_difference
+from ablations.service.forecast import (
+    Forecast,
+    Noise,
+    base_of,
+    forecast,
+    hours_of_rows,
+    lines,
+    measure,
+    noise_of,
+    short_spec,
+    wanted_difference,
+    why_unknown,
+)
 from ablations.service.preflight import Obstacle, obstacles, paragraphs, warnings
 from ablations.service.selected import Queueing, Selected, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
@@ -24,7 +35,7 @@ from ablations.study.selectors import only_row
 from experiments.config import total_steps
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
-from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING, Measured, probe_together, steps_together
+from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING, probe_together, steps_together
 from experiments.jobs.attempts.probe import probe as probe_runs
 from experiments.jobs.devices.sharing import WORTH, gain, shares, worth_sharing
 from experiments.jobs.devices.slots import Slot, parse_slots
@@ -213,11 +224,19 @@ def probe(
     found = []
     measured = probe_runs(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
     for run, alone in zip(runs, measured, strict=True):
-        row = {"row": run.row, **asdict(alone), "mfu": alone.mfu, "hours": _hours(run, alone)}
+        total = total_steps(run.config)
+        row = {
+            "row": run.row,
+            **asdict(alone),
+            "mfu": alone.mfu,
+            "hours": None if total is None else total * alone.seconds_per_step / 3600,
+        }
         if together > 1:
             spec = short_spec(chosen, run, steps_together(alone.seconds_per_step))
             [first] = probe_together(chosen.store, spec, [slot])  # same steps and start as the shared runs
-            row |= _sharing(first, probe_together(chosen.store, spec, parts))
+            shared = probe_together(chosen.store, spec, parts)
+            speeds = 1 / first.seconds_per_step, [1 / one.seconds_per_step for one in shared]
+            row |= {"together": len(shared), "gain": gain(*speeds), "share": worth_sharing(*speeds)}
         if trace:
             row["trace"] = str(_trace(chosen, run, slot, trace))
         found.append(row)
@@ -227,11 +246,6 @@ def probe(
         print_json(found)
     else:
         typer.echo(_notes(found, slot))
-
-
-def _sharing(alone: Measured, together: Sequence[Measured]) -> dict[str, Any]:
-    speeds = 1 / alone.seconds_per_step, [1 / shared.seconds_per_step for shared in together]
-    return {"together": len(together), "gain": gain(*speeds), "share": worth_sharing(*speeds)}
 
 
 def _trace(chosen: Selected, run: PlannedRun, slot: Slot, folder: Path) -> Path:
@@ -244,11 +258,6 @@ def _trace(chosen: Selected, run: PlannedRun, slot: Slot, folder: Path) -> Path:
         if not path.exists():
             raise
     return path
-
-
-def _hours(run: PlannedRun, measured: Measured) -> float | None:
-    steps = total_steps(run.config)
-    return None if steps is None else steps * measured.seconds_per_step / 3600
 
 
 def _line(row: dict[str, Any], first: bool) -> str:

@@ -4,13 +4,13 @@ import contextlib
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import print_json, say
+from ablations.cli.terminal import aligned, print_json, say
 from ablations.service import forget as forgetting
 from ablations.service.selected import Place, Selectors, choose
 from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
@@ -22,7 +22,6 @@ from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
 from experiments.store.retention import FOLDER, removable, remove, size
-from reports.render.cells import width
 
 HEADS = ("study", "profile", "corpus", "rows", "runs", "state", "last change", "")
 LEFT = (0, 1, 2, 5, 6, 7)  # the columns of words
@@ -39,7 +38,7 @@ def tables(place: Place, as_json: options.Json = False) -> None:
     elif not found:
         typer.echo(f"no run was started in {place.store}")
     else:
-        typer.echo("\n".join(_aligned([HEADS, *(_line(table) for table in found)])))
+        typer.echo("\n".join(aligned([HEADS, *map(_line, found)], LEFT)))
 
 
 def note(table: StoreTable) -> str:
@@ -54,16 +53,6 @@ def note(table: StoreTable) -> str:
 def _line(table: StoreTable) -> tuple[str, ...]:
     changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(table.changed)) if table.changed else ""
     return (*table.name, str(len(table.rows)), str(len(table.runs)), table.state, changed, note(table))
-
-
-def _aligned(lines: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
-
-    def cell(place: int, text: str) -> str:
-        space = " " * (widths[place] - width(text))
-        return text + space if place in LEFT else space + text
-
-    return ["  ".join(cell(*item) for item in enumerate(line)).rstrip() for line in lines]
 
 
 def _as_json(table: StoreTable) -> dict[str, Any]:
@@ -120,25 +109,17 @@ def adopt(
     if as_json and not yes:
         print_json(_records(found, taken_over=False))
         return
-    if not as_json and not _agreed(found, yes):
-        typer.echo("nothing was changed")
-        return
+    if not as_json:
+        for orphan in found:
+            typer.echo(f"  {orphan.planned.name}: {orphan.run_id}, trained with {_differences(orphan)}")
+        question = f"Take over {number(len(found), 'run')} as if trained with the present settings?"
+        if not yes and not typer.confirm(question):
+            typer.echo("nothing was changed")
+            return
     keep_word(chosen.study, found, why.strip())
     if as_json:
         print_json(_records(found, taken_over=True))
-    else:
-        _say_taken(found, study)
-
-
-def _agreed(found: Sequence[Orphan], yes: bool) -> bool:
-    """List the runs and ask, unless the user has said yes already."""
-    for orphan in found:
-        typer.echo(f"  {orphan.planned.name}: {orphan.run_id}, trained with {_differences(orphan)}")
-    question = f"Take over {number(len(found), 'run')} as if trained with the present settings?"
-    return yes or typer.confirm(question)
-
-
-def _say_taken(found: Sequence[Orphan], study: str) -> None:
+        return
     typer.echo(f"{number(len(found), 'run')} taken over; `ablations report {shlex.quote(study)}` names them")
     if queued := dict.fromkeys(orphan.planned.row for orphan in found if orphan.planned.state == "waiting"):
         typer.echo(f"still queued for training: {', '.join(queued)}; `ablations cancel` takes them out", err=True)

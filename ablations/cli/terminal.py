@@ -8,7 +8,7 @@ control characters (colours of --help, a line that is overwritten) go through `u
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -72,6 +72,19 @@ def print_json(value: Any) -> None:
 def say(line: str) -> None:
     """A line on standard error: standard output is for tables and data."""
     print(line, file=sys.stderr, flush=True)
+
+
+def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
+    """Lines of cells as columns of equal width; `left`: the columns of words, which begin at the left."""
+    from reports.render.cells import width
+
+    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
+
+    def cell(place: int, text: str) -> str:
+        space = " " * (widths[place] - width(text))
+        return text + space if place in left else space + text
+
+    return ["  ".join(cell(*item) for item in enumerate(line)).rstrip() for line in lines]
 
 
 def plain_progress(what: str, done: int, total: int) -> None:

@@ -5,8 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf, by_name
-from ablations.planning.published import published_names
-from ablations.planning.resolve import resolve
+from ablations.planning.resolve import published_names, resolve
 from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
 from ablations.study.messages import show
 from ablations.study.selectors import Selection

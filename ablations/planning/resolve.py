@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ablations.planning.planned import PlannedRow, Replaced
-from ablations.planning.published import check_claims, check_heads, check_published, check_target
 from ablations.planning.runs import as_run, check_branch, first_step
-from ablations.study.messages import show
+from ablations.study.messages import nearest, show
 from ablations.study.overrides import Setting, build, check_names, setting_names
+from ablations.study.parts import Target
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, check_ratios, scaled
@@ -20,7 +20,7 @@ from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.tasks.base import Task
-from experiments.tasks.columns import START
+from experiments.tasks.columns import START, Column
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,24 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     rows = select_rows(study, selection.rows)
     context = _Context(study, name, profile, selection, task)
     _check_words(context)
-    _refuse_ensembles(context, rows)
+    for row in rows:
+        if row.ensemble and not task.ensembles:
+            raise UserError(
+                f"{context.where(row)}: the task {study.task} has no ensembles: only tasks of this program "
+                "average the probabilities of several trainings. Remove the row."
+            )
     configured = [(row, *_row_config(context, row)) for row in (as_run(study, row) for row in rows)]
     _refuse_unread(context, configured)
     reference = dict(flatten(_row_config(context, None)[0]))
     planned = []
     for row, config, replaced in configured:
         changed = _changes(config, reference)
-        _prove(context, row, changed)
+        if undeclared := [name for name in changed if name not in row.declared]:  # ratios apply to both alike
+            raise UserError(
+                f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. "
+                f"The configuration of the task {study.task} derives one setting from another. It must not, because "
+                "then the table does not show everything that a row changes."
+            )
         seeds = (NO_SEED,) if row.ensemble else tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
         planned.append(_branched(context, PlannedRow(row, config, seeds, changed, replaced), reference))
@@ -70,15 +80,6 @@ def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) 
     check_branch(row.variation, config, row.config, step, context.task, where)
     trunk = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
     return replace(row, trunk=trunk, shared_steps=step)
-
-
-def _refuse_ensembles(context: _Context, rows: Iterable[Variation]) -> None:
-    for row in rows:
-        if row.ensemble and not context.task.ensembles:
-            raise UserError(
-                f"{context.where(row)}: the task {context.study.task} has no ensembles: only tasks of this program "
-                "average the probabilities of several trainings. Remove the row."
-            )
 
 
 def _check_words(context: _Context) -> None:
@@ -151,17 +152,6 @@ def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]
     return changed
 
 
-def _prove(context: _Context, row: Variation, changed: Iterable[str]) -> None:
-    """Check that a row differs from base only in what it declares. Ratios apply to both alike."""
-    undeclared = [name for name in changed if name not in row.declared]
-    if undeclared:
-        raise UserError(
-            f"{context.where(row)}: it differs from base in {', '.join(undeclared)}, which it does not declare. The "
-            f"configuration of the task {context.study.task} derives one setting from another. It must not, because "
-            "then the table does not show everything that a row changes."
-        )
-
-
 # --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason
 
 
@@ -222,3 +212,81 @@ def _lost(row: PlannedRow) -> str:
     return "".join(
         f' {r.by} replaces {r.name} = {show(r.declared)} of row "{r.row}" by {show(r.value)}.' for r in row.replaced
     )
+
+
+# --- The names of published numbers: those of the task's columns, of costs, and what the study prints beside them
+
+
+USUAL_COSTS = ("params", "flops")  # published numbers of any task's rows: parameters (in millions), of training
+COSTS = (*USUAL_COSTS, "hours")  # reports/table/cost.py has a column for each
+
+
+def paper_keys(study: Study, task: Task) -> list[str]:
+    """The names that published numbers may have: those of the task's columns, of costs, and of the study's own."""
+    return list(dict.fromkeys([*_measured(task), *study.published]))
+
+
+def _measured(task: Task) -> list[str]:
+    return [*(column.paper for column in task.columns if column.paper), *COSTS]
+
+
+def published_names(study: Study, task: Task) -> list[str]:
+    """Those of `paper_keys` that the study's records name: all but costs that no row has."""
+    given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
+    return [name for name in paper_keys(study, task) if name in given or name not in COSTS]
+
+
+def check_heads(study: Study, task: Task) -> None:
+    """Raises UserError for a head of a number that the table prints already."""
+    for name in study.published:
+        if name in _measured(task):
+            raise UserError(
+                f"{study.origin}, [published]: the table of the task {study.task} has a column for {name!r} already, "
+                "which prints published numbers next to those of the runs. Leave the name out there, or take another."
+            )
+
+
+def check_claims(study: Study, task: Task) -> None:
+    """Raises UserError for a claim about a number that no column prints."""
+    for claim in study.claims:
+        _check(claim.number, list(dict.fromkeys(_measured(task))), f'claim "{claim.text}"', study, "")
+
+
+def check_published(row: Variation, study: Study, task: Task) -> None:
+    """Raises UserError for a published number of a row that no column prints."""
+    for key in row.paper:
+        _check(key, paper_keys(study, task), f'row "{row.key}"', study, "published ")
+
+
+def _check(name: str, names: list[str], where: str, study: Study, what: str) -> None:
+    if name not in names:
+        raise UserError(
+            f"{study.origin}, {where}: no column of the task {study.task} prints a {what}{name!r}. "
+            f"Nearest: {', '.join(nearest(name, names) or names)}."
+        )
+
+
+def target_column(target: Target, columns: Iterable[Column]) -> Column | None:
+    """The column that a target is about; before sets are known, one with the set "*" may be."""
+    there = [column for column in columns if column.set == target.set or (column.set == "*" and target.set != "dev")]
+    return next((column for column in there if target.metric in ("", column.metric)), None)
+
+
+def check_target(study: Study, profile: str, task: Task) -> None:
+    """Raises UserError if no column prints what the target of the rule is about."""
+    target = study.target_in(profile)
+    if target is None:
+        return
+    column = target_column(target, task.columns)
+    if column is not None and column.logarithmic and target.value <= 0:
+        raise UserError(
+            f"{study.origin}, target: value = {target.value:g}: {column.metric} is compared by its logarithm, so the "
+            "value must be more than 0."
+        )
+    if column is None:
+        wanted = f"{target.metric or 'metric'} on {target.set}"
+        known = [f"{column.metric} on {'test' if column.set == '*' else column.set}" for column in task.columns]
+        raise UserError(
+            f"{study.origin}, target: no column of the task {study.task} prints a {wanted}. Its columns are: "
+            f"{', '.join(dict.fromkeys(known))}."
+        )

@@ -1,5 +1,6 @@
 """The table of a selection, from a store or a bundle, and the choices with which it is printed."""
 
+import contextlib
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -9,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablations.planning.planned import Plan
+from ablations.service.enqueue import member
 from ablations.service.run_states import DONE
 from ablations.service.selected import Place, SelectedTable, Selectors, choose
 from ablations.service.store_tables import StoreTable, store_tables
@@ -156,36 +158,25 @@ def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:
         other = replace(table.selectors or selectors, store=selectors.store, state_dir=selectors.state_dir)
         mine, there = replace(other, rows=selectors.rows, seeds=selectors.seeds), ",".join(table.rows)
         for narrowed in (mine, other, replace(other, rows=there)):  # all rows may be impossible with its settings
-            if count := _finished(study, narrowed):
-                return _sentence(study, selectors, narrowed, table, plan, count)
+            with contextlib.suppress(UserError):
+                if count := sum(run.state in DONE for run in choose(study, narrowed).plan.runs):
+                    return _sentence(study, selectors, narrowed, table, plan, count)
     return ""
 
 
 def _distance(table: StoreTable, plan: Plan) -> tuple[bool, bool, bool, int, int]:
-    other_corpus, other_rows = table.name.corpus != _corpus(plan), {run.row for run in plan.runs}.isdisjoint(table.rows)
+    other_corpus, other_rows = (
+        table.name.corpus != member(plan, plan.runs[0]).corpus,
+        {run.row for run in plan.runs}.isdisjoint(table.rows),
+    )
     return other_rows, table.name.profile != plan.profile, other_corpus, len(table.settings), -table.finished
-
-
-def _corpus(plan: Plan) -> str:
-    """The corpus's name, as the runs of a plan record it."""
-    corpus = getattr(getattr(plan.runs[0].config, "data", None), "corpus", "")
-    return str(corpus).rstrip("/").rpartition("/")[2]
-
-
-def _finished(study: str, selectors: Selectors) -> int:
-    """Finished runs that these options really select."""
-    try:
-        plan = choose(study, selectors).plan
-    except UserError:
-        return 0
-    return sum(run.state in DONE for run in plan.runs)
 
 
 def _sentence(study: str, selectors: Selectors, other: Selectors, table: StoreTable, plan: Plan, count: int) -> str:
     """ "6 finished runs of table3 exist with training.train_steps = 150: add --set …"."""
     same_profile = table.name.profile == plan.profile
     differs = [] if same_profile else [f"the profile {table.name.profile}"]
-    if table.name.corpus != _corpus(plan):
+    if table.name.corpus != member(plan, plan.runs[0]).corpus:
         differs.append(f"the corpus {table.name.corpus}")
     differs += [f"{name} = {show(value)}" for name, value in table.settings.items()]
     if same_profile and selectors.profile is None:

@@ -188,14 +188,10 @@ def shortened(chosen: Selected, plan: Plan) -> Plan:
     }
     runs = [
         _ensemble(run, [trainings[run_id] for run_id in run.members]) if run.members else trainings[run.run_id]
-        for run in _first_seeds(plan.runs)
+        for run in reversed({run.row: run for run in reversed(plan.runs)}.values())  # the first seeds
     ]
     members = [trainings[run.run_id] for run in plan.members]
     return replace(plan, runs=tuple(runs), members=tuple(members))
-
-
-def _first_seeds(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    return list({run.row: run for run in reversed(runs)}.values())[::-1]
 
 
 def _short(chosen: Selected, run: PlannedRun, trunk: str = "") -> PlannedRun:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablations.planning.planned import Plan
-from ablations.planning.published import target_column
+from ablations.planning.resolve import target_column
 from ablations.study.messages import number, suggestion
 from ablations.study.parts import Target
 from ablations.study.study import Study

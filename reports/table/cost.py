@@ -99,7 +99,7 @@ def _time_unknown(outcome: Outcome) -> bool:
 class Cost:
     """A column of one number per row that no evaluation measures."""
 
-    key: str  # of its published number (ablations/planning/published.py): "params"
+    key: str  # of its published number (ablations/planning/resolve.py): "params"
     header: str  # of this and of the published number
     sub: str  # the difference from others under the same header
     name: str  # in JSON and CSV

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ablations.planning.published import COSTS as PUBLISHED_COSTS
+from ablations.planning.resolve import COSTS as PUBLISHED_COSTS
 from reports.audit.verify import verify
 from reports.render.formats import RENDERERS
 from reports.render.markdown import render
