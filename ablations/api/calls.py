@@ -24,8 +24,8 @@ from ablations.service.work import WorkOptions, engine_settings, held, user_name
 from ablations.study.messages import number, show, suggestion
 from ablations.study.overrides import dotted, parse_set
 from experiments.errors import UserError
+from experiments.jobs.coordinator.loop import HANG_S
 from experiments.jobs.coordinator.reporter import Summary, View
-from experiments.jobs.coordinator.watch import HANG_S
 from experiments.store.layout import Store
 from reports.results.failures import failures
 

@@ -24,7 +24,7 @@ from ablations.service.selected import Place, Selectors, choose
 from ablations.study.messages import number
 from ablations.study.study_file import builtin_names
 from experiments.errors import UserError, explain_os_errors
-from experiments.exchange.external import Foreign, read_csv, read_wandb
+from experiments.exchange.external import External, read_csv, read_wandb
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
@@ -200,7 +200,7 @@ def _names(text: str | None) -> list[str] | None:
 
 
 def _import(
-    source: str, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None, again: bool
+    source: str, selectors: Selectors, foreign: External, metrics: list[str], only: list[str] | None, again: bool
 ) -> "_Done":
     file, existed = Path(source), selectors.store.exists()
     try:
@@ -217,7 +217,7 @@ def _import(
 
 
 def _with_new_study(
-    file: Path, selectors: Selectors, foreign: Foreign, metrics: list[str], only: list[str] | None
+    file: Path, selectors: Selectors, foreign: External, metrics: list[str], only: list[str] | None
 ) -> "_Done":
     """Try the new study beside its place first: it is written when all of it is imported."""
     found = places_of_scores(foreign, metrics, ())
@@ -239,7 +239,7 @@ def _with_new_study(
 def _into(
     study: str,
     selectors: Selectors,
-    foreign: Foreign,
+    foreign: External,
     metrics: list[str],
     only: list[str] | None,
     again: bool,

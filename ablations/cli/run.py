@@ -30,8 +30,8 @@ from ablations.study.selectors import Selection
 from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
 from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.loop import HANG_S
 from experiments.jobs.coordinator.reporter import Summary, View
-from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.queue import Queue

@@ -11,15 +11,14 @@ from experiments.errors import UserError
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.loop import Until
+from experiments.jobs.coordinator.loop import HANG_S, Until
 from experiments.jobs.coordinator.reporter import Notifier, Reporter, Summary, View
-from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.load import engines, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
-from experiments.jobs.engines.workers import Crew
+from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
@@ -46,7 +45,7 @@ class WorkOptions:
     workers: int | None = None
     setup: Sequence[str] = ()
     slots: Sequence[Slot] = field(init=False)
-    crew: Crew | None = field(init=False, default=None)
+    pool: WorkerPool | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         if self.engine not in engines():
@@ -60,22 +59,22 @@ class WorkOptions:
         if self.engine == "local" and (self.workers is not None or self.setup):
             option = "--setup" if self.setup else "--workers"
             raise UserError(f"{option} is for the nodes of a cluster: add --engine slurm or --engine ray.")
-        object.__setattr__(self, "crew", self._crew())
-        if self.crew:
-            slots = self.crew.node.slots(self.crew.workers)
+        object.__setattr__(self, "pool", self._pool())
+        if self.pool:
+            slots = self.pool.node.slots(self.pool.workers)
         elif self.engine == "local":
             slots = parse_slots(self.devices)
         else:
             slots = parse_cluster_slots(self.devices)
         object.__setattr__(self, "slots", slots)
 
-    def _crew(self) -> Crew | None:
+    def _pool(self) -> WorkerPool | None:
         if self.workers is not None and self.workers < 1:
             raise UserError(
                 f"--workers {self.workers}: write how many node workers may run at once, 1 or more. Without --workers "
                 "each run is a job of its own."
             )
-        return Crew(self.workers, Node.parse(self.devices), self.setup) if self.workers else None
+        return WorkerPool(self.workers, Node.parse(self.devices), self.setup) if self.workers else None
 
     def start(
         self,
@@ -106,16 +105,16 @@ class WorkOptions:
     def _engine(self, store: Store) -> Engine:
         if self.engine == "local" and _all_train_apart(store):
             return LocalEngine(LIGHT)
-        at_once = self.crew.workers if self.crew else len(self.slots)
-        settings, setup = dict(map(_pair, self.settings)), () if self.crew else self.setup
-        return load_engine(self.engine, settings, store.root, at_once, self.crew, setup)
+        at_once = self.pool.workers if self.pool else len(self.slots)
+        settings, setup = dict(map(_pair, self.settings)), () if self.pool else self.setup
+        return load_engine(self.engine, settings, store.root, at_once, self.pool, setup)
 
     def _for_all(self, store: Store) -> list[Slot]:
         """As many slots as the queued runs need: the cluster itself limits how many run at once."""
         with Queue(store.queue_db) as queue:
             count = max(len(self.slots), queue.devices_wanted())
-        if self.crew:
-            return self.crew.node.slots(math.ceil(count / self.crew.node.devices))
+        if self.pool:
+            return self.pool.node.slots(math.ceil(count / self.pool.node.devices))
         return [replace(self.slots[0], name=f"{self.slots[0].kind}.{i}") for i in range(count)]
 
 

@@ -80,7 +80,7 @@ def crate_files(
     made = {name: folder / name for name in (*TABLES, STATEMENT)}
     for name, text in printed(replace(build_table(plan, store, columns), bundle=word)).items():
         made[name].write_text(text, encoding="utf-8")
-    write_json(made[STATEMENT], statement, sealed=False)
+    write_json(made[STATEMENT], statement, checksummed=False)
     return made
 
 

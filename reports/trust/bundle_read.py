@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from ablations.planning.plan_file import plan_from_json
 from ablations.planning.planned import Plan
 from experiments.errors import UserError
-from experiments.store.checksummed import unseal
+from experiments.store.checksummed import without_checksum
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from reports.trust.bundle_agreement import Checked, check
@@ -75,7 +75,7 @@ def _opened(file: IO[bytes]) -> Archive:
 
 
 def _read(packed: Archive, folder: Path) -> Bundle:
-    head = unseal(packed.head)
+    head = without_checksum(packed.head)
     if head.get("bundle") != VERSION:
         raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads {VERSION}.")
     check_head(head)

@@ -86,7 +86,7 @@ class CommandTask(OwnTask):
         own = open_context(context, config.seed)
         settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
         files = {"settings": own.folder / "settings.json", "metrics": own.folder / "metrics.out"}
-        write_json(files["settings"], settings, sealed=False)
+        write_json(files["settings"], settings, checksummed=False)
         files["metrics"].unlink(missing_ok=True)
         given = {**settings, **files, "folder": own.folder, "device": own.device, "threads": own.threads}
         ended = run_command(config.command, given, self.folder or Path.cwd(), context)
