@@ -26,8 +26,8 @@ from ablations.service.work import WorkOptions, held
 from ablations.study.messages import number, show, suggestion
 from ablations.study.overrides import dotted, parse_set
 from experiments.errors import UserError
+from experiments.jobs.coordinator.loop import HANG_S
 from experiments.jobs.coordinator.reporter import Summary, View
-from experiments.jobs.coordinator.watch import HANG_S
 from experiments.store.layout import Store
 from reports.figures import effects, style
 from reports.render.formats import render

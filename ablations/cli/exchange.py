@@ -24,7 +24,7 @@ from ablations.service.selected import Place, Selectors, choose
 from ablations.study.messages import number
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
-from experiments.exchange.external import Foreign, read_csv, read_wandb
+from experiments.exchange.external import External, read_csv, read_wandb
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
@@ -215,7 +215,7 @@ class _Import:
     """Runs of another program, and how they are to be imported."""
 
     selectors: Selectors
-    foreign: Foreign
+    foreign: External
     metrics: list[str]
     settings: list[str] | None  # those that count; None: all
     again: bool  # replace other numbers

@@ -297,7 +297,7 @@ def attention(
     figure = home / f"{name}-{kind}-{place}{f'-{head}' if head else ''}.png"
     with explain_os_errors(f"write {home}"):
         home.mkdir(exist_ok=True)
-        write_json(home / f"{name}.json", {"run_id": found.run_id, "sentence": sentence, **maps}, sealed=False)
+        write_json(home / f"{name}.json", {"run_id": found.run_id, "sentence": sentence, **maps}, checksummed=False)
         draw_attention(maps, kind, place - 1, heads, figure)
         if out is not None:
             draw_attention(maps, kind, place - 1, heads, out)

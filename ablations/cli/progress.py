@@ -18,9 +18,8 @@ from ablations.cli.terminal import unguarded, visible
 from ablations.service import work as words
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import duration
-from experiments.jobs.coordinator.loop import Until
+from experiments.jobs.coordinator.loop import GRACE_S, Until
 from experiments.jobs.coordinator.reporter import Summary, View
-from experiments.jobs.coordinator.watch import GRACE_S
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.processes.meter import GpuLoad, processors_percent

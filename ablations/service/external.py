@@ -16,7 +16,7 @@ from ablations.service.enqueue import member
 from ablations.study.messages import number, suggestion
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
-from experiments.exchange.external import Foreign, ForeignRun, value
+from experiments.exchange.external import External, ExternalRun, value
 from experiments.exchange.external import number as as_number
 from experiments.jobs.queue.job import Member
 from experiments.store.checksummed import write_json
@@ -34,7 +34,7 @@ NOTHING = "Nothing was imported."
 class Arrived:
     """A run of theirs with its scores sorted by set, and its row and seed in the study."""
 
-    run: ForeignRun
+    run: ExternalRun
     row: str
     seed: int
     scores: Mapping[Place, float]
@@ -53,7 +53,7 @@ def place_of(name: str) -> Place:
     return "test", name
 
 
-def places_of_scores(foreign: Foreign, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, Place]:
+def places_of_scores(foreign: External, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, Place]:
     """Their names of scores → set and metric: those of `metrics`, else all that the study's columns print.
 
     Raises UserError where none is found, or where a name of `metrics` is not among theirs.
@@ -95,7 +95,7 @@ def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> l
 
 
 def arrive(
-    foreign: Foreign,
+    foreign: External,
     found: Mapping[str, Place],
     only: Sequence[str] | None,
     planned: Mapping[str, Sequence[int]] | None,
@@ -106,7 +106,7 @@ def arrive(
     """
     runs = [_sorted(run, found, only) for run in foreign.runs]
     runs = _named(runs)
-    grouped: dict[str, list[ForeignRun]] = {}
+    grouped: dict[str, list[ExternalRun]] = {}
     for run in runs:
         grouped.setdefault(run.row, []).append(run)
     arrived = []
@@ -118,7 +118,7 @@ def arrive(
     return arrived
 
 
-def _sorted(run: ForeignRun, found: Mapping[str, Place], only: Sequence[str] | None) -> ForeignRun:
+def _sorted(run: ExternalRun, found: Mapping[str, Place], only: Sequence[str] | None) -> ExternalRun:
     """The run's columns apart: scores, and settings."""
     scores = {name: score for name, score in run.metrics.items() if name in found}
     for name, text in run.fields.items():
@@ -134,7 +134,7 @@ def _sorted(run: ForeignRun, found: Mapping[str, Place], only: Sequence[str] | N
     return replace(run, metrics=scores, settings=settings, fields={})
 
 
-def _named(runs: Sequence[ForeignRun]) -> list[ForeignRun]:
+def _named(runs: Sequence[ExternalRun]) -> list[ExternalRun]:
     """The runs with their rows: as the source names them, else by the settings in which they differ."""
     theirs = [run.row for run in runs]
     if not all(theirs):
@@ -166,7 +166,7 @@ def as_key(text: str) -> str:
     return key
 
 
-def _same_settings(row: str, runs: Sequence[ForeignRun]) -> None:
+def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
     for run in runs[1:]:
         names = {*run.settings, *runs[0].settings}
         other = sorted(n for n in names if run.settings.get(n) != runs[0].settings.get(n))
@@ -186,7 +186,7 @@ def _seed(text: str) -> int | str:
     return int(found) if found is not None and abs(found) < 1 << 53 and found.is_integer() else text
 
 
-def _seeds(row: str, runs: Sequence[ForeignRun], planned: Mapping[str, Sequence[int]] | None) -> list[int]:
+def _seeds(row: str, runs: Sequence[ExternalRun], planned: Mapping[str, Sequence[int]] | None) -> list[int]:
     """The study's seeds of a row's runs: theirs where the study has these, else numbered in their order."""
     theirs = [_seed(run.seed) for run in runs]
     if len(runs) > 1 and (len(set(theirs)) < len(runs) or "" in theirs):
@@ -231,7 +231,7 @@ class _Record(NamedTuple):
     evaluations: dict[str, EvaluationResult]  # by eval_id
 
 
-def write_runs(plan: Plan, store: Store, foreign: Foreign, arrived: Sequence[Arrived], *, replace: bool) -> Written:
+def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Arrived], *, replace: bool) -> Written:
     """Write them; the caller holds the store's lock. Raises UserError, before the first is written, where a run is
     there already with other numbers and `replace` is not given."""
     planned = {(run.row, run.seed): run for run in plan.runs if run.imported}
@@ -251,7 +251,7 @@ def write_runs(plan: Plan, store: Store, foreign: Foreign, arrived: Sequence[Arr
     return Written(before.count(""), before.count("same"), before.count("other"))
 
 
-def _record(run: PlannedRun, one: Arrived, foreign: Foreign) -> _Record:
+def _record(run: PlannedRun, one: Arrived, foreign: External) -> _Record:
     declared = dict(flatten(run.config))
     rest = {n: v for n, v in one.settings.items() if n not in declared}
     imported: dict[str, Any] = {"kind": foreign.kind, "source": foreign.source, "t": round(foreign.t, 3)}

@@ -12,15 +12,14 @@ from experiments.errors import UserError
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.loop import Until
+from experiments.jobs.coordinator.loop import HANG_S, Until
 from experiments.jobs.coordinator.reporter import Notifier, Reporter, Summary, View
-from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.load import engines, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
-from experiments.jobs.engines.workers import Crew
+from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
@@ -67,15 +66,15 @@ class WorkOptions:
             )
 
     @cached_property
-    def crew(self) -> Crew | None:
+    def pool(self) -> WorkerPool | None:
         """The node workers of a cluster; None where each run is a job. Raises UserError (see `Node.parse`)."""
-        return Crew(self.workers, Node.parse(self.devices), self.setup or ()) if self.workers else None
+        return WorkerPool(self.workers, Node.parse(self.devices), self.setup or ()) if self.workers else None
 
     @cached_property
     def slots(self) -> Sequence[Slot]:
         """The slots of `devices`. Raises UserError (see `parse_slots`)."""
-        if self.crew:
-            return self.crew.node.slots(self.crew.workers)
+        if self.pool:
+            return self.pool.node.slots(self.pool.workers)
         return parse_slots(self.devices) if self.engine == "local" else parse_cluster_slots(self.devices)
 
     def start(
@@ -107,17 +106,17 @@ class WorkOptions:
     def _engine(self, store: Store) -> Engine:
         if self.engine == "local" and _all_train_apart(store):
             return LocalEngine(LIGHT)
-        at_once = self.crew.workers if self.crew else len(self.slots)
+        at_once = self.pool.workers if self.pool else len(self.slots)
         settings = dict(map(_pair, self.engine_set or ())) | ({"address": self.address} if self.address else {})
-        setup = () if self.crew else self.setup or ()
-        return load_engine(self.engine, settings, store.root, at_once, self.crew, setup)
+        setup = () if self.pool else self.setup or ()
+        return load_engine(self.engine, settings, store.root, at_once, self.pool, setup)
 
     def _for_all(self, store: Store) -> list[Slot]:
         """As many slots as the queued runs need: the cluster itself limits how many run at once."""
         with Queue(store.queue_db) as queue:
             count = max(len(self.slots), queue.devices_wanted())
-        if self.crew:
-            return self.crew.node.slots(math.ceil(count / self.crew.node.devices))
+        if self.pool:
+            return self.pool.node.slots(math.ceil(count / self.pool.node.devices))
         return [replace(self.slots[0], name=f"{self.slots[0].kind}.{i}") for i in range(count)]
 
 

@@ -65,7 +65,7 @@ def main() -> int:
             continue
         outcomes[part.name] = _run(part, options, deadline)
         report = {"parts": {name: asdict(outcome) for name, outcome in outcomes.items()}, **machine()}
-        write_json(path, report, sealed=False)
+        write_json(path, report, checksummed=False)
         _say(part, outcomes[part.name])
     states = {outcome.state for outcome in outcomes.values()}
     return FAILED if "failed" in states else UNFINISHED if "unfinished" in states else DONE

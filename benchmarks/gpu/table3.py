@@ -110,7 +110,7 @@ def _collect(key: str, code: int, report: dict[str, Any], options: argparse.Name
     else:
         report["rows"][key] = {"failed": f"exit code {code}; its error is in the output above"}
     print(f"{time.strftime('%H:%M:%S')} {key}: {json.dumps(report['rows'].get(key, 'to be continued'))}", flush=True)
-    write_json(options.out, report, sealed=False)
+    write_json(options.out, report, checksummed=False)
 
 
 def _child(row: PlannedRow, options: argparse.Namespace) -> int:
@@ -223,7 +223,7 @@ def _say(report: dict[str, Any], rows: list[PlannedRow], options: argparse.Names
     report["rows"] = {key: report["rows"][key] for key in keys if key in report["rows"]} | report["rows"]
     report |= {"note": NOTE, "settings": list(TINY if options.tiny else COMMON), **machine()}
     text = _table(report, {row.variation.key: row for row in rows})
-    write_json(options.out, report, sealed=False)
+    write_json(options.out, report, checksummed=False)
     options.out.with_suffix(".txt").write_text(text + "\n", encoding="utf-8")
     done = [key for key in keys if "dev" in report["rows"].get(key, {})]
     print(f"{text}\n{len(done)} of {len(keys)} rows: {', '.join(done)}", flush=True)

@@ -68,7 +68,7 @@ def main() -> int:
                 traceback.print_exc()
                 found = {"failed": f"{type(error).__name__}: {error}"[:300]}
             report["rows"][key] = found
-            write_json(options.out, report, sealed=False)
+            write_json(options.out, report, checksummed=False)
             print(key, json.dumps(found), flush=True)
             gc.collect()
             torch.compiler.reset()

@@ -76,10 +76,10 @@ def export(config: Any, attempt: Path, folder: Path, *, run_id: str, choice: str
     with explain_os_errors(f"write {folder}"), whole_folder(folder, replace=True) as aside:
         tensors = tensors_of(layout, model, positions)
         safetensors.torch.save_file(tensors, aside / "model.safetensors", {"format": "pt"})
-        write_json(aside / "config.json", {**described, "ablations": run}, sealed=False)
+        write_json(aside / "config.json", {**described, "ablations": run}, checksummed=False)
         # no text has these three
         never = {"suppress_tokens": [PAD_ID, BOS_ID, UNK_ID]}
-        write_json(aside / "generation_config.json", special | never, sealed=False)
+        write_json(aside / "generation_config.json", special | never, checksummed=False)
         # not sorted, as tokenizers write it
         (aside / "tokenizer.json").write_text(json.dumps(pieces, ensure_ascii=False), encoding="utf-8")
         names = {"bos_token": end, "eos_token": end}
@@ -90,7 +90,7 @@ def export(config: Any, attempt: Path, folder: Path, *, run_id: str, choice: str
                 "tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": positions,
                 "clean_up_tokenization_spaces": False, **names,
             },
-            sealed=False,
+            checksummed=False,
         )  # fmt: skip
         (aside / "README.md").write_text(text, encoding="utf-8")
     return layout.title

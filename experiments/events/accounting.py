@@ -21,7 +21,7 @@ from experiments.store.spec import FILE as SPEC
 HEAD = 20  # one of the first events is "started"
 
 
-class Spent(Facts):
+class AttemptCost(Facts):
     """An attempt. Seconds, joules."""
 
     attempt: Attempt = 0
@@ -37,14 +37,14 @@ class Spent(Facts):
     tables: list[Word] = Field(default_factory=list)  # studies and profiles that it was started for
 
 
-def spent(store: Store, run_id: str) -> list[Spent]:
+def attempt_costs(store: Store, run_id: str) -> list[AttemptCost]:
     """The attempts at a run that have begun, oldest first."""
     folders = {number: store.attempt_folder(run_id, number) for number in store.attempts(run_id)}
     every = {number: _spent(number, folder) for number, folder in folders.items()}
     silent = [number for number, one in every.items() if one is None and (folders[number] / SPEC).exists()]
     record = _record(store, run_id) if silent else TrainingResult()
     if record.attempt in silent:  # its events are lost
-        every[record.attempt] = Spent(attempt=record.attempt, wall_s=record.wall_s or 0.0, ended="finished")
+        every[record.attempt] = AttemptCost(attempt=record.attempt, wall_s=record.wall_s or 0.0, ended="finished")
     found = [one for one in every.values() if one is not None]
     # after one whose end nobody saw, the next one shows that it had ended
     lost = {"ended": "killed"}
@@ -54,7 +54,7 @@ def spent(store: Store, run_id: str) -> list[Spent]:
     return [*_elsewhere(store, run_id, folders), *found]
 
 
-def _spent(number: int, folder: Path) -> Spent | None:
+def _spent(number: int, folder: Path) -> AttemptCost | None:
     head = list(islice(Tail(folder).read(), HEAD))
     first = next((event for event in head if event["kind"] == "started"), head[0] if head else None)
     last = last_event(folder)
@@ -62,7 +62,7 @@ def _spent(number: int, folder: Path) -> Spent | None:
         return None
     used = last_event(folder, "cpu_s") or {} if last["kind"] == "ended" else last
     wall_s = round(max(0.0, last["t"] - first["t"]) + first.get("after_s", 0.0), 3)
-    return Spent(
+    return AttemptCost(
         attempt=number,
         wall_s=wall_s,
         seen=first["kind"] == "started" and last["kind"] in ENDS,
@@ -92,11 +92,11 @@ def _leased(device: Any, wall_s: float) -> dict[str, Any]:
     return {"kind": kind, "device_s": round(wall_s * each * count, 3)}
 
 
-def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[Spent]:
+def _elsewhere(store: Store, run_id: str, numbers: Collection[int]) -> list[AttemptCost]:
     """Attempts that only the record names, since they were made in the store that the run was imported from."""
     record = _record(store, run_id)
     return [
-        Spent(attempt=earlier.attempt, wall_s=earlier.seconds, seen=True, ended=earlier.ended or "killed")
+        AttemptCost(attempt=earlier.attempt, wall_s=earlier.seconds, seen=True, ended=earlier.ended or "killed")
         for earlier in record.earlier_attempts
         if earlier.attempt >= record.attempt or earlier.attempt not in numbers
     ]

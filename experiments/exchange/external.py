@@ -18,7 +18,7 @@ SEED_NAMES = ("seed", "random_seed", "training.seed", "args.seed")
 
 
 @dataclass(frozen=True)
-class ForeignRun:
+class ExternalRun:
     """A run. `fields` are columns of a table that does not say which are settings and which are metrics."""
 
     where: str  # for messages: "line 3", "run sweet-sun-3"
@@ -33,12 +33,12 @@ class ForeignRun:
 
 
 @dataclass(frozen=True)
-class Foreign:
+class External:
     """The runs of a source, and what of it is left out."""
 
     kind: str
     source: str
-    runs: tuple[ForeignRun, ...]
+    runs: tuple[ExternalRun, ...]
     sha256: str | None = None
     left_out: tuple[str, ...] = ()  # a sentence each
     t: float = field(default_factory=time.time)
@@ -125,7 +125,7 @@ MOST_COLUMNS = 5_000
 OWN = ("row", "seed", "set", "group", *LONG)
 
 
-def read_csv(path: Path, row_by: str = "", seed_by: str = "") -> Foreign:
+def read_csv(path: Path, row_by: str = "", seed_by: str = "") -> External:
     """Raises UserError with the line for whatever cannot be read."""
     data, digest = read_bytes(path, "--csv")
     head, lines = table(as_text(data, path, "--csv"), f"--csv {path}")
@@ -138,7 +138,7 @@ def read_csv(path: Path, row_by: str = "", seed_by: str = "") -> Foreign:
     read = _long if set(LONG) <= set(head) else _wide
     own = (*OWN, row, seed) if read is _long else ("row", "seed", "set", "group", row, seed)
     runs = read(f"--csv {path}", head, lines, row, seed, own)
-    return Foreign("csv", path.name, tuple(runs), digest)
+    return External("csv", path.name, tuple(runs), digest)
 
 
 def table(text: str, where: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
@@ -172,13 +172,13 @@ def table(text: str, where: str) -> tuple[list[str], list[tuple[int, dict[str, s
 Lines = Sequence[tuple[int, dict[str, str]]]
 
 
-def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ForeignRun]:
-    found: dict[tuple[str, str], ForeignRun] = {}
+def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ExternalRun]:
+    found: dict[tuple[str, str], ExternalRun] = {}
     for line, cells in lines:
         key = _key(where, line, cells, row, seed)
         settings = {name: value(cells[name]) for name in head if name not in own and cells[name]}
         known = found.setdefault(
-            key, ForeignRun(f"line {line}", row=key[0], group=cells.get("group", ""), seed=key[1], settings=settings)
+            key, ExternalRun(f"line {line}", row=key[0], group=cells.get("group", ""), seed=key[1], settings=settings)
         )
         if known.settings != settings:
             raise UserError(
@@ -197,8 +197,8 @@ def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, ow
     return list(found.values())
 
 
-def _wide(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ForeignRun]:
-    found: dict[tuple[str, str], ForeignRun] = {}
+def _wide(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ExternalRun]:
+    found: dict[tuple[str, str], ExternalRun] = {}
     for line, cells in lines:
         key, set_ = _key(where, line, cells, row, seed), cells.get("set", "")
         prefix = f"{set_}/" if set_ else ""
@@ -208,7 +208,7 @@ def _wide(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, ow
                 f"{where}, line {line}: {key[0]}, seed {key[1] or 'unknown'}, stands there twice (first in "
                 f"{found[key].where}). Give each run its seed in a column. Nothing was imported."
             )
-        known = found.get(key) or ForeignRun(f"line {line}", row=key[0], group=cells.get("group", ""), seed=key[1])
+        known = found.get(key) or ExternalRun(f"line {line}", row=key[0], group=cells.get("group", ""), seed=key[1])
         of_set = {
             f"{prefix}{name}" if prefix and number(text) is not None else name: text for name, text in fields.items()
         }
@@ -245,7 +245,7 @@ _OF_WANDB = (
 )  # fmt: skip
 
 
-def read_wandb(path: Path, row_by: str = "", seed_by: str = "") -> Foreign:
+def read_wandb(path: Path, row_by: str = "", seed_by: str = "") -> External:
     """The finished runs; others are left out and named. Raises UserError."""
     data, digest = read_bytes(path, "--wandb-export")
     text, where = as_text(data, path, "--wandb-export"), f"--wandb-export {path}"
@@ -256,10 +256,10 @@ def read_wandb(path: Path, row_by: str = "", seed_by: str = "") -> Foreign:
     left_out = tuple(f"{run.where}: its state is {state}" for run, state in runs if state not in ("", "finished"))
     if not kept:
         raise UserError(f"{where} has no finished run{f' ({left_out[0]})' if left_out else ''}. Nothing was imported.")
-    return Foreign("wandb", path.name, kept, digest, left_out)
+    return External("wandb", path.name, kept, digest, left_out)
 
 
-def _of_csv(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[ForeignRun, str]]:
+def _of_csv(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[ExternalRun, str]]:
     head, lines = table(text, where)
     if "Name" not in head:
         raise UserError(
@@ -272,12 +272,12 @@ def _of_csv(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[Fore
         rest = {name: text for name, text in cells.items() if name not in (*_OF_WANDB, row_by) and text}
         seed, fields = seed_of(rest, seed_by)
         name, row = cells["Name"], cells.get(row_by, "") if row_by else ""
-        run = ForeignRun(run_called(name), name, cells.get("ID", ""), row, seed=seed, fields=fields)
+        run = ExternalRun(run_called(name), name, cells.get("ID", ""), row, seed=seed, fields=fields)
         found.append((run, cells.get("State", "").lower()))
     return found
 
 
-def _of_json(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[ForeignRun, str]]:
+def _of_json(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[ExternalRun, str]]:
     found = []
     for run in _runs(text, where):
         name = str(run.get("display_name") or run.get("displayName") or run.get("name") or run.get("id") or "")
@@ -291,7 +291,7 @@ def _of_json(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[For
         row = str(settings.pop(row_by) if row_by in settings else run.get(row_by) or "") if row_by else ""
         if row_by and not row:
             raise UserError(f"{where}, run {name}: it has no {row_by!r}, which --row-by names. Nothing was imported.")
-        ours = ForeignRun(
+        ours = ExternalRun(
             run_called(name), name, str(run.get("id") or ""), row, seed=seed, settings=settings, metrics=metrics
         )
         found.append((ours, str(run.get("state") or "").lower()))

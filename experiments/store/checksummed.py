@@ -1,7 +1,7 @@
 """Checksums of records: JSON records contain their own; they also list those of the files beside them.
 
-A sealed record has two more keys: `record_format`, and `record_sha256`, the SHA-256 of the canonical JSON of all other
-keys. A record without them is damaged. Imports no torch.
+A checksummed record has two more keys: `record_format`, and `record_sha256`, the SHA-256 of the canonical JSON of all
+other keys. A record without them is damaged. Imports no torch.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ FORMAT = 1
 _FORMAT, _SHA256 = "record_format", "record_sha256"
 
 
-def seal(record: Mapping[str, Any]) -> dict[str, Any]:
+def with_checksum(record: Mapping[str, Any]) -> dict[str, Any]:
     """The record with its format and checksum added."""
     return {**record, _FORMAT: FORMAT, _SHA256: _digest(record)}
 
 
-def unseal(record: Any) -> dict[str, Any]:
+def without_checksum(record: Any) -> dict[str, Any]:
     """The record without format and checksum. Raises ValueError if its content does not match them."""
     if not isinstance(record, dict):
         raise ValueError("expected a JSON object")
@@ -40,19 +40,19 @@ def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def write_json(path: Path, value: Mapping[str, Any], *, sealed: bool = True) -> None:
+def write_json(path: Path, value: Mapping[str, Any], *, checksummed: bool = True) -> None:
     """Write a JSON record durably and atomically.
 
-    sealed: add its checksum (see `seal`); False for files that other programs read.
+    checksummed: add its checksum (see `with_checksum`); False for files that other programs read.
     """
-    value = seal(value) if sealed else value
+    value = with_checksum(value) if checksummed else value
     write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a record of `write_json`; None if the file is missing. Raises Damaged; UserError if it is unreadable."""
     try:
-        return unseal(json.loads(path.read_text(encoding="utf-8")))
+        return without_checksum(json.loads(path.read_text(encoding="utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:

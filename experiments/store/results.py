@@ -84,7 +84,7 @@ class Record(Facts):
         self.model_validate({name: value for name, value in self.content.items() if name not in free})
 
     def write(self, file: Path, **changes: Any) -> None:
-        """Write the whole content durably and sealed, with changed fields."""
+        """Write the whole content durably with its checksum, and with changed fields."""
         write_json(file, {**self.content, **changes})
 
 

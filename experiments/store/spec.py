@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import Damaged
-from experiments.store.checksummed import read_json, seal
+from experiments.store.checksummed import read_json, with_checksum
 
 FILE = "spec.json"
 
@@ -48,7 +48,7 @@ class AttemptSpec:
 
     def write(self, folder: Path) -> Path:
         """Write the spec into the attempt's folder; returns the file. Not durable: a power cut ends the attempt too."""
-        (folder / FILE).write_text(json.dumps(seal(asdict(self)), indent=1), encoding="utf-8")
+        (folder / FILE).write_text(json.dumps(with_checksum(asdict(self)), indent=1), encoding="utf-8")
         return folder / FILE
 
     @classmethod

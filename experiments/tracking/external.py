@@ -13,13 +13,13 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from experiments.errors import UserError
-from experiments.exchange.external import Foreign, ForeignRun, run_called, seed_of, value
+from experiments.exchange.external import External, ExternalRun, run_called, seed_of, value
 
 _OF_MLFLOW = "mlflow."  # its own tags
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
-def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str = "") -> Foreign:
+def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str = "") -> External:
     """The finished runs of an experiment, by name; of the only one if no name is given. Raises UserError.
 
     row_by: a tag or parameter that names the row.
@@ -49,7 +49,7 @@ def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str =
     kept = tuple(_run(run, where, row_by, seed_by) for run in runs if run.info.status == "FINISHED")
     if not kept:
         raise UserError(f"{where}: the experiment {chosen.name!r} has no finished run. Nothing was imported.")
-    return Foreign("mlflow", f"{shown} ({chosen.name})", kept, None, left_out)
+    return External("mlflow", f"{shown} ({chosen.name})", kept, None, left_out)
 
 
 def _readable(uri: str, where: str, folder: Path) -> str:
@@ -136,7 +136,7 @@ def _name(run: Any) -> str:
     return str(run.info.run_name or run.info.run_id)
 
 
-def _run(run: Any, where: str, row_by: str, seed_by: str) -> ForeignRun:
+def _run(run: Any, where: str, row_by: str, seed_by: str) -> ExternalRun:
     tags = {name: text for name, text in run.data.tags.items() if not name.startswith(_OF_MLFLOW)}
     seed, settings = seed_of({name: value(text) for name, text in run.data.params.items()}, seed_by)
     if not seed:
@@ -152,7 +152,7 @@ def _run(run: Any, where: str, row_by: str, seed_by: str) -> ForeignRun:
         raise UserError(
             f"{where}, {run_called(_name(run))}: {unreadable[0]!r} is neither text nor a number. Nothing was imported."
         )
-    return ForeignRun(
+    return ExternalRun(
         run_called(_name(run)), _name(run), run.info.run_id, row, tags.get("group", ""), seed, settings=settings,
         metrics=dict(run.data.metrics),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.events.accounting import Spent, spent
+from experiments.events.accounting import AttemptCost, attempt_costs
 from experiments.events.history import History, Point
 from experiments.identity import digest, members_in, trunk_in, without_runs
 from experiments.records import Member, TrackedRun
@@ -22,7 +22,7 @@ RECORD = "record"  # tag: digest of the records that MLflow shows whole
 PLACE = ("study", "profile", "corpus", "row", "group")  # tags: the parts of a Member
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 COST = "cost_"  # prefix of metrics on what a run or a table cost
-_COSTS: tuple[tuple[str, Callable[[Spent], float | None]], ...] = (
+_COSTS: tuple[tuple[str, Callable[[AttemptCost], float | None]], ...] = (
     ("attempts", lambda one: 1.0),
     ("wall_hours", lambda one: one.wall_s / 3600),
     ("thread_hours", lambda one: _hours(one, gpu=False)),
@@ -145,7 +145,7 @@ def cost_points(store: Store, run_id: str) -> Iterator[Point]:
 
     An amount ends with the first attempt that did not record it. The last attempt counts once its end is known.
     """
-    attempts = spent(store, run_id)
+    attempts = attempt_costs(store, run_id)
     sums: dict[str, float] = dict.fromkeys((name for name, _ in _COSTS), 0.0)
     for one in attempts:
         if not one.seen and one is attempts[-1]:
@@ -161,7 +161,7 @@ def cost_points(store: Store, run_id: str) -> Iterator[Point]:
             yield from (Point(f"{COST}{name}", value, one.t, one.attempt) for name, value in known.items())
 
 
-def _hours(one: Spent, *, gpu: bool) -> float | None:
+def _hours(one: AttemptCost, *, gpu: bool) -> float | None:
     """Hours of GPUs, or of threads, that an attempt leased; None where it did not say."""
     if one.device_s is None:
         return None

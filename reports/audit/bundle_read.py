@@ -19,7 +19,7 @@ from ablations.planning.plan_file import plan_from_json
 from ablations.planning.planned import Plan
 from ablations.study.study import Study
 from experiments.errors import UserError
-from experiments.store.checksummed import unseal, write_json
+from experiments.store.checksummed import without_checksum, write_json
 from experiments.store.layout import Store
 from experiments.store.results import LARGEST, Amount, Count, Word, Words
 from experiments.tasks.columns import Column
@@ -188,7 +188,7 @@ def _opened(file: IO[bytes]) -> Archive:
 
 
 def _read(packed: Archive, folder: Path) -> Bundle:
-    head = unseal(packed.head)
+    head = without_checksum(packed.head)
     if head.get("bundle") != VERSION:
         raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads {VERSION}.")
     check_head(head)

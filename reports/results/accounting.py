@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import Field
 
 from ablations.planning.planned import Plan
-from experiments.events.accounting import Spent, spent
+from experiments.events.accounting import AttemptCost, attempt_costs
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.store.results import Facts, Word
@@ -25,7 +25,7 @@ FILE = "spending.json"  # in the folder of an opened bundle
 class Spending(Facts):
     """Attempts by run_id; of each tuning, the run_ids of its trials."""
 
-    runs: dict[Word, list[Spent]] = Field(default_factory=dict)
+    runs: dict[Word, list[AttemptCost]] = Field(default_factory=dict)
     searches: list[list[Word]] = Field(default_factory=list)
 
 
@@ -38,7 +38,7 @@ def spending(plan: Plan, store: object) -> Spending | None:
     run_ids = {run.run_id for run in plan.trainings}
     searches = [trials for _, trials in tunings(store, run_ids)]
     every = sorted(run_ids.union(*searches))
-    return Spending(runs={run_id: spent(store, run_id) for run_id in every}, searches=searches)
+    return Spending(runs={run_id: attempt_costs(store, run_id) for run_id in every}, searches=searches)
 
 
 def last_change(found: Spending, plan: Plan) -> str:
@@ -160,12 +160,12 @@ def amounts(run_id: str, found: Spending) -> Amounts:
     return Amounts(runs=int(bool(attempts))) + amounts_of(attempts)
 
 
-def amounts_of(attempts: Iterable[Spent]) -> Amounts:
+def amounts_of(attempts: Iterable[AttemptCost]) -> Amounts:
     """Of these attempts, whatever run they are at."""
     return total(map(_of_attempt, attempts))
 
 
-def _of_attempt(one: Spent) -> Amounts:
+def _of_attempt(one: AttemptCost) -> Amounts:
     gpu = one.kind == "cuda"
     leased = one.device_s or 0.0
     return Amounts(

@@ -19,7 +19,7 @@ from ablations.service import selected
 from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING, identity, places
-from experiments.store.checksummed import seal
+from experiments.store.checksummed import with_checksum
 from reports.audit.bundle_read import read_bundle
 from reports.audit.bundle_write import write_bundle
 from reports.render.formats import RENDERERS, render
@@ -146,7 +146,7 @@ def altered(path, target, change):
     for name, data in files.items():
         head["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     with tarfile.open(target, "w:gz") as archive:
-        for name, data in {"bundle.json": json.dumps(seal(head)).encode(), **files}.items():
+        for name, data in {"bundle.json": json.dumps(with_checksum(head)).encode(), **files}.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
@@ -188,7 +188,7 @@ def the_runs_settings(head, files):
     for name, record in records(files, "/result.json"):
         if "config" in record:
             record["config"]["seed"] = 99
-            files[name] = json.dumps(seal(record)).encode()
+            files[name] = json.dumps(with_checksum(record)).encode()
 
 
 def swapped_runs(head, files):
@@ -226,7 +226,7 @@ def test_a_score_that_its_counts_do_not_give_is_refused(finished, tmp_path):
         for name, record in records(files, "/result.json"):
             if "metrics" in record:
                 record["metrics"][metric] = 99.9
-                files[name] = json.dumps(seal(record)).encode()
+                files[name] = json.dumps(with_checksum(record)).encode()
 
     with pytest.raises(UserError, match=f"{metric} is recorded as 99.9, and its counts give"):
         read(altered(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "b2.tar.gz", change))
@@ -278,7 +278,7 @@ def test_a_bundle_with_anything_at_any_place_is_printed_or_refused(finished, tmp
             inside[key] = chance.choice(ODD)
         if target != "head":
             kept = {k: v for k, v in record.items() if not k.startswith("record_")}
-            files[target] = json.dumps(seal(kept)).encode()
+            files[target] = json.dumps(with_checksum(kept)).encode()
 
     for number in range(60):
         target = tmp_path / f"odd{number}.tar.gz"

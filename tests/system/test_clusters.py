@@ -15,7 +15,7 @@ from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, parse_cluster_slots
 from experiments.jobs.engines.load import load_engine
-from experiments.jobs.engines.workers import Crew
+from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
@@ -223,8 +223,8 @@ class OnWorkers:
     settings: dict[str, str]
 
     def go(self, store, until="empty", workers=2, node=NODE, setup=(), **settings):
-        crew = Crew(workers, node, setup)
-        engine = load_engine(self.engine, {**self.settings, **settings}, store.root, workers, crew)
+        pool = WorkerPool(workers, node, setup)
+        engine = load_engine(self.engine, {**self.settings, **settings}, store.root, workers, pool)
         slots = node.slots(workers if until == "empty" else 20) if until != "settled" else []
         return work(store, slots, engine=engine, child=CHILD, until=until)
 
@@ -309,7 +309,7 @@ class TestWorkersOnSlurm:
         store = Store.open(tmp_path / "runs")
         with Queue(store.queue_db) as queue:
             assert [job.state for job in queue.status()] == [State.WAITING] * 3
-        assert not list(store.root.glob("workers/*/taken/*")) + list(store.root.glob("workers/tickets/*"))
+        assert not list(store.root.glob("workers/*/taken/*")) + list(store.root.glob("workers/items/*"))
 
     def test_setup_lines_are_seen_by_the_runs(self, store, workers):
         enqueue(store, make(1))

@@ -21,7 +21,7 @@ from ablations.service import selected
 from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import identity, places
-from experiments.store.checksummed import seal
+from experiments.store.checksummed import with_checksum
 from experiments.store.results import TrainingResult
 from experiments.tuning import COMPLETE, FAILED, Range, Search, Space
 from reports.audit.bundle_read import read_bundle
@@ -237,7 +237,7 @@ def redone(crate, target, change):
     change(head, files, described)
     for name, data in files.items():
         head["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    text = json.dumps(seal(head)).encode()
+    text = json.dumps(with_checksum(head)).encode()
     sums = {name: hashlib.sha256(data).hexdigest() for name, data in {"bundle.json": text, **files}.items()}
     for entity in described["@graph"]:
         if isinstance(entity, dict) and entity.get("@id") in sums and "sha256" in entity:
@@ -345,7 +345,7 @@ def test_what_a_crate_claims_is_read_before_it_is_unpacked(crate, tmp_path):
     head["files"]["runs/" + "0" * 16 + "/attempts/0001/log.txt"] = {"sha256": "0" * 64, "bytes": 1 << 50}
     described = json.loads(files[METADATA])
     described["@graph"] = [e for e in described["@graph"] if e["@id"] != "bundle.json"]
-    new = {**files, METADATA: json.dumps(described).encode(), "bundle.json": json.dumps(seal(head)).encode()}
+    new = {**files, METADATA: json.dumps(described).encode(), "bundle.json": json.dumps(with_checksum(head)).encode()}
     refused(packed(tmp_path / "c.zip", new), tmp_path, "of no run in its plan|claims to unpack to")
     deep = b'{"a": ' + b"[" * 100 + b"]" * 100 + b"}"
     refused(packed(tmp_path / "d.zip", {**files, METADATA: deep}), tmp_path, "nested")

@@ -11,7 +11,7 @@ from experiments.jobs.coordinator import scheduler as admission
 from experiments.jobs.coordinator import watch
 from experiments.jobs.coordinator.reporter import Notifier
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices import slots as neighbours
+from experiments.jobs.devices import slots as leases
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.ledger import Ledger
@@ -49,7 +49,7 @@ def test_a_run_that_hangs_again_fails_and_says_so(store, impatient):
     assert row(store).error_class == "hung" and "--hang-after" in row(store).error
 
 
-class TestFailedAlike:
+class TestRepeatedFailures:
     """Rows of one table that fail with the same traceback."""
 
     def test_the_rest_of_the_table_waits_with_the_reason(self, store):
@@ -171,8 +171,8 @@ def test_a_notification_that_takes_too_long_is_ended_with_all_its_parts(store, t
 
 def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch):
     taken = {"GPU-a": "process 4711, 12.3 GB"}
-    monkeypatch.setattr(neighbours, "ASK_EVERY_S", 0.1)
-    monkeypatch.setattr(neighbours.Neighbours.__init__, "__defaults__", (lambda: dict(taken),))
+    monkeypatch.setattr(leases, "ASK_EVERY_S", 0.1)
+    monkeypatch.setattr(leases.GpuOccupancy.__init__, "__defaults__", (lambda: dict(taken),))
     slots = [Slot("cuda:0", "cuda", 1, "GPU-a"), Slot("cuda:1", "cuda", 1, "GPU-b")]
     thread = in_thread(store, *(make(n, steps=60, step_s=0.05) for n in range(3)), slots=slots)
 

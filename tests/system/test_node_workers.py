@@ -10,7 +10,7 @@ from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node
 from experiments.jobs.engines import workers as crew_module
-from experiments.jobs.engines.workers import Crew, NodeWorkers
+from experiments.jobs.engines.workers import NodeWorkers, WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
@@ -35,15 +35,15 @@ def store(tmp_path):
     STARTED.clear()
 
 
-def on_processes(store, crew, setup):
+def on_processes(store, pool, setup):
     inner = ProcessCluster()
-    inner.setup = () if crew else setup
-    return NodeWorkers(inner, store.root, crew)
+    inner.setup = () if pool else setup
+    return NodeWorkers(inner, store.root, pool)
 
 
 def go(store, until="empty", workers=2, node=NODE, setup=()):
     """Work by node workers; by the cluster's own jobs if `workers` is 0."""
-    engine = on_processes(store, Crew(workers, node, setup) if workers else None, setup)
+    engine = on_processes(store, WorkerPool(workers, node, setup) if workers else None, setup)
     slots = {"empty": node.slots(workers or 2), "submitted": node.slots(20), "settled": []}[until]
     return work(store, slots, engine=engine, child=CHILD, until=until)
 
@@ -65,7 +65,7 @@ def test_few_workers_run_many_attempts(store):
     none_doubled(store, range(8), 10)
     assert len(STARTED) == 2, "two jobs of the cluster for eight runs"
     wait_for(lambda: not living(), 30)
-    assert not list((store.root / "workers").glob("tickets/*")) + list((store.root / "workers").glob("requests/*"))
+    assert not list((store.root / "workers").glob("items/*")) + list((store.root / "workers").glob("requests/*"))
 
 
 def test_a_worker_that_dies_costs_its_runs_nothing_but_time(store):
@@ -154,7 +154,7 @@ def test_setup_lines_are_seen_by_the_runs(store):
     lines = ["export GREETING='good morning'", "greeting() { export PATH=/opt/of/the/node:$PATH; }; greeting"]
     for workers, number in ((1, 1), (0, 2)):
         enqueue(store, make(number))
-        engine = on_processes(store, Crew(1, NODE, lines) if workers else None, lines)
+        engine = on_processes(store, WorkerPool(1, NODE, lines) if workers else None, lines)
         work(store, NODE.slots(1), engine=engine, child=(sys.executable, "-c", show, CHILD[1]))
         log = (store.attempt_folder(f"{number:016x}", 1) / "log.txt").read_text()
         assert log.startswith("good morning /opt/of/the/node\n")

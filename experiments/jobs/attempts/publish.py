@@ -24,12 +24,12 @@ _ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluatio
 R = TypeVar("R", bound=Record)
 
 
-class Promoted(NamedTuple):
+class Published(NamedTuple):
     parts: list[str]
     replaced: list[dict[str, Any]]  # evaluations (eval_id, set, settings, inputs) of weights that are no longer valid
 
 
-def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Promoted:
+def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Published:
     """Move the completed parts of attempt `attempt` into place. A result of a later attempt stays.
 
     Scores of an earlier result stay valid if the weights are equal, bit for bit. Results of attempts up to
@@ -47,11 +47,11 @@ def promote(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pr
         _put(folder / RESULT_FILE, store.run_folder(run_id) / RESULT_FILE, result)
         parts.append(TRAINING)
     if result is None or (trained is not None and result.attempt != attempt):
-        return Promoted(parts, replaced)  # it came too late: its scores belong to weights that are not valid
+        return Published(parts, replaced)  # it came too late: its scores belong to weights that are not valid
     for eval_id in _evaluations(folder):
         if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
             parts.append(eval_id)
-    return Promoted(parts, replaced)
+    return Published(parts, replaced)
 
 
 def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
@@ -128,7 +128,7 @@ def _is_needed(store: Store, run_id: str, item: Mapping[str, Any]) -> bool:
     return made is None or (renew is not None and made.attempt <= int(renew))
 
 
-def leftover(store: Store, job: Job, code_digest: str) -> Promoted:
+def leftover(store: Store, job: Job, code_digest: str) -> Published:
     """Move an earlier attempt into place that finished training with the present code but was not moved yet.
 
     So a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
@@ -136,8 +136,8 @@ def leftover(store: Store, job: Job, code_digest: str) -> Promoted:
     for attempt in reversed(store.attempts(job.run_id)):
         trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))
         if attempt > job.rerun_after and trained and (trained.code_digest or "") == code_digest:
-            return promote(store, job.run_id, attempt, job.rerun_after)
-    return Promoted([], [])
+            return publish(store, job.run_id, attempt, job.rerun_after)
+    return Published([], [])
 
 
 def _evaluations(folder: Path) -> Iterator[str]:

@@ -4,7 +4,8 @@ import logging
 import re
 import signal
 import threading
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -14,10 +15,9 @@ from experiments.events.event_log import content_of, record_time
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
 from experiments.jobs.attempts.attempt import RunningAttempt
-from experiments.jobs.attempts.publish import missing, promote
-from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.attempts.publish import missing, publish
+from experiments.jobs.coordinator.placement import Placement, ending_of_error
 from experiments.jobs.coordinator.reporter import Reporter
-from experiments.jobs.coordinator.watch import Watch, ending_of_error
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
@@ -34,7 +34,7 @@ _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 Table = tuple[str, str, str]  # study, profile, corpus
 
 
-class FailedAlike:
+class RepeatedFailures:
     """The failures that this coordinator has seen, by table and traceback."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -102,6 +102,55 @@ class Interrupts:
         self.number = number
 
 
+# --- Read events of running attempts, ask them to stop, kill those that do not
+
+
+READ_S = 0.2  # interval of reading a child's events
+GRACE_S = 600.0  # time between the request to stop and the kill
+HUNG_GRACE_S = 20.0  # the same for a child that seems to hang
+HANG_S = 1800.0  # a child without events for so long hangs
+
+
+class Watch:
+    """Watches running attempts; `live` holds them by run_id."""
+
+    def __init__(self, engine: Engine, hang_s: float = HANG_S) -> None:
+        self._engine, self._hang_s = engine, hang_s
+        self._read_at = 0.0
+        self.live: dict[str, RunningAttempt] = {}
+
+    def ask(self, lives: Iterable[RunningAttempt], what: str) -> None:
+        """Request children to save a checkpoint and end, each only once. `what`: "stop", "cancel" or "hung"."""
+        for live in lives:
+            if not live.asked and live.handle is not None:
+                live.asked, live.asked_at = what, time.monotonic()
+                self._engine.terminate(live.handle)
+
+    def ended(self) -> Iterator[tuple[RunningAttempt, Exit]]:
+        """Yield the attempts that have ended; read the events of the others and enforce time limits."""
+        now = time.monotonic()
+        read = now - self._read_at >= READ_S
+        self._read_at = now if read else self._read_at
+        for live in list(self.live.values()):
+            if read:
+                live.listen()
+                self._measure_patience(live, now)
+            ended = self._engine.poll(live.handle) if live.handle is not None else Exit(None)
+            if ended is not None:
+                yield live, ended
+
+    def _measure_patience(self, live: RunningAttempt, now: float) -> None:
+        if live.handle is None:
+            return
+        if not live.progress.started:  # a cluster may keep it waiting for days
+            live.progress.doing = self._engine.waiting_for(live.handle) or live.progress.doing
+            live.heard_at = now if self._engine.outlives else live.heard_at
+        if not live.asked and now - live.heard_at > self._hang_s:
+            self.ask([live], "hung")
+        elif live.asked and now - live.asked_at > (HUNG_GRACE_S if live.asked == "hung" else GRACE_S):
+            self._engine.kill(live.handle)
+
+
 # --- The loop
 
 
@@ -130,7 +179,7 @@ class Coordinator:
         self._store, self._ledger, self._slots, self._engine = store, ledger, slots, engine
         self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
         self._watch = Watch(engine, hang_s)
-        self._alike = FailedAlike(ledger)
+        self._repeated_failures = RepeatedFailures(ledger)
         self._refill, self._refilled_at = refill, -1  # number of ended jobs at the last refill
         self._seen_version = -1
         self._draining = False
@@ -228,7 +277,7 @@ class Coordinator:
         self._placement.look = True
         self._reporter.ended(now, ending.state, ending.error)
         if ending.state is State.FAILED:
-            self._alike.add(now.job, live.progress.failure)
+            self._repeated_failures.add(now.job, live.progress.failure)
         if ending.outcome is Outcome.DISK_FULL:
             self._disk_full = ending.detail
         if ending.detail or ending.error:
@@ -251,7 +300,7 @@ class Coordinator:
 
     def _ending(self, live: RunningAttempt, ended: Exit) -> Ending:
         job = self._now(live).job
-        replaced = promote(self._store, live.run_id, live.number, job.rerun_after).replaced
+        replaced = publish(self._store, live.run_id, live.number, job.rerun_after).replaced
         self._ledger.score_again(job, replaced)
         job = self._now(live).job
         return outcomes.decide(
@@ -272,11 +321,8 @@ class Coordinator:
         On a cluster running attempts continue: they do not depend on a coordinator.
         """
         for run_id in self._ledger.in_state(State.RUNNING):
-            try:
-                claimed = self._ledger.job(run_id)
-            except Damaged as damage:  # its child ends by itself, as its coordinator is gone
-                self._ledger.end_damaged(run_id, str(damage))
-                self._reporter.summary.failed += 1
+            claimed = self._placement.job(run_id)
+            if claimed is None:  # its child ends by itself, as its coordinator is gone
                 continue
             live = attempts.adopt(self._store, self._engine, claimed, self._slots)
             self._watch.live[run_id] = live

@@ -1,29 +1,145 @@
 """Place waiting jobs: from the queue to started children."""
 
+import errno
+import logging
 import math
+import threading
 import time
-from collections.abc import Collection, Sequence
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from experiments.errors import Damaged, UserError
+from experiments.config import TaskConfig
+from experiments.errors import Damaged, DiskFull, UserError
 from experiments.identity import Trunk, members_in, trunk_in
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
 from experiments.jobs.attempts.publish import leftover, missing
-from experiments.jobs.coordinator.preparation import LoadTask, Preparation, serves, task_of
 from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.coordinator.scheduler import Admission, place
-from experiments.jobs.coordinator.watch import ending_of_error
 from experiments.jobs.devices.sharing import devices_per_run
-from experiments.jobs.devices.slots import Neighbours, Slot, join, most_together
+from experiments.jobs.devices.slots import GpuOccupancy, Slot, join, most_together
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.queue import trust
-from experiments.jobs.queue.job import Claimed, Job, Outcome, State, Waiting
+from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Waiting
 from experiments.jobs.queue.ledger import Ledger
 from experiments.records import TRAINING
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
+from experiments.tasks.base import EvaluationSpec, Task
 from experiments.training import retention
 from experiments.training.warm_start import checkpoint_of
+
+log = logging.getLogger(__name__)
+
+
+# --- Prepare corpora that runs share: once, before their first run starts, one at a time, while other runs train
+
+
+LoadTask = Callable[..., Task]  # arguments: the task's name and, if any, the study's folder and interpreter
+
+
+def task_of(job: Job, load_task: LoadTask) -> Task:
+    """The task that trains a job. Raises UserError if it cannot be loaded."""
+    task = load_task(job.task, job.folder, job.python) if job.folder else load_task(job.task)
+    return task.with_settings(job.config)
+
+
+def serves(task: Task, job: Job, evaluations: Iterable[Mapping[str, Any]], weights: Path) -> bool:
+    """Whether a finished training kept all that these evaluations of a job need."""
+    config = config_of(task, job)
+    specs = (EvaluationSpec(item["set"], item["settings"], item["inputs"]) for item in evaluations)
+    return all(task.serves(config, spec, weights) for spec in specs)
+
+
+def config_of(task: Task, job: Job) -> TaskConfig:
+    """A job's configuration, validated by its task."""
+    return task.config_type.from_mapping(job.config)
+
+
+class Preparation:
+    """Runs `task.prepare` in a thread; `collect` returns its outcome.
+
+    It is a daemon thread: an ending coordinator does not wait for it, and `prepare` may be interrupted anywhere.
+    """
+
+    def __init__(self, load_task: LoadTask | None, store: Path) -> None:
+        self._load_task = load_task
+        self._store = store
+        self._ready: set[str] = set()
+        self._current = ""
+        self._done: tuple[str, str, str] | None = None  # inputs_key, error class, message
+        self.doing = ""
+
+    @property
+    def current(self) -> str:
+        """The inputs_key in preparation; "" if there is none."""
+        return self._current
+
+    def ready(self, inputs_key: str) -> bool:
+        """Whether the inputs are prepared; always, if nothing is prepared here."""
+        return self._load_task is None or inputs_key in self._ready
+
+    def start(self, job: Job) -> bool:
+        """Start preparing the inputs of `job`; False while another preparation runs."""
+        if self._current or self._load_task is None:
+            return False
+        self._current, self.doing = job.inputs_key, "preparing the corpus"
+        threading.Thread(target=self._run, args=(job, self._load_task), daemon=True, name="prepare").start()
+        return True
+
+    def collect(self) -> tuple[str, str, str] | None:
+        """(inputs_key, error class, message) of an ended preparation; class "" for success; None if none has ended."""
+        if self._done is None:
+            return None
+        done, self._done = self._done, None
+        if not done[1]:
+            self._ready.add(done[0])
+        self._current = self.doing = ""
+        return done
+
+    def _run(self, job: Job, load_task: LoadTask) -> None:
+        error_class = message = ""
+        try:
+            task = task_of(job, load_task)
+            config = config_of(task, job)
+            facts = task.prepare(config, self._store, self._progress)
+            log.info("prepared for %s: %s", job.run_id, facts)
+        except UserError as error:
+            error_class, message = Outcome.USER_ERROR, str(error)
+        except Exception as error:
+            error_class = Outcome.BUG
+            message = f"Preparing the corpus failed: {error}\n{traceback.format_exc()}"
+        self._done = (job.inputs_key, error_class, message)
+
+    def _progress(self, what: str, done: int, total: int) -> None:
+        self.doing = f"{what} {done:,}/{total:,}" if total else what
+
+
+# --- Confine errors in one run's folder to that run
+
+
+WHOLE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+
+
+def ending_of_error(error: Exception, run_id: str) -> Ending:
+    """The ending of a run with unusable files. Raises the error again if it concerns the whole disk."""
+    if isinstance(error, DiskFull) or (isinstance(error, OSError) and error.errno in WHOLE_DISK):
+        raise error
+    if isinstance(error, UserError):
+        return Ending(State.FAILED, Outcome.USER_ERROR, error=str(error))
+    log.info("the files of %s", run_id, exc_info=error)
+    return Ending(
+        State.FAILED,
+        Outcome.BUG,
+        error=f"The files in runs/{run_id} of the store cannot be used ({type(error).__name__}: {error}). Restore the "
+        "folder from a backup or move it away, then `ablations retry`.",
+    )
+
+
+# --- Place runs on slots
+
 
 LOOKAHEAD = 64  # jobs of each user examined in one placement beyond the number of free slots
 
@@ -44,7 +160,7 @@ class Placement:
         self._store, self._ledger, self._slots, self._engine, self._child = store, ledger, slots, engine, child
         self._load_task, self._reporter = load_task, reporter
         self.preparation = Preparation(load_task, store.root)
-        self._neighbours = Neighbours()
+        self._gpu_occupancy = GpuOccupancy()
         self._memory = Admission()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
         self._lifted_at = math.inf  # when a user's quota may be lifted, by time.monotonic
@@ -58,7 +174,7 @@ class Placement:
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
         """Start what can be started on slots not held by `lives`, the running attempts."""
         leased = {name for live in lives for name in live.slot.parts}
-        if (self._alone and self._neighbours.due) or self._memory.due or time.monotonic() >= self._lifted_at:
+        if (self._alone and self._gpu_occupancy.due) or self._memory.due or time.monotonic() >= self._lifted_at:
             self.look = True
         if not self.look or len(leased) >= len(self._slots):
             return []
@@ -102,7 +218,7 @@ class Placement:
                 self._end_waiting(run_id, State.FAILED, message, error_class)
 
     def _leave_alone(self, leased: Collection[str]) -> None:
-        alone = self._neighbours.left_alone(self._slots, leased)
+        alone = self._gpu_occupancy.left_alone(self._slots, leased)
         if alone != self._alone:
             self._alone = alone
             lines = dict.fromkeys(f"{name.partition('/')[0]} is left alone: {why}" for name, why in alone.items())
@@ -118,7 +234,7 @@ class Placement:
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):
             return True
-        claimed = self._job(waiting.run_id)
+        claimed = self.job(waiting.run_id)
         if claimed and self._allowed(claimed) and self.preparation.start(claimed.job):
             self._ledger.explain_waiting(waiting.inputs_key, self.preparation.doing)
         return False
@@ -133,7 +249,7 @@ class Placement:
 
     def _begin(self, waiting: Waiting, slot: Slot) -> PreparedAttempt | None:
         """Claim the job and prepare its attempt; None if there is nothing to start."""
-        run_id, claimed = waiting.run_id, self._job(waiting.run_id)
+        run_id, claimed = waiting.run_id, self.job(waiting.run_id)
         if claimed is None or not self._allowed(claimed):
             return None
         try:
@@ -198,13 +314,13 @@ class Placement:
         return code_digest(task_of(job, self._load_task).code[TRAINING])
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
-        claimed = self._job(run_id)
+        claimed = self.job(run_id)
         if claimed is not None:
             self._ledger.end_waiting([run_id], state, error, error_class)
             self._reporter.ended(claimed, state, error)
             self.look = True
 
-    def _job(self, run_id: str) -> Claimed | None:
+    def job(self, run_id: str) -> Claimed | None:
         """A job in full; None if its queue entry is damaged, which fails only this job."""
         try:
             return self._ledger.job(run_id)

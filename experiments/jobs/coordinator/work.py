@@ -14,11 +14,9 @@ from pathlib import Path
 
 from experiments.errors import explain_os_errors
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.loop import Coordinator, Interrupts, Until
-from experiments.jobs.coordinator.placement import Placement
-from experiments.jobs.coordinator.preparation import LoadTask
+from experiments.jobs.coordinator.loop import HANG_S, Coordinator, Interrupts, Until
+from experiments.jobs.coordinator.placement import LoadTask, Placement
 from experiments.jobs.coordinator.reporter import Notifier, Reporter, Summary, View
-from experiments.jobs.coordinator.watch import HANG_S
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine

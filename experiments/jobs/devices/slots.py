@@ -290,7 +290,7 @@ class Node:
 ASK_EVERY_S = 10.0
 
 
-class Neighbours:
+class GpuOccupancy:
     """`left_alone` gives the slots that must not be used now, with reasons. GPUs named by the user are always used."""
 
     def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:

@@ -25,7 +25,7 @@ from typing import Any, ClassVar
 from experiments.events.event_log import EventWriter
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.records import ChildExit, FailureClass
-from experiments.store.checksummed import read_json, seal, write_json
+from experiments.store.checksummed import read_json, with_checksum, write_json
 from experiments.store.durable import whole_file
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a foreign queue must not pass options to scancel
@@ -66,7 +66,7 @@ class ClusterEngine(Engine):
             told = {"argv": list(launch.argv), "environment": dict(launch.environment), "log": str(launch.log)}
             told["setup"] = list(self.setup)
             with whole_file(folder / LAUNCH, private=True) as file:  # an environment may contain secrets
-                file.write(json.dumps(seal({**told, "cwd": str(Path.cwd())})).encode())
+                file.write(json.dumps(with_checksum({**told, "cwd": str(Path.cwd())})).encode())
         names = self._submit(folders, launches)
         return [Handle(self._ref(name, folder)) for name, folder in zip(names, folders, strict=True)]
 

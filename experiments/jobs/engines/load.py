@@ -7,7 +7,7 @@ from typing import cast
 from experiments.extensions import added, load
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.cluster import ClusterEngine
-from experiments.jobs.engines.workers import Crew, NodeWorkers
+from experiments.jobs.engines.workers import NodeWorkers, WorkerPool
 
 ENGINES = {
     "local": "experiments.jobs.engines.local:LocalEngine",
@@ -31,15 +31,15 @@ def load_engine(
     settings: Mapping[str, str],
     folder: Path,
     at_once: int,
-    crew: Crew | None = None,
+    pool: WorkerPool | None = None,
     setup: Sequence[str] = (),
 ) -> Engine:
     """An engine by name, ready to start children. Raises UserError (see `Engine.configured`).
 
-    On a cluster, `crew` are node workers that take the runs; `setup`: shell lines before each run, without them.
+    On a cluster, `pool` are node workers that take the runs; `setup`: shell lines before each run, without them.
     """
     engine = engine_class(name).configured(settings, folder, at_once)
     if not isinstance(engine, ClusterEngine):
         return engine
     engine.setup = setup
-    return NodeWorkers(engine, folder, crew)
+    return NodeWorkers(engine, folder, pool)

@@ -17,7 +17,7 @@ from types import FrameType
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Node
 from experiments.jobs.engines.cluster import Changes, Keeper, SetupError, node_name, setup_changes
-from experiments.jobs.engines.workers import BEGAN, FAILED, JOB, KILL, WORKER, Ticket, Tickets
+from experiments.jobs.engines.workers import BEGAN, FAILED, JOB, KILL, WORKER, WorkItem, WorkItems
 from experiments.store.checksummed import read_json, write_json
 
 LOOK_S = 0.5
@@ -30,7 +30,7 @@ log = logging.getLogger("node worker")
 class Running:
     """An attempt on this node, and the devices whose shares it holds."""
 
-    ticket: Ticket
+    item: WorkItem
     devices: Sequence[str]
     keeper: Keeper
 
@@ -38,8 +38,8 @@ class Running:
 class NodeWorker:
     """Runs attempts on `devices`: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of CPU slots."""
 
-    def __init__(self, tickets: Tickets, name: str, node: Node, devices: Sequence[str], changes: Changes) -> None:
-        self._tickets, self._name, self._node, self._changes = tickets, name, node, changes
+    def __init__(self, items: WorkItems, name: str, node: Node, devices: Sequence[str], changes: Changes) -> None:
+        self._items, self._name, self._node, self._changes = items, name, node, changes
         self._free = dict.fromkeys(devices, node.shares)
         self._running: dict[str, Running] = {}
         self._busy_at = time.monotonic()
@@ -70,8 +70,8 @@ class NodeWorker:
         for name, one in list(self._running.items()):
             if not one.keeper.living:
                 log.info("%s ended with exit code %s", name, one.keeper.wait())
-                self._tickets.done(name, self._name)
-                self._lease(one.devices, -one.ticket.shares)
+                self._items.done(name, self._name)
+                self._lease(one.devices, -one.item.shares)
                 del self._running[name]
 
     def _obey(self) -> None:
@@ -79,42 +79,42 @@ class NodeWorker:
         if self._stopping:
             for one in self._running.values():
                 one.keeper.terminate()
-        for name, what in self._tickets.requests():
+        for name, what in self._items.requests():
             if name in self._running:
                 keeper = self._running[name].keeper
                 (keeper.kill if what == KILL else keeper.terminate)()
 
     def _take(self) -> None:
-        """Take tickets in their order. One that needs more than is free now keeps what is free until it has enough."""
+        """Take items in their order. One that needs more than is free now keeps what is free until it has enough."""
         if not any(self._free.values()):
             return
-        for ticket in self._tickets.waiting():
-            if not ticket.fits(self._node):
+        for item in self._items.waiting():
+            if not item.fits(self._node):
                 continue
-            devices = self._suited(ticket)
-            if len(devices) < ticket.devices:
+            devices = self._suited(item)
+            if len(devices) < item.devices:
                 return
-            if self._tickets.take(ticket, self._name):
-                self._start(ticket, devices)
+            if self._items.take(item, self._name):
+                self._start(item, devices)
 
-    def _suited(self, ticket: Ticket) -> list[str]:
-        """Devices with enough free shares for a ticket, emptiest first; as many as it needs, or fewer."""
-        enough = [device for device, free in self._free.items() if free >= ticket.shares]
-        return sorted(enough, key=lambda device: -self._free[device])[: ticket.devices]
+    def _suited(self, item: WorkItem) -> list[str]:
+        """Devices with enough free shares for an item, emptiest first; as many as it needs, or fewer."""
+        enough = [device for device, free in self._free.items() if free >= item.shares]
+        return sorted(enough, key=lambda device: -self._free[device])[: item.devices]
 
-    def _start(self, ticket: Ticket, devices: Sequence[str]) -> None:
+    def _start(self, item: WorkItem, devices: Sequence[str]) -> None:
         changes = {**self._changes}
-        if ticket.kind == "cuda":
+        if item.kind == "cuda":
             changes["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
-        log.info("%s starts on %s %s", ticket.name, ticket.kind, ",".join(devices))
+        log.info("%s starts on %s %s", item.name, item.kind, ",".join(devices))
         try:
-            keeper = Keeper(Path(ticket.folder), changes)
+            keeper = Keeper(Path(item.folder), changes)
         except (OSError, KeyError) as error:
-            log.warning("%s could not be started: %s", ticket.name, error)
-            self._tickets.done(ticket.name, self._name)
+            log.warning("%s could not be started: %s", item.name, error)
+            self._items.done(item.name, self._name)
             return
-        self._running[ticket.name] = Running(ticket, devices, keeper)
-        self._lease(devices, ticket.shares)
+        self._running[item.name] = Running(item, devices, keeper)
+        self._lease(devices, item.shares)
 
     def _lease(self, devices: Sequence[str], shares: int) -> None:
         for device in devices:
@@ -135,7 +135,7 @@ def work_in(folder: Path) -> None:
     (folder / "taken").mkdir(exist_ok=True)
     write_json(folder / BEGAN, {"host": node_name(), "pid": os.getpid()})
     log.info("on %s: %s", node_name(), node)
-    NodeWorker(Tickets(folder.parent), folder.name, node, devices, changes).run()
+    NodeWorker(WorkItems(folder.parent), folder.name, node, devices, changes).run()
 
 
 def _devices(node: Node) -> list[str]:

@@ -1,9 +1,9 @@
 """Node workers: jobs of a cluster that take one attempt after the other, instead of one job per attempt.
 
-An attempt becomes a ticket on the shared disk; a node worker takes it (node_worker.py), by itself and in the order of
-the tickets. This engine keeps as many workers alive as tickets need, at most `Crew.workers`: it submits them through
-another engine, as whose children they start, get their signals and are adopted. Where workers end, by their time limit
-or with their node, their attempts end as those of any engine do, and the coordinator starts new ones.
+An attempt becomes a work item on the shared disk; a node worker takes it (node_worker.py), by itself and in the order
+of the items. This engine keeps as many workers alive as items need, at most `WorkerPool.workers`: it submits them
+through another engine, as whose children they start, get their signals and are adopted. Where workers end, by their
+time limit or with their node, their attempts end as those of any engine do, and the coordinator starts new ones.
 """
 
 import contextlib
@@ -25,14 +25,14 @@ from experiments.jobs.engines.cluster import LAUNCH, LOOK_EVERY_S, ClusterEngine
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import remove_folder
 
-# --- Tickets: attempts for node workers, as files on the disk that all machines share
-#     workers/tickets/<name>             an attempt that no worker has taken
+# --- Work items: attempts for node workers, as files on the disk that all machines share
+#     workers/items/<name>               an attempt that no worker has taken
 #     workers/requests/<name>.stop       a request to end one after a checkpoint; .kill: at once
 #     workers/<worker>/taken/<name>      an attempt of this worker; removed once its end is recorded
 #     workers/<worker>/worker.json       what the worker has to offer, and its setup lines
 #     workers/<worker>/job.json          the cluster's job; a worker takes nothing before it is known
 #     workers/<worker>/began.json, failed.json, log.txt
-# A worker takes a ticket by renaming it, which only one can do. Folders are listed and files not asked for by name,
+# A worker takes an item by renaming it, which only one can do. Folders are listed and files not asked for by name,
 # because a network disk may answer for a while that a new file does not exist.
 
 
@@ -41,7 +41,7 @@ STOP, KILL = ".stop", ".kill"
 
 
 @dataclass(frozen=True)
-class Ticket:
+class WorkItem:
     """An attempt, and the slots that it needs: `shares` of each of `devices`."""
 
     name: str  # by age
@@ -59,40 +59,40 @@ class Ticket:
         return self.kind == node.kind and self.devices <= node.devices and self.shares <= node.shares
 
 
-class Tickets:
-    """The tickets of a store; the workers of one engine take them."""
+class WorkItems:
+    """The work items of a store; the workers of one engine take them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._waiting, self._requests = folder / "tickets", folder / "requests"
-        self._read: dict[str, Ticket] = {}
+        self._waiting, self._requests = folder / "items", folder / "requests"
+        self._read: dict[str, WorkItem] = {}
 
     def create(self) -> None:
         for folder in (self._waiting, self._requests):
             folder.mkdir(parents=True, exist_ok=True)
 
-    def add(self, ticket: Ticket) -> None:
-        write_json(self._waiting / ticket.name, asdict(ticket))
+    def add(self, item: WorkItem) -> None:
+        write_json(self._waiting / item.name, asdict(item))
 
-    def waiting(self) -> list[Ticket]:
-        """Tickets that no worker has taken, oldest first."""
-        found = (self._ticket(self._waiting / name) for name in names(self._waiting))
-        return [ticket for ticket in found if ticket]
+    def waiting(self) -> list[WorkItem]:
+        """WorkItems that no worker has taken, oldest first."""
+        found = (self._item(self._waiting / name) for name in names(self._waiting))
+        return [item for item in found if item]
 
-    def taken(self, worker: str) -> list[Ticket]:
-        """Tickets of a worker whose end is not recorded yet."""
+    def taken(self, worker: str) -> list[WorkItem]:
+        """WorkItems of a worker whose end is not recorded yet."""
         folder = self.folder / worker / "taken"
-        return [ticket for name in names(folder) if (ticket := self._ticket(folder / name))]
+        return [item for name in names(folder) if (item := self._item(folder / name))]
 
-    def take(self, ticket: Ticket, worker: str) -> bool:
-        """Take a ticket for a worker; False if it is gone."""
-        mine = self.folder / worker / "taken" / ticket.name
+    def take(self, item: WorkItem, worker: str) -> bool:
+        """Take an item for a worker; False if it is gone."""
+        mine = self.folder / worker / "taken" / item.name
         with contextlib.suppress(OSError):  # a server may answer so though it has renamed the file
-            (self._waiting / ticket.name).rename(mine)
+            (self._waiting / item.name).rename(mine)
         return mine.exists()
 
     def withdraw(self, name: str, attempt: Path, why: str) -> bool:
-        """Remove a ticket that no worker has taken, and record that its attempt was not begun; False if one has."""
+        """Remove an item that no worker has taken, and record that its attempt was not begun; False if one has."""
         try:
             (self._waiting / name).unlink()
         except OSError:
@@ -102,15 +102,15 @@ class Tickets:
         return True
 
     def request(self, name: str, what: str) -> None:
-        """Ask the worker that has taken a ticket to end its attempt: STOP or KILL."""
+        """Ask the worker that has taken an item to end its attempt: STOP or KILL."""
         (self._requests / f"{name}{what}").touch()
 
     def requests(self) -> list[tuple[str, str]]:
-        """(ticket, STOP or KILL) of all requests."""
+        """(item, STOP or KILL) of all requests."""
         return [(Path(name).stem, Path(name).suffix) for name in names(self._requests)]
 
     def done(self, name: str, worker: str) -> None:
-        """Forget a ticket whose end is recorded."""
+        """Forget an item whose end is recorded."""
         for path in (
             self.folder / worker / "taken" / name,
             *(self._requests / f"{name}{what}" for what in (STOP, KILL)),
@@ -122,12 +122,12 @@ class Tickets:
         with contextlib.suppress(FileNotFoundError), os.scandir(self.folder) as entries:
             yield from (Path(entry.path) for entry in entries if JOB in names(Path(entry.path)))
 
-    def _ticket(self, path: Path) -> Ticket | None:
+    def _item(self, path: Path) -> WorkItem | None:
         if path.name not in self._read:
             record = read_json(path)
             if record is None:  # taken just now
                 return None
-            self._read[path.name] = Ticket(**{name: record[name] for name in Ticket.__dataclass_fields__})
+            self._read[path.name] = WorkItem(**{name: record[name] for name in WorkItem.__dataclass_fields__})
         return self._read[path.name]
 
 
@@ -148,7 +148,7 @@ SAFE = "No run was lost: the same command continues."
 
 
 @dataclass(frozen=True)
-class Crew:
+class WorkerPool:
     """At most so many workers at a time, each with the slots of `node`, after these shell lines."""
 
     workers: int
@@ -159,8 +159,8 @@ class Crew:
 class Workers:
     """`living` are those that the cluster still has, by the name of their folder. `why`: why the last one failed."""
 
-    def __init__(self, cluster: ClusterEngine, tickets: Tickets, crew: Crew | None) -> None:
-        self._cluster, self._tickets, self._crew = cluster, tickets, crew
+    def __init__(self, cluster: ClusterEngine, items: WorkItems, pool: WorkerPool | None) -> None:
+        self._cluster, self._items, self._pool = cluster, items, pool
         self.living: dict[str, Handle] = {}
         self.why = ""
         self._nodes: dict[str, Node] = {}
@@ -169,7 +169,7 @@ class Workers:
 
     def look(self) -> None:
         """Adopt workers of earlier coordinators, and take leave of those that have ended."""
-        for folder in self._tickets.workers():
+        for folder in self._items.workers():
             if folder.name not in self.living:
                 self._find(folder)
         for name, worker in list(self.living.items()):
@@ -177,23 +177,23 @@ class Workers:
                 self._gone(name)
 
     def keep_alive(self) -> None:
-        """Submit workers for the tickets that there are. Raises UserError if workers end before they begin."""
-        crew = self._crew
-        if crew is None:
+        """Submit workers for the work items that there are. Raises UserError if workers end before they begin."""
+        pool = self._pool
+        if pool is None:
             return
-        waiting = [ticket for ticket in self._tickets.waiting() if ticket.fits(crew.node)]
-        taken = [ticket for name in self.living for ticket in self._tickets.taken(name)]
-        wanted = min(crew.workers, math.ceil(sum(ticket.size for ticket in waiting + taken) / crew.node.at_once))
+        waiting = [item for item in self._items.waiting() if item.fits(pool.node)]
+        taken = [item for name in self.living for item in self._items.taken(name)]
+        wanted = min(pool.workers, math.ceil(sum(item.size for item in waiting + taken) / pool.node.at_once))
         tries = 0 if self._hopeless else TRIES - self._misses
         if waiting and not self.living and tries <= 0:
             raise UserError(self.why)
         if waiting and wanted > len(self.living) and tries > 0:
-            self._submit(wanted - len(self.living), crew)
+            self._submit(wanted - len(self.living), pool)
 
-    def serve(self, ticket: Ticket) -> bool:
-        """Whether there is or will be a worker for a ticket that waits."""
-        nodes = [self._nodes[name] for name in self.living] + ([self._crew.node] if self._crew else [])
-        return any(ticket.fits(node) for node in nodes)
+    def serve(self, item: WorkItem) -> bool:
+        """Whether there is or will be a worker for an item that waits."""
+        nodes = [self._nodes[name] for name in self.living] + ([self._pool.node] if self._pool else [])
+        return any(item.fits(node) for node in nodes)
 
     def reasons(self) -> list[str]:
         """Why workers that are submitted have not begun, each reason once."""
@@ -205,14 +205,14 @@ class Workers:
         for worker in self.living.values():
             self._cluster.terminate(worker)
 
-    def _submit(self, count: int, crew: Crew) -> None:
+    def _submit(self, count: int, pool: WorkerPool) -> None:
         launches = []
         for _ in range(count):
-            folder = self._tickets.folder / f"worker-{uuid.uuid4().hex[:8]}"
+            folder = self._items.folder / f"worker-{uuid.uuid4().hex[:8]}"
             folder.mkdir()
-            write_json(folder / WORKER, {"node": crew.node.to_json(), "setup": list(crew.setup)})
-            environment = child_environment(crew.node.whole, 1)
-            launches.append(Launch([*PROGRAM, str(folder)], environment, folder / "log.txt", crew.node.whole))
+            write_json(folder / WORKER, {"node": pool.node.to_json(), "setup": list(pool.setup)})
+            environment = child_environment(pool.node.whole, 1)
+            launches.append(Launch([*PROGRAM, str(folder)], environment, folder / "log.txt", pool.node.whole))
         try:
             handles = self._cluster.start_all(launches)
         except UserError:
@@ -223,7 +223,7 @@ class Workers:
             if isinstance(handle, OSError):
                 raise handle
             name = launch.log.parent.name
-            self.living[name], self._nodes[name] = handle, crew.node
+            self.living[name], self._nodes[name] = handle, pool.node
             write_json(launch.log.parent / JOB, handle.ref)
 
     def _find(self, folder: Path) -> None:
@@ -241,7 +241,7 @@ class Workers:
 
     def _gone(self, name: str) -> None:
         job = self.living.pop(name).ref.get("id")
-        folder = self._tickets.folder / name
+        folder = self._items.folder / name
         failed = read_json(folder / FAILED)
         if failed:
             self.why, self._hopeless = f"{failed['error']}\n{SAFE}", True
@@ -259,7 +259,7 @@ class Workers:
         _forget(folder)
 
     def _began(self, name: str) -> bool:
-        return BEGAN in names(self._tickets.folder / name)
+        return BEGAN in names(self._items.folder / name)
 
 
 def _forget(folder: Path) -> None:
@@ -280,42 +280,42 @@ log = logging.getLogger(__name__)
 
 
 class NodeWorkers(ClusterEngine):
-    """Starts attempts by node workers, which are children of `inner`; without a crew, by `inner` itself.
+    """Starts attempts by node workers, which are children of `inner`; without a pool, by `inner` itself.
 
     In both cases it adopts attempts of either kind. `folder`: of the store.
     """
 
-    def __init__(self, inner: ClusterEngine, folder: Path, crew: Crew | None = None) -> None:
+    def __init__(self, inner: ClusterEngine, folder: Path, pool: WorkerPool | None = None) -> None:
         super().__init__()
         self.name = inner.name
-        self._inner, self._crew = inner, crew
-        self._tickets = Tickets(folder / "workers")
-        self._workers = Workers(inner, self._tickets, crew)
-        self._places: dict[str, str] = {}  # ticket → the worker that has taken it, or ""
+        self._inner, self._pool = inner, pool
+        self._items = WorkItems(folder / "workers")
+        self._workers = Workers(inner, self._items, pool)
+        self._places: dict[str, str] = {}  # item → the worker that has taken it, or ""
         self._looked, self._keep_alive_at = -LOOK_EVERY_S, 0.0
-        if crew:
-            self._tickets.create()
+        if pool:
+            self._items.create()
 
     def start_all(self, launches: Sequence[Launch]) -> list[Handle | OSError]:
-        return super().start_all(launches) if self._crew else self._inner.start_all(launches)
+        return super().start_all(launches) if self._pool else self._inner.start_all(launches)
 
     def _ref(self, name: str, folder: Path) -> dict[str, Any]:
-        return {**super()._ref(name, folder), "ticket": True}
+        return {**super()._ref(name, folder), "item": True}
 
     def _submit(self, folders: Sequence[Path], launches: Sequence[Launch]) -> list[str]:
-        assert self._crew is not None
+        assert self._pool is not None
         names = []
         for folder, launch in zip(folders, launches, strict=True):
             name = f"{time.time_ns():020d}-{folder.parent.parent.name}-{folder.name}"
-            needs = self._crew.node.needs(launch.slot)
-            self._tickets.add(Ticket(name, str(folder), launch.slot.kind, *needs))
+            needs = self._pool.node.needs(launch.slot)
+            self._items.add(WorkItem(name, str(folder), launch.slot.kind, *needs))
             names.append(name)
         try:
             self._look(now=True)
             self._workers.keep_alive()
         except UserError:
             for name, folder in zip(names, folders, strict=True):
-                self._tickets.withdraw(name, folder, UNTAKEN)
+                self._items.withdraw(name, folder, UNTAKEN)
             raise
         return names
 
@@ -324,52 +324,52 @@ class NodeWorkers(ClusterEngine):
         return name in self._places
 
     def _look(self, *, now: bool = False) -> None:
-        """Look again, unless that was just done, which workers live and where the tickets are."""
+        """Look again, unless that was just done, which workers live and where the items are."""
         if not now and time.monotonic() - self._looked < LOOK_EVERY_S:
             return
         self._looked = time.monotonic()
         self._workers.look()
-        waiting = {ticket.name: "" for ticket in self._tickets.waiting()}
-        taken = ((ticket, name) for name in self._workers.living for ticket in self._tickets.taken(name))
-        running = {ticket.name: name for ticket, name in taken if recorded_exit(Path(ticket.folder)) is None}
+        waiting = {item.name: "" for item in self._items.waiting()}
+        taken = ((item, name) for name in self._workers.living for item in self._items.taken(name))
+        running = {item.name: name for item, name in taken if recorded_exit(Path(item.folder)) is None}
         self._places = running | waiting
 
     def adopt(self, ref: Mapping[str, Any]) -> Handle | None:
-        return super().adopt(ref) if ref.get("ticket") else self._inner.adopt(ref)
+        return super().adopt(ref) if ref.get("item") else self._inner.adopt(ref)
 
     def poll(self, handle: Handle) -> Exit | None:
-        if not handle.ref.get("ticket"):
+        if not handle.ref.get("item"):
             return self._inner.poll(handle)
         self._look()
         name = str(handle.ref["id"])
         if self._places.get(name) == "":
-            ticket = next((ticket for ticket in self._tickets.waiting() if ticket.name == name), None)
-            if ticket and not self._workers.serve(ticket):
+            item = next((item for item in self._items.waiting() if item.name == name), None)
+            if item and not self._workers.serve(item):
                 self._withdraw(handle)
         return super().poll(handle)
 
     def waiting_for(self, handle: Handle) -> str:
-        if not handle.ref.get("ticket"):
+        if not handle.ref.get("item"):
             return self._inner.waiting_for(handle)
         if self._places.get(str(handle.ref["id"])) != "":
             return ""
         return ": ".join(["waits for a node worker", *self._workers.reasons()])
 
     def terminate(self, handle: Handle) -> None:
-        if not handle.ref.get("ticket"):
+        if not handle.ref.get("item"):
             self._inner.terminate(handle)
         elif not self._withdraw(handle):
-            self._tickets.request(str(handle.ref["id"]), STOP)
+            self._items.request(str(handle.ref["id"]), STOP)
 
     def kill(self, handle: Handle) -> None:
-        if not handle.ref.get("ticket"):
+        if not handle.ref.get("item"):
             self._inner.kill(handle)
         elif not self._withdraw(handle):
-            self._tickets.request(str(handle.ref["id"]), KILL)
+            self._items.request(str(handle.ref["id"]), KILL)
 
     def _withdraw(self, handle: Handle) -> bool:
         why = (self._workers.why or UNTAKEN).splitlines()[0]
-        return self._tickets.withdraw(str(handle.ref["id"]), Path(handle.ref["folder"]), why)
+        return self._items.withdraw(str(handle.ref["id"]), Path(handle.ref["folder"]), why)
 
     def wait(self, timeout_s: float) -> None:
         """Also replaces workers that have ended. Raises UserError if none can begin."""
@@ -387,7 +387,7 @@ class NodeWorkers(ClusterEngine):
 
     def close(self) -> None:
         """End the workers if they have nothing to do; else they continue, and end when they have nothing to do."""
-        if self._crew:
+        if self._pool:
             self._look(now=True)
             if not self._places:
                 self._workers.end()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
 from experiments.records import FailureClass
-from experiments.store.checksummed import seal, unseal
+from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.store.retention import Keep, union
 
 # --- States of a job and outcomes of an attempt
@@ -231,13 +231,13 @@ class Ending:
 
 def to_text(values: Mapping[str, Any]) -> str:
     """Serialise a record with its checksum."""
-    return json.dumps(seal(values))
+    return json.dumps(with_checksum(values))
 
 
 def from_text(text: Any, run_id: str) -> dict[str, Any]:
     """Read a record of `to_text`. Raises Damaged."""
     try:
-        return unseal(json.loads(text))
+        return without_checksum(json.loads(text))
     except (ValueError, TypeError, RecursionError) as error:
         raise damaged(run_id, str(error)) from None
 

@@ -99,7 +99,7 @@ class CommandTask(_Declared):
         folder, device = context.folder / FINAL, context.device
         settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
         files = {"settings": folder / "settings.json", "metrics": folder / "metrics.out"}
-        write_json(files["settings"], settings, sealed=False)
+        write_json(files["settings"], settings, checksummed=False)
         files["metrics"].unlink(missing_ok=True)
         given = {**settings, **files, "folder": folder, "device": device.kind, "threads": device.threads}
         ended = run_command(config.command, given, self.folder or Path.cwd(), context)

@@ -1,4 +1,4 @@
-"""Foreign text never controls a terminal: names, paths, logs and errors on a real pseudo-terminal."""
+"""External text never controls a terminal: names, paths, logs and errors on a real pseudo-terminal."""
 
 import io
 import json

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.errors import Damaged
-from experiments.store.checksummed import read_json, seal, unseal, write_json
+from experiments.store.checksummed import read_json, with_checksum, without_checksum, write_json
 from experiments.store.layout import Store
 
 RECORD = {"metrics": {"bleu": 57.25454960845013, "perplexity": math.inf}, "step": 600, "näme": ["ü", None, True, 1e-09]}
@@ -20,9 +20,9 @@ VALUES = st.recursive(
 
 
 @given(st.dictionaries(st.text(), VALUES, max_size=4))
-def test_what_was_sealed_comes_back_through_json(record):
+def test_what_was_checksummed_comes_back_through_json(record):
     record = {k: v for k, v in record.items() if not k.startswith("record_")}
-    assert unseal(json.loads(json.dumps(seal(record)))) == record
+    assert without_checksum(json.loads(json.dumps(with_checksum(record)))) == record
 
 
 def test_no_flipped_bit_is_silent(tmp_path):
@@ -45,7 +45,7 @@ def test_no_flipped_bit_is_silent(tmp_path):
 def test_half_a_seal_or_none_is_damage(tmp_path):
     path = tmp_path / "result.json"
     for lacking in (("record_format",), ("record_sha256",), ("record_format", "record_sha256")):
-        path.write_text(json.dumps({k: v for k, v in seal(RECORD).items() if k not in lacking}))
+        path.write_text(json.dumps({k: v for k, v in with_checksum(RECORD).items() if k not in lacking}))
         with pytest.raises(Damaged):
             read_json(path)
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices.sharing import devices_per_run, makespan, simulate
-from experiments.jobs.devices.slots import Neighbours, Slot, join, parse_slots
+from experiments.jobs.devices.slots import GpuOccupancy, Slot, join, parse_slots
 from experiments.jobs.queue.job import Ending, Job, Outcome, State, Waiting
 from experiments.jobs.queue.ledger import Ledger
 
@@ -189,7 +189,7 @@ SMI = {
 }
 
 
-class TestNeighbours:
+class TestGpuOccupancy:
     @pytest.fixture(autouse=True)
     def nvidia_smi(self, monkeypatch):
         monkeypatch.setattr(hardware, "_ask_nvidia_smi", lambda what, fields: SMI[what])
@@ -202,14 +202,14 @@ class TestNeighbours:
 
     def test_only_gpus_without_a_run_of_ours_are_asked_about(self):
         slots = [Slot("cuda:1/0", "cuda", 1, "GPU-b"), Slot("cuda:1/1", "cuda", 1, "GPU-b"), Slot("cpu:0", "cpu")]
-        assert Neighbours(hardware.gpus_in_use).left_alone(slots, {"cuda:1/0"}) == {}
-        assert set(Neighbours(hardware.gpus_in_use).left_alone(slots, set())) == {"cuda:1/0", "cuda:1/1"}
+        assert GpuOccupancy(hardware.gpus_in_use).left_alone(slots, {"cuda:1/0"}) == {}
+        assert set(GpuOccupancy(hardware.gpus_in_use).left_alone(slots, set())) == {"cuda:1/0", "cuda:1/1"}
 
     def test_one_that_the_user_named_is_his(self, monkeypatch):
         monkeypatch.setattr(hardware, "_nvidia_smi", lambda: [("0", "GPU-a", 80.0), ("1", "GPU-b", 80.0)])
         for text, alone in (("cuda:1", set()), ("cuda:*", {"cuda:1"}), ("auto", {"cuda:1"})):
             slots = parse_slots(text, {})
-            assert set(Neighbours(hardware.gpus_in_use).left_alone(slots, set())) == alone
+            assert set(GpuOccupancy(hardware.gpus_in_use).left_alone(slots, set())) == alone
 
 
 def test_memory_of_the_container_counts(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.jobs.attempts.publish import leftover, missing, promote
+from experiments.jobs.attempts.publish import leftover, missing, publish
 from experiments.jobs.queue.job import Job
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
@@ -37,11 +37,11 @@ def attempt(store, *eval_ids, trained=True, bleu=30.0, code="c1"):
 def test_what_is_whole_is_taken_over_and_doing_it_again_changes_nothing(store):
     number = attempt(store, E1)
     assert missing(store, job(E1)) == ["training", E1]
-    assert promote(store, RUN, number).parts == ["training", E1]
+    assert publish(store, RUN, number).parts == ["training", E1]
     assert missing(store, job(E1)) == []
     assert store.result(RUN).attempt == number
     assert (store.evaluation_folder(RUN, E1) / "output.txt").read_text() == "ein Satz\n"
-    assert promote(store, RUN, number).parts == []
+    assert publish(store, RUN, number).parts == []
     assert missing(store, job(E1, E2)) == [E2]
 
 
@@ -51,60 +51,60 @@ def test_a_disk_without_hard_links_is_written_anew(store, monkeypatch):
 
     monkeypatch.setattr("pathlib.Path.hardlink_to", refuse)
     attempt(store)
-    assert promote(store, RUN, 1).parts == ["training"]
+    assert publish(store, RUN, 1).parts == ["training"]
     assert store.result(RUN).attempt == 1
 
 
 def test_half_written_is_not_taken(store):
     number = attempt(store, E1)
     (store.attempt_folder(RUN, number) / "evaluations" / E1 / "result.json").write_text('{"metrics": {"bl')
-    assert promote(store, RUN, number).parts == ["training"]
+    assert publish(store, RUN, number).parts == ["training"]
     (store.attempt_folder(RUN, attempt(store)) / "result.json").write_text("")
-    assert promote(store, RUN, number + 1).parts == []
+    assert publish(store, RUN, number + 1).parts == []
     assert store.result(RUN).attempt == number
 
 
 def test_dying_between_the_two_renames_is_made_good(store):
     number = attempt(store, E1, E2)
-    promote(store, RUN, number)
+    publish(store, RUN, number)
     store.evaluation_folder(RUN, E2).rename(store.attempt_folder(RUN, number) / "evaluations" / E2)
-    assert promote(store, RUN, number).parts == [E2]
+    assert publish(store, RUN, number).parts == [E2]
 
 
 def test_the_first_evaluation_counts(store):
-    promote(store, RUN, attempt(store, E1, bleu=30.0))
-    assert promote(store, RUN, attempt(store, E1, trained=False, bleu=99.0)).parts == []
+    publish(store, RUN, attempt(store, E1, bleu=30.0))
+    assert publish(store, RUN, attempt(store, E1, trained=False, bleu=99.0)).parts == []
     assert store.evaluation(RUN, E1).metrics == {"bleu": 30.0}
 
 
 def test_evaluations_alone_are_of_the_weights_there_are(store):
-    promote(store, RUN, attempt(store))
+    publish(store, RUN, attempt(store))
     later = attempt(store, E1, trained=False)
-    assert promote(store, RUN, later).parts == [E1]
+    assert publish(store, RUN, later).parts == [E1]
     assert (store.evaluation(RUN, E1).attempt, store.evaluation(RUN, E1).weights_attempt) == (later, 1)
 
 
 def test_evaluations_without_weights_are_left(store):
-    assert promote(store, RUN, attempt(store, E1, trained=False)).parts == []
+    assert publish(store, RUN, attempt(store, E1, trained=False)).parts == []
 
 
 def test_an_attempt_that_comes_too_late_changes_nothing(store):
     late, won = attempt(store, E1, E2, bleu=1.0), attempt(store, E1, bleu=30.0)
-    promote(store, RUN, won)
-    assert promote(store, RUN, late).parts == []
+    publish(store, RUN, won)
+    assert publish(store, RUN, late).parts == []
     assert store.result(RUN).attempt == won
     assert missing(store, job(E2)) == [E2]
 
 
 def test_training_anew_takes_the_old_scores_out_of_the_tables_and_keeps_them(store):
     old = attempt(store, E1, bleu=30.0)
-    promote(store, RUN, old)
+    publish(store, RUN, old)
     assert missing(store, job(E1, rerun_after=old)) == ["training", E1]
     new = attempt(store, E1, bleu=31.0, code="c2")
-    assert promote(store, RUN, new).parts == ["training", E1]
+    assert publish(store, RUN, new).parts == ["training", E1]
     assert store.evaluation(RUN, E1).metrics == {"bleu": 31.0}
     assert (store.attempt_folder(RUN, old) / "evaluations" / E1 / "output.txt").exists()
-    assert promote(store, RUN, old).parts == []
+    assert publish(store, RUN, old).parts == []
     assert missing(store, job(E1, rerun_after=old)) == []
 
 
@@ -125,7 +125,7 @@ def test_scores_are_those_of_a_training_that_came_to_the_same_weights(store, equ
         if number == 1:
             scored = {"eval_id": E1, "set": "dev", "settings": {"beam": 4}, "inputs": {"set": "d"}}
             write_json(folder_of(store, E1) / "result.json", {**scored, "metrics": {"bleu": 30.0}})
-        taken = promote(store, RUN, number)
+        taken = publish(store, RUN, number)
     assert store.result(RUN).attempt == 2 and taken.parts == ["training"]
     assert taken.replaced == ([] if equal else [scored])
     assert missing(store, job(E1)) == ([] if equal else [E1])

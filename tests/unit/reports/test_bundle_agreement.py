@@ -14,7 +14,7 @@ from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING
 from experiments.identity import eval_identity, of_imported, recorded_identity, run_identity
-from experiments.store.checksummed import seal, unseal
+from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.tasks.load import load_task
 from reports.audit import verify
 from reports.audit.bundle_read import read_bundle
@@ -46,9 +46,9 @@ def opened(path: Path) -> SelectedTable:
 def edit(files: Files, last: str, change: Callable[[dict[str, Any]], object], inside: str = "") -> None:
     """Change records, and give them the right checksums again."""
     for name in [name for name in files if name.endswith(last) and inside in name]:
-        record = unseal(json.loads(files[name]))
+        record = without_checksum(json.loads(files[name]))
         change(record)
-        files[name] = json.dumps(seal(record)).encode()
+        files[name] = json.dumps(with_checksum(record)).encode()
 
 
 def scored(files: Files, value: float = 99.9, metric: str = "bleu") -> None:
@@ -200,8 +200,8 @@ def renamed(head: Head, files: Files, names: dict[str, str]) -> None:
     for name, content in before.items():
         files[other(name)] = content
         if name.endswith("json"):
-            record = json.loads(other(json.dumps(unseal(json.loads(content)))))
-            files[other(name)] = json.dumps(seal(record)).encode()
+            record = json.loads(other(json.dumps(without_checksum(json.loads(content)))))
+            files[other(name)] = json.dumps(with_checksum(record)).encode()
 
 
 def of_an_own_task(head: Head, files: Files) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.cli.ui import _publish
-from experiments.events.accounting import Spent
+from experiments.events.accounting import AttemptCost
 from experiments.events.event_log import FILE, Tail
 from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
@@ -121,7 +121,7 @@ def test_a_comparison_costs_its_row_and_its_base(small):
 
 AMOUNTS = st.integers(0, 10**6)
 ATTEMPTS = st.builds(
-    Spent,
+    AttemptCost,
     wall_s=AMOUNTS,
     seen=st.booleans(),
     ended=st.sampled_from(["finished", "killed", "bug", "stopped", ""]),
@@ -163,7 +163,7 @@ def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, 
 TABLES: dict[str, Any] = {}
 
 
-def of(runs: Mapping[str, list[Spent]], chosen: Any) -> Amounts:
+def of(runs: Mapping[str, list[AttemptCost]], chosen: Any) -> Amounts:
     found = amounts_of(one for run_id in chosen for one in runs[run_id])
     return found + Amounts(runs=sum(bool(runs[run_id]) for run_id in chosen))
 

@@ -18,7 +18,7 @@ from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.exchange.import_runs import files_of, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
-from experiments.store.checksummed import seal, write_json
+from experiments.store.checksummed import with_checksum, write_json
 from experiments.store.layout import Store
 from experiments.tasks.translation import PERPLEXITY, TASK
 from reports.audit.bundle_archive import Packed, parsed
@@ -50,7 +50,7 @@ def said(data, **more):
 
 
 def head(files, **more):
-    return json.dumps(seal({"bundle": VERSION, "files": files, **more})).encode()
+    return json.dumps(with_checksum({"bundle": VERSION, "files": files, **more})).encode()
 
 
 NAME = f"runs/{from_hex}/attempts/0001/log.txt"
