@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal, Required
+from typing import Annotated, Any, Literal, Required
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -157,7 +157,9 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
     """Unpack into `folder`, which must be empty, and check. Raises UserError for damage and for other files."""
     try:
         with path.open("rb") as file:
-            return _read(_opened(file), folder)
+            begin = file.read(len(_ZIP))
+            file.seek(0)
+            return _read(Crate(file) if begin == _ZIP else Packed(file), folder)
     except OSError as error:
         if isinstance(error, gzip.BadGzipFile):
             raise _refused(path, str(error)) from None
@@ -178,13 +180,6 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
 def _refused(path: Path, reason: str) -> UserError:
     first = " ".join(reason.split())[:300]
     return UserError(f"{path} is not a bundle of `ablations bundle`, or it is damaged ({first}).")
-
-
-def _opened(file: IO[bytes]) -> Archive:
-    """The file as what its first bytes say that it is."""
-    begin = file.read(len(_ZIP))
-    file.seek(0)
-    return Crate(file) if begin == _ZIP else Packed(file)
 
 
 def _read(packed: Archive, folder: Path) -> Bundle:

@@ -276,16 +276,9 @@ def _actions(plan: Plan, store: Store) -> Iterator[_Action]:
                 made = store.evaluation(run.run_id, each.eval_id) or EvaluationResult()
                 code = ", ".join(f"{part} {code}" for part, code in sorted(made.code.items())) or "not recorded"
                 name, folder = f"Evaluation of {row}, on {each.spec.set}", f"{home}/evaluations/{each.eval_id}/"
-                ended = told.get(each.eval_id)
-                yield _Action(
-                    f"#evaluation-{each.eval_id}",
-                    name,
-                    f"digest {code}",
-                    [f"{home}/{RESULT_FILE}"],
-                    folder,
-                    None,
-                    ended,
-                )
+                times = None, told.get(each.eval_id)
+                read = [f"{home}/{RESULT_FILE}"]
+                yield _Action(f"#evaluation-{each.eval_id}", name, f"digest {code}", read, folder, *times)
         seen |= {run.run_id, *run.eval_ids}
 
 

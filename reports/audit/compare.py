@@ -142,8 +142,7 @@ def _cell(
     if found is None:
         alone = ours.n < 2 or theirs.n < 2
         return Moved(key, column, here, there, difference, over="one seed" if alone else "no spread between seeds")
-    over, half_or_bounds = found
-    low, high = half_or_bounds
+    over, (low, high) = found
     return Moved(key, column, here, there, difference, low, high, over)
 
 
@@ -230,7 +229,12 @@ class AtRevision:
 
     def result(self, run_id: str) -> TrainingResult | None:
         """The newest training of that revision."""
-        return next(self._results(run_id), None)
+        for attempt in reversed(self._store.attempts(run_id)):
+            trained = TrainingResult.load(self._store.attempt_folder(run_id, attempt) / RESULT_FILE, run_id=run_id)
+            names = (trained.revision.commit, trained.tool.commit, trained.code_digest) if trained else ()
+            if trained is not None and any(name is not None and name.startswith(self._revision) for name in names):
+                return trained.model_copy(update={"attempt": attempt})
+        return None
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
         """The evaluation of that training; None where that revision made none."""
@@ -251,16 +255,6 @@ class AtRevision:
             if (_weights_of(kept) or attempt) == result.attempt:
                 return kept
         return none
-
-    def _results(self, run_id: str) -> Iterator[TrainingResult]:
-        for attempt in reversed(self._store.attempts(run_id)):
-            trained = TrainingResult.load(self._store.attempt_folder(run_id, attempt) / RESULT_FILE, run_id=run_id)
-            if trained is not None and self._is_of(trained):
-                yield trained.model_copy(update={"attempt": attempt})
-
-    def _is_of(self, trained: TrainingResult) -> bool:
-        names = (trained.revision.commit, trained.tool.commit, trained.code_digest)
-        return any(name is not None and name.startswith(self._revision) for name in names)
 
 
 def _weights_of(folder: Path) -> int | None:

@@ -20,7 +20,7 @@ from reports.audit.bundle_read import Bundle
 from reports.audit.statement import sentences
 from reports.render.cells import plain
 from reports.results.results import Outcome, recomputed, run_facts
-from reports.results.table import Measure, Row, Table
+from reports.results.table import Row, Table, Test
 from reports.table.cost import shown
 from reports.table.provenance import corpus_name
 
@@ -73,14 +73,11 @@ def _value(table: Table, row: Row, column: Column) -> Explanation:
         found["lacking"] = [why or "not done" for why in measure.lacking]
     found |= {"change_from_base": measure.change, "papers_change": measure.reported_change}
     if measure.test:
-        found["test"] = _test(table, measure)
+        found["test"] = _test(table, measure.test)
     return found
 
 
-def _test(table: Table, measure: Measure) -> Explanation:
-    test = measure.test
-    if test is None:
-        return {}
+def _test(table: Table, test: Test) -> Explanation:
     found: Explanation = {"between": table.test, "p_corrected": test.p, "marked": test.marked}
     found["interval_95"] = [test.low, test.high]
     if test.paired:

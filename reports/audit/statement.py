@@ -223,12 +223,7 @@ def read_statement(content: Mapping[str, Any], plan: Plan) -> Statement:
 
 def sentences(statement: Statement) -> list[str]:
     """The statement in words."""
-    return [
-        _run(statement),
-        _not_shown(statement),
-        *_looked_at(statement),
-        *_chosen(statement),
-    ]
+    return [_run(statement), _not_shown(statement), *_looked_at(statement), *_chosen(statement)]
 
 
 def _run(statement: Statement) -> str:
@@ -279,7 +274,13 @@ def _chosen(statement: Statement) -> Iterator[str]:
         yield f"Chosen on dev: the learning rate during training, in {', '.join(statement.follow_dev)}."
     if statement.measured_dev:
         yield f"Perplexity on dev was measured during training in {', '.join(statement.measured_dev)}."
-    yield from _chosen_seeds(statement)
+    if (rule := statement.seeds) is not None:
+        counts = Counter(row for run in statement.runs if run.seed is not None for row in run.rows)
+        yield (
+            f"Chosen on {rule.set}: the number of seeds of each row ({', '.join(f'{r} {n}' for r, n in counts.items())}"
+            f"), by a rule fixed in advance on {rule.metric}: {rule.start} to {rule.max} seeds, level {rule.alpha:g}, "
+            f"power {rule.power:g}, smallest difference that matters {rule.difference:g}."
+        )
     for tuned in statement.tuned:
         states = ", ".join(f"{count} {name}" for name, count in sorted(tuned.trials.items()))
         yield (
@@ -292,23 +293,8 @@ def _chosen(statement: Statement) -> Iterator[str]:
     yield "No record shows how other settings of the study were chosen."
 
 
-def _chosen_seeds(statement: Statement) -> Iterator[str]:
-    rule = statement.seeds
-    if rule is None:
-        return
-    counts = Counter(row for run in statement.runs if run.seed is not None for row in run.rows)
-    yield (
-        f"Chosen on {rule.set}: the number of seeds of each row ({', '.join(f'{r} {n}' for r, n in counts.items())}), "
-        f"by a rule fixed in advance on {rule.metric}: {rule.start} to {rule.max} seeds, level {rule.alpha:g}, power "
-        f"{rule.power:g}, smallest difference that matters {rule.difference:g}."
-    )
-
-
 def _sum(counts: Iterable[Mapping[str, int]]) -> Counter[str]:
-    total: Counter[str] = Counter()
-    for each in counts:
-        total.update(each)
-    return total
+    return sum(map(Counter, counts), Counter())
 
 
 def _counts(counts: Mapping[str, int]) -> str:

@@ -19,7 +19,7 @@ from reports.render.page import CSS, DIGEST, SCRIPT, VARIABLES
 from reports.render.printed import NAMES, comment, printed
 from reports.render.setup import checklist, paragraph
 from reports.results.results import Ended, Outcome, run_facts
-from reports.results.table import Measure, Row, Table, Test
+from reports.results.table import Measure, Row, Table
 from reports.table.cost import training_seconds
 from reports.table.provenance import corpus_name
 from reports.table.settings import show
@@ -46,15 +46,14 @@ def runs_section(table: Table) -> Iterator[str]:
     heads = ("row", "seed", "run", "state", "steps", "minutes", "device", "precision", "commit")
     yield "<section><h2>Runs</h2><details><summary>Every run of the table</summary>"
     yield f'<div class="scroll"><table class="runs"><thead><tr>{_line("th", heads)}</tr></thead><tbody>'
-    for row in table.rows:
-        for outcome in row.outcomes:
-            run, facts, seconds = outcome.run, run_facts(outcome.record), training_seconds(outcome)
-            minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
-            steps = "" if facts["steps"] is None else facts["steps"]
-            made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])
-            state = "imported" if run.imported and outcome.record else run.state
-            named = (row.key, run.seed or "ensemble", run.run_id, state)
-            yield f"<tr>{_line('td', (*named, steps, minutes, *made))}</tr>"
+    for outcome in table.outcomes:
+        run, facts, seconds = outcome.run, run_facts(outcome.record), training_seconds(outcome)
+        minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
+        steps = "" if facts["steps"] is None else facts["steps"]
+        made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])
+        state = "imported" if run.imported and outcome.record else run.state
+        named = (run.row, run.seed or "ensemble", run.run_id, state)
+        yield f"<tr>{_line('td', (*named, steps, minutes, *made))}</tr>"
     yield "</tbody></table></div></details></section>"
 
 
@@ -259,10 +258,6 @@ def _long(cell: Cell) -> str:
     return " long" if len(cell.text) > LONG else ""
 
 
-def _p(test: Test) -> str:
-    return "by the rule for seeds" if test.p is None else f"p = {test.p:.2g} corrected"
-
-
 def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]:
     """The details of a cell: its seeds, its interval, its test, its runs."""
     column = next(column for column in table.columns if column.key == head.metric)
@@ -274,9 +269,10 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
         yield f"{seed_in_words(outcome.run.seed)}: {shown}   run {outcome.run.run_id}"
     if measure.change is not None:
         yield f"change from {table.base_of(row)}: {fixed(measure.change, 3, signed=True)}"
-    if measure.test is not None:
-        low, high = (fixed(bound, 3, signed=True) for bound in (measure.test.low, measure.test.high))
-        yield f"95% interval {low} … {high}, {_p(measure.test)}, between {table.test}"
+    if (test := measure.test) is not None:
+        low, high = (fixed(bound, 3, signed=True) for bound in (test.low, test.high))
+        p = "by the rule for seeds" if test.p is None else f"p = {test.p:.2g} corrected"
+        yield f"95% interval {low} … {high}, {p}, between {table.test}"
     if measure.reported is not None:
         yield f"published: {measure.reported}"
 

@@ -11,7 +11,6 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 
 from ablations.study.messages import suggestion
 from ablations.study.parts import Choices
@@ -87,9 +86,15 @@ def _asked(name: str, values: Layout, table: Table, choices: Choices) -> Layout:
 def _named(name: str, values: Layout, table: Table) -> Layout:
     """The columns that a name may mean: by key first, then by head, by the setting's last part, by metric."""
     for spelt in (str, str.lower):  # N is a head, n the number of seeds
-        for matches in (_by_key, _by_head, _by_last_part, partial(_by_metric, table)):
-            if found := [column for column in values if matches(column[0], spelt(name), spelt)]:
+        word = spelt(name)
+        for rank in range(3):
+            if found := [column for column in values if word in map(spelt, _words(column[0])[rank])]:
                 return found
+        # "perplexity" of the column ppl; "num_params" of params
+        keys = [column.key for column in table.columns if word in map(spelt, (column.metric, column.paper))]
+        keys += [cost.key for cost in COSTS if cost.name == word]
+        if found := [column for column in values if column[0].kind == "value" and column[0].metric in keys[:1]]:
+            return found
     if name in NAMES:
         raise UserError(f"{name} names the rows of {table.name}: it is always printed. Leave it out.")
     if found := _other_settings(name, table):
@@ -98,27 +103,10 @@ def _named(name: str, values: Layout, table: Table) -> Layout:
     raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
 
 
-Spelling = Callable[[str], str]
-
-
-def _by_key(head: Head, name: str, spelt: Spelling) -> bool:
+def _words(head: Head) -> tuple[tuple[str, ...], ...]:
+    """What a column is called, the strongest first: by its key, by its head, by the last part of a setting's name."""
     keys = (head.key, head.metric) if head.kind == "value" else (head.key,)
-    return name in map(spelt, keys)
-
-
-def _by_head(head: Head, name: str, spelt: Spelling) -> bool:
-    return name in map(spelt, (head.top, head.alone))
-
-
-def _by_last_part(head: Head, name: str, spelt: Spelling) -> bool:
-    return head.kind == "setting" and name == spelt(head.key.rpartition(".")[2])
-
-
-def _by_metric(table: Table, head: Head, name: str, spelt: Spelling) -> bool:
-    """ "perplexity" of the column ppl; "num_params" of params."""
-    keys = [column.key for column in table.columns if name in map(spelt, (column.metric, column.paper))]
-    keys += [cost.key for cost in COSTS if cost.name == name]
-    return head.kind == "value" and head.metric in keys[:1]
+    return keys, (head.top, head.alone), (head.key.rpartition(".")[2],) if head.kind == "setting" else ()
 
 
 def _other_settings(name: str, table: Table) -> Layout:

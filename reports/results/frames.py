@@ -65,13 +65,11 @@ def curves(plan: Plan, store: Store) -> "pd.DataFrame":
 
 
 def _evaluation_lines(outcome: Outcome) -> list[dict[str, Any]]:
-    lines = []
-    for set_, scored in outcome.scored.items():
-        for metric in scored.record.metrics if scored.record else ():
-            line = {name: getattr(outcome.run, name) for name in _RUN}
-            line |= {"eval_id": scored.eval_id, "set": set_, "metric": metric}
-            line["value"] = outcome.measured(set_, metric)
-            line["signature"] = scored.signature(metric)
-            line["sentences"] = scored.record.sentences if scored.record else None
-            lines.append(line)
-    return lines
+    return [
+        {name: getattr(outcome.run, name) for name in _RUN}
+        | {"eval_id": scored.eval_id, "set": set_, "metric": metric, "value": outcome.measured(set_, metric)}
+        | {"signature": scored.signature(metric), "sentences": scored.record.sentences}
+        for set_, scored in outcome.scored.items()
+        if scored.record
+        for metric in scored.record.metrics
+    ]

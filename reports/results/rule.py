@@ -27,15 +27,10 @@ from reports.results.results import Outcome, Results, collect
 from reports.results.table import Measure, Row, RuleTest, Table
 
 
-@dataclass(frozen=True)
-class _Rule:
+class _Rule(NamedTuple):
     name: str
     target: Target
     column: Column
-
-    @property
-    def better(self) -> str:
-        return "below" if self.column.better == "lower" else "above"
 
 
 def with_rule(table: Table, plan: Plan) -> Table:
@@ -43,13 +38,10 @@ def with_rule(table: Table, plan: Plan) -> Table:
     name, target = plan.study.rule, plan.study.target_in(plan.profile)
     if name is None:
         return table
-    if target is None:
-        note = f"Rule {name}: no row is tested, the profile {plan.profile} has no target."
-        return replace(table, test_notes=(*table.test_notes, note))
-    column = target_column(target, table.columns)
-    if column is None:
-        note = f"Rule {name}: no row is tested, none is scored on {target.set}."
-        return replace(table, test_notes=(*table.test_notes, note))
+    column = target_column(target, table.columns) if target else None
+    if target is None or column is None:
+        why = f"none is scored on {target.set}" if target else f"the profile {plan.profile} has no target"
+        return replace(table, test_notes=(*table.test_notes, f"Rule {name}: no row is tested, {why}."))
     rule = _Rule(name, target, column)
     tests = {row.key: _tested(row, rule) for row in table.rows}
     notes = [_about(rule), *(f"{name}, {row.key}: {_verdict(row, tests[row.key], rule)}." for row in table.rows)]
@@ -88,9 +80,10 @@ def _why_not(row: Row, measure: Measure) -> str:
 def _about(rule: _Rule) -> str:
     target, column = rule.target, rule.column
     logarithmic = ", in natural logarithms" if column.logarithmic else ""
+    better = "below" if column.better == "lower" else "above"
     source = f" Target: {target.source.rstrip('.')}." if target.source else ""
     return (
-        f"Rule {rule.name}: it holds for a row whose mean {column.header} over seeds is {rule.better} {target.value:g} "
+        f"Rule {rule.name}: it holds for a row whose mean {column.header} over seeds is {better} {target.value:g} "
         f"at p < {target.alpha:g} (Student's t of one sample, one-sided{logarithmic}; each row by itself, without a "
         f"correction for several rows).{source}"
     )

@@ -183,12 +183,9 @@ def _with_best(table: Table, column: Column) -> Table:
     bold = {key for key, mean in means.items() if abs(mean - best) < near}
     if len(bold) == len(means):
         return table
-    rows = tuple(_bold(row, column) if row.key in bold else row for row in table.rows)
-    return replace(table, rows=rows)
-
-
-def _bold(row: Row, column: Column) -> Row:
-    return replace(row, measures={**row.measures, column.key: replace(row.measures[column.key], best=True)})
+    measures = {row.key: {**row.measures, column.key: replace(row.measures[column.key], best=True)} for row in asked}
+    rows = (replace(row, measures=measures[row.key]) if row.key in bold else row for row in table.rows)
+    return replace(table, rows=tuple(rows))
 
 
 def _by_rule(table: Table, column: Column, decisions: Mapping[str, Decision]) -> Table:

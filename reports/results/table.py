@@ -102,7 +102,8 @@ class Row:
     @property
     def state(self) -> str:
         """The state of the seed that most needs attention (ATTENTION)."""
-        return min((o.run.state for o in self.outcomes), key=_attention)
+        states = [o.run.state for o in self.outcomes]
+        return min(states, key=lambda state: ATTENTION.index(state) if state in ATTENTION else 0)
 
     @property
     def ensemble(self) -> bool:
@@ -211,7 +212,3 @@ def mean(values: Sequence[float]) -> float:
 def missing_cells(table: Table) -> int:
     """The number of requested metric cells without a value."""
     return sum(measure.missing for row in table.rows for measure in row.measures.values())
-
-
-def _attention(state: str) -> int:
-    return ATTENTION.index(state) if state in ATTENTION else 0

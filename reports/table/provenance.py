@@ -319,7 +319,7 @@ def warnings(table: Table) -> tuple[str, ...]:
             )
     found.append(_stale(table))
     found += [_miscounted(row) for row in table.rows]
-    found += [text for row in table.rows for text in _harmed(row)]
+    found += [f"{o.run.name} is left out: {why}" for o in table.outcomes for why in dict.fromkeys(o.harm.values())]
     return tuple(text for text in found if text)
 
 
@@ -423,13 +423,6 @@ def _miscounted(row: Row) -> str:
         if None not in (counted, row.num_params) and counted != row.num_params:
             return f"{row.key}: the trained model has {counted:,} parameters; {row.num_params:,} were computed."
     return ""
-
-
-def _harmed(row: Row) -> Iterator[str]:
-    """What could not be believed, a sentence for each file."""
-    for outcome in row.outcomes:
-        for why in dict.fromkeys(outcome.harm.values()):
-            yield f"{outcome.run.name} is left out: {why}"
 
 
 def _names(keys: Iterable[str]) -> str:

@@ -68,17 +68,13 @@ def columns(
     unsaid = {name for label, settings in rows if not label for name in settings}
     found = [name for name in tuned if name in unsaid]
     printed = [*named, *found] if named else [name for name in {**heads, **varying} if name in unsaid]
-    return {name: heads.get(name, _head(name)) for name in dict.fromkeys(printed)}
+    return {name: heads.get(name, name.rpartition(".")[2]) for name in dict.fromkeys(printed)}
 
 
 def on_corpus(rows: Sequence[Row], names: Collection[str]) -> bool:
     """Whether every row is trained on a corpus folder of one of these names; also if there are no names."""
     found = {PurePath(str(o.setting("data.corpus") or "")).name for row in rows for o in row.outcomes}
     return not names or found <= set(names)
-
-
-def _head(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 def unexpected(config: TaskConfig, rows: Sequence[Row], said: Collection[str] = ()) -> list[str]:
