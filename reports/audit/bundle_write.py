@@ -25,7 +25,7 @@ from experiments.events.event_log import Tail
 from experiments.exchange.import_runs import files_of
 from experiments.exchange.redaction import Redaction
 from experiments.identity import digest, seed_in_words
-from experiments.store.checksummed import describe_file, write_json
+from experiments.store.checksummed import describe_file, with_checksum, write_json
 from experiments.store.durable import whole_file
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
@@ -74,9 +74,7 @@ def write_bundle(
             files |= crate_files(head, files, redaction.value(statement.model_dump()), Path(place) / "crate")
         head |= {"files": {n: describe_file(p) for n, p in files.items()}}
         # the keys are not sorted: their order is that of the table's columns
-        text = (json.dumps(with_checksum(head), indent=1, ensure_ascii=False) + "\n").encode(
-            "utf-8", "backslashreplace"
-        )
+        text = json.dumps(with_checksum(head), indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
         described = None if statement is None else metadata_of(head, text, Path(place) / "crate")
         with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:
             if described is None:
