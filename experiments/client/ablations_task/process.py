@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from .errors import Preempted, UserError, failure
-from .trainer import Counts, RunContext, Trainer
+from .trainer import RunContext, Trainer
 from .values import by_set, described, made, plain
 
 
@@ -86,11 +86,22 @@ def _load(module: str, attribute: str, folder: str) -> Trainer:
 
 def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
     run = trainer.run
+    columns = []
     for one in trainer.columns:
-        if one.counts is not None:
-            _refuse_without_numpy(one.key)
+        counts = one.counts
+        if counts is None:
+            columns.append(vars(one))
+            continue
+        try:  # the table's statistics call the function of counts with arrays: better known before anything is trained
+            importlib.import_module("numpy")
+        except Exception as error:
+            raise UserError(
+                f"The column {one.key} has counts, whose function gets arrays of numpy, and {sys.executable} cannot "
+                f"import it ({type(error).__name__}: {error}). Install numpy there, or leave out counts=."
+            ) from None
+        described_counts = {"names": list(counts.names), "file": counts.file, "length": counts.length}
+        columns.append(dict(vars(one), counts=described_counts))
     module = sys.modules.get(run.__module__)
-    columns = [dict(vars(one), counts=_without_value(one.counts)) for one in trainer.columns]
     return {
         "name": f"{run.__module__}:{getattr(run, '__qualname__', 'run')}",
         "file": str(Path(getattr(module, "__file__", None) or ".").absolute()),
@@ -103,21 +114,6 @@ def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
         "has": [name for name in ("reads", "num_params", "cost") if getattr(trainer, name) is not None],
         "prefixes": [sys.prefix, sys.base_prefix],
     }
-
-
-def _refuse_without_numpy(key: str) -> None:
-    """The table's statistics call the function of counts with arrays: better known before anything is trained."""
-    try:
-        importlib.import_module("numpy")
-    except Exception as error:
-        raise UserError(
-            f"The column {key} has counts, whose function gets arrays of numpy, and {sys.executable} cannot import it "
-            f"({type(error).__name__}: {error}). Install numpy there, or leave out counts=."
-        ) from None
-
-
-def _without_value(counts: Counts | None) -> dict[str, Any] | None:
-    return None if counts is None else {"names": list(counts.names), "file": counts.file, "length": counts.length}
 
 
 def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
