@@ -5,20 +5,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
-import json
 import os
 import platform
 import re
-import select
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from .errors import Preempted, UserError, failure
 from .trainer import RunContext, Trainer
-from .values import by_set, described, made, plain
+from .values import Channel, by_set, described, made, plain
 
 
 def main() -> None:
@@ -186,57 +183,3 @@ def device_name(device: str, threads: int) -> str:
         name = torch.cpu.get_capabilities().get("cpu_name") if torch is not None else _processor()
         return f"{name} ({threads} thread{'s' if threads > 1 else ''})" if name else ""
     return ""
-
-
-# --- Lines of JSON between a trainer's process and the one that started it
-
-
-class Channel:
-    """Lines of JSON to and from another process; each of the two has one."""
-
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
-        self._buffer, self._stop = bytearray(), False
-        self._turn = threading.RLock()
-
-    def say(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        with self._turn:
-            while line:
-                line = line[os.write(self._outgoing, line) :]
-
-    def ask(self, message: Mapping[str, Any]) -> Any:
-        with self._turn:
-            self.say(message)
-            return self.next()
-
-    def next(self) -> Any:
-        """The next message except a request to stop; None when the other process is gone."""
-        with self._turn:
-            while True:
-                searched = 0
-                while (end := self._buffer.find(b"\n", searched)) < 0:
-                    searched = len(self._buffer)
-                    more = os.read(self._incoming, 1 << 16)
-                    if not more:
-                        return None
-                    self._buffer += more
-                message = json.loads(self._buffer[:end])
-                del self._buffer[: end + 1]
-                if "stop" not in message:
-                    return message
-                self._stop = True
-
-    def readable(self, timeout_s: float) -> bool:
-        """Whether something has come, or comes within that time."""
-        return bool(self._buffer or select.select([self._incoming], [], [], timeout_s)[0])
-
-    def stop_requested(self, *_: Any) -> bool:
-        with self._turn:
-            # Outside of `ask` the other process sends nothing else; a stop may have come with the request to train.
-            self._stop = self._stop or self.readable(0)
-            return self._stop
-
-    def stop(self, *_: Any) -> None:
-        """A signal's handler."""
-        self._stop = True
