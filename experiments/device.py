@@ -71,7 +71,8 @@ class Device:
         """The device's name for tables: "NVIDIA H200", "AMD EPYC (2 threads)"."""
         if self.is_cuda:
             return str(torch.cuda.get_device_name(self.torch_device))
-        return f"{_cpu_name()} ({self.threads} thread{'s' if self.threads > 1 else ''})"
+        name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
+        return f"{name} ({self.threads} thread{'s' if self.threads > 1 else ''})"
 
     @property
     def is_cuda(self) -> bool:
@@ -129,7 +130,9 @@ class Device:
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         if self.is_cuda:
             versions["cuda"] = str(torch.version.cuda)
-        shared = {"mps": _mps_runs()} if self.is_cuda else {}
+        # whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side
+        mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
+        shared = {"mps": mps} if self.is_cuda else {}
         return {
             **shared,
             "device": self.name,
@@ -267,12 +270,3 @@ def _keep_kernels() -> None:
     """
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
     os.environ.setdefault("LRU_CACHE_CAPACITY", "16")
-
-
-def _mps_runs() -> bool:
-    """Whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side."""
-    return Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
-
-
-def _cpu_name() -> str:
-    return str(torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine())

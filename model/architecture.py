@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from model.grammar import LineError, Named, Repeated, Value, parse
+from model.grammar import GrammarError, Named, Repeated, Value, parse
 from model.recurrent_specs import AttentionalLSTMSpec, GRUSpec, LSTMSpec, RNNSpec
 from model.settings import ModelSettings
 from model.specs import (
@@ -71,7 +71,7 @@ def layers(config: ModelSettings, side: Side) -> tuple[LayerSpec, ...]:
 
     items = parse(text)
     if _total(items, count) > MOST:
-        raise LineError(text, 1, f"{_total(items, count):,} sub-layers: there can be at most {MOST:,}")
+        raise GrammarError(text, 1, f"{_total(items, count):,} sub-layers: there can be at most {MOST:,}")
     groups = _groups(items, count)
     return tuple(tuple(sublayer(named) for named in _flat(group, count)) for group in groups)
 
@@ -106,15 +106,15 @@ def _flat(items: Iterable[Repeated], count: int) -> Iterator[Named]:
 def _sublayer(named: Named, text: str, config: ModelSettings, side: Side) -> SublayerSpec:
     kind = KINDS.get(named.name)
     if kind is None:
-        raise LineError(text, named.column, f"there is no sub-layer {named.name}; {_or(named.name, KINDS)}")
+        raise GrammarError(text, named.column, f"there is no sub-layer {named.name}; {_or(named.name, KINDS)}")
     if side not in kind.sides:
-        raise LineError(text, named.column, f"{named.name} cannot be in the {side}, only in the {kind.sides[0]}")
+        raise GrammarError(text, named.column, f"{named.name} cannot be in the {side}, only in the {kind.sides[0]}")
     own = {name: value for name, value in named.options.items() if name in kind.model_fields}
     replaced = {name: value for name, value in named.options.items() if name not in own}
     for name in replaced:
         if name not in (*kind.reads, *AROUND):
             known = [*kind.model_fields, *kind.reads, *AROUND]
-            raise LineError(text, named.column, f"{named.name} has no option {name}; {_or(name, known)}")
+            raise GrammarError(text, named.column, f"{named.name} has no option {name}; {_or(name, known)}")
     try:
         values = {n: _adapter(type(config), n).validate_python(v, strict=True) for n, v in replaced.items()}
         options = kind.from_mapping(own)
@@ -127,11 +127,11 @@ def _sublayer(named: Named, text: str, config: ModelSettings, side: Side) -> Sub
         reason = (
             first["msg"].replace("Input should be", "expected").replace("a valid ", "a ").replace("a int", "an int")
         )
-        raise LineError(text, named.column, f"{named.name}({option}={written}): {reason}") from error
-    except LineError:
+        raise GrammarError(text, named.column, f"{named.name}({option}={written}): {reason}") from error
+    except GrammarError:
         raise
     except ValueError as error:
-        raise LineError(text, named.column, str(error)) from error
+        raise GrammarError(text, named.column, str(error)) from error
     return SublayerSpec(named.name, options, effective, frozenset(replaced))
 
 
@@ -151,7 +151,7 @@ def check(config: ModelSettings) -> None:
     """Raises ValueError for lines that describe no network, and for settings that do not fit them."""
     try:
         encoder, decoder = (layers(config, side) for side in SIDES)
-    except LineError as error:
+    except GrammarError as error:
         raise ValueError(f"model.{'encoder' if error.text == config.encoder else 'decoder'} = {error}") from error
     if not decoder:
         raise ValueError("model.decoder is empty: a network needs a decoder, which predicts the next piece")
@@ -182,7 +182,7 @@ def check(config: ModelSettings) -> None:
 
 
 def canonical(text: str) -> str:
-    """The line in one spelling, so that spaces do not make another run. Raises LineError."""
+    """The line in one spelling, so that spaces do not make another run. Raises GrammarError."""
     return _join(parse(text))
 
 

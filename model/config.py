@@ -5,7 +5,7 @@ from typing import Self
 from pydantic import field_validator, model_validator
 
 from model import architecture
-from model.grammar import LineError
+from model.grammar import GrammarError
 from model.settings import ModelSettings
 
 
@@ -22,7 +22,7 @@ class ModelConfig(ModelSettings):
     def _in_one_spelling(cls, line: str) -> str:
         try:
             return architecture.canonical(line)
-        except LineError as error:  # the message of a field repeats its value
+        except GrammarError as error:  # the message of a field repeats its value
             raise ValueError(f"column {error.column}: {error.message}") from error
 
     @model_validator(mode="after")

@@ -22,7 +22,7 @@ LONG = 300  # characters of a line that a message repeats
 _WORDS: dict[str, Value] = {"true": True, "false": False}
 
 
-class LineError(ValueError):
+class GrammarError(ValueError):
     """A mistake in a line. `text` is the line; `column` counts from 1."""
 
     def __init__(self, text: str, column: int, message: str) -> None:
@@ -52,7 +52,7 @@ class _Token(NamedTuple):
 
 
 def parse(text: str) -> tuple[Repeated, ...]:
-    """The items of a line; () for a line without any. Raises LineError."""
+    """The items of a line; () for a line without any. Raises GrammarError."""
     reader = _Reader(text)
     items = reader.items() if reader.now.kind != "end" else ()
     reader.expect("end")
@@ -75,15 +75,15 @@ class _Reader:
         if self.now.kind == "number" or self.now.text == "N":
             written = self._advance()
             if written.text != "N" and not written.text.isdigit():
-                raise LineError(self.text, written.column, f"{written.text} layers: write a whole number or N")
+                raise GrammarError(self.text, written.column, f"{written.text} layers: write a whole number or N")
             count = None if written.text == "N" else int(written.text)
             if count == 0 or (count or 0) > 10_000:
-                raise LineError(self.text, written.column, f"{count} times: write a number from 1 to 10,000")
+                raise GrammarError(self.text, written.column, f"{count} times: write a number from 1 to 10,000")
             self.expect("*")
         if self.now.text == "(":
             bracket = self._advance()
             if depth == DEEPEST:
-                raise LineError(self.text, bracket.column, f"more than {DEEPEST} brackets in one another")
+                raise GrammarError(self.text, bracket.column, f"more than {DEEPEST} brackets in one another")
             group = self.items(depth + 1)
             self.expect(")")
             return Repeated(count, group)
@@ -97,7 +97,7 @@ class _Reader:
                 self.expect(",")
             name = self.expect("word", "the name of an option")
             if name.text in options:
-                raise LineError(self.text, name.column, f"{name.text} is given twice")
+                raise GrammarError(self.text, name.column, f"{name.text} is given twice")
             self.expect("=")
             options[name.text] = self._value()
         return options
@@ -116,7 +116,7 @@ class _Reader:
         if what not in (self.now.kind, self.now.text):
             there = f'"{self.now.text}"' if self.now.text else "the end"
             wanted = name or {"end": "a comma, or the end"}.get(what, f'"{what}"')
-            raise LineError(self.text, self.now.column, f"found {there}, expected {wanted}")
+            raise GrammarError(self.text, self.now.column, f"found {there}, expected {wanted}")
         return self._advance()
 
     def _take(self, sign: str) -> bool:
@@ -133,7 +133,7 @@ class _Reader:
         token = _TOKEN.match(self.text, self._place)
         if token is None:
             place = len(self.text) - len(self.text[self._place :].lstrip())
-            raise LineError(self.text, place + 1, f"{self.text[place]!r} has no meaning here")
+            raise GrammarError(self.text, place + 1, f"{self.text[place]!r} has no meaning here")
         self._place = token.end()
         kind = str(token.lastgroup)
         return _Token(kind, token[kind], token.start(kind) + 1)

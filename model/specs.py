@@ -82,9 +82,10 @@ class _Attention(Spec):
     def check(self, config: ModelSettings, side: Side) -> None:
         """Raises ValueError if the heads of queries cannot be divided among those of keys and values."""
         if config.kv_heads and config.num_heads % config.kv_heads:
+            divisors = [n for n in range(1, config.num_heads + 1) if config.num_heads % n == 0]
             raise ValueError(
                 f"kv_heads = {config.kv_heads} does not divide num_heads = {config.num_heads}, and each head of keys "
-                f"and values serves equally many queries: take one of {_divisors(config.num_heads)}"
+                f"and values serves equally many queries: take one of {', '.join(map(str, divisors))}"
             )
 
     def _widths(self, config: ModelSettings) -> tuple[int, int, int]:
@@ -212,10 +213,6 @@ class CrossAttentionSpec(_Attention):
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """With S keys and values."""
         return self._cost(config, length, memory)
-
-
-def _divisors(number: int) -> str:
-    return ", ".join(str(n) for n in range(1, number + 1) if number % n == 0)
 
 
 # --- The position-wise feed-forward network (section 3.3)

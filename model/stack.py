@@ -15,11 +15,10 @@ from torch import Tensor, nn
 from model import architecture
 from model.config import ModelConfig
 from model.layers.attention import CrossAttention, SelfAttention
-from model.layers.average import Average
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, blocking_bias
 from model.layers.convolution import Convolution
 from model.layers.experts import Experts
-from model.layers.feed_forward import FeedForward
+from model.layers.feed_forward import Average, FeedForward
 from model.layers.memory import LastState, SamePosition
 from model.layers.recurrent import AttentionalLSTM, Recurrent
 from model.parts.dropout import Dropout, drawn

@@ -40,13 +40,10 @@ class StopRequest:
         self._event.set()
 
     def _watch(self, coordinator: dict[str, Any]) -> None:
-        while not _has_ended(coordinator):
+        while True:
+            with contextlib.suppress(OSError):  # for example too many open files: checked again soon
+                if not is_alive(coordinator):
+                    break
             time.sleep(WATCH_EVERY_S)
         log.warning("the coordinator is gone: ending after a checkpoint")
         self._event.set()
-
-
-def _has_ended(process: dict[str, Any]) -> bool:
-    with contextlib.suppress(OSError):  # for example too many open files: checked again soon
-        return not is_alive(process)
-    return False

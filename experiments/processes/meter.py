@@ -114,7 +114,9 @@ def gpus(environ: Mapping[str, str]) -> tuple[Any, list[Any]]:
     if nvml is not None:
         with contextlib.suppress(nvml.NVMLError):
             nvml.nvmlInit()
-            handles = [_handle(nvml, name, environ) for name in _visible(nvml, environ)]
+            shown = environ.get("CUDA_VISIBLE_DEVICES")
+            names = map(str, range(nvml.nvmlDeviceGetCount())) if shown is None else map(str.strip, shown.split(","))
+            handles = [_handle(nvml, name, environ) for name in names if name]
             if handles and None not in handles:
                 return nvml, handles
     return None, []
@@ -127,13 +129,6 @@ def _library() -> ModuleType | None:
         return None
     module: ModuleType = pynvml
     return module
-
-
-def _visible(nvml: Any, environ: Mapping[str, str]) -> list[str]:
-    named = environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        return [str(index) for index in range(nvml.nvmlDeviceGetCount())]
-    return [name.strip() for name in named.split(",") if name.strip()]
 
 
 def _handle(nvml: Any, name: str, environ: Mapping[str, str]) -> Any | None:

@@ -62,7 +62,8 @@ class _SmoothedLoss(torch.autograd.Function):
         differentiate: bool,
     ) -> tuple[Tensor, Tensor]:
         exact = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
-        product = _product_type(hidden_ND)
+        kind = hidden_ND.device.type
+        product = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_ND.dtype
         with torch.autocast(hidden_ND.device.type, enabled=False):
             rows_ND, matrix_WD = _in_kernel_rows(hidden_ND.to(product)), weight_WD.to(product)
             gradients = _Gradients(rows_ND, matrix_WD, chunk, exact) if differentiate else None
@@ -150,11 +151,6 @@ def _in_kernel_rows(rows_ND: Tensor) -> Tensor:
     """The rows, and rows of zeros up to a multiple of KERNEL_ROWS where that saves kernels."""
     more = -len(rows_ND) % KERNEL_ROWS if rows_ND.is_cpu and rows_ND.dtype == torch.bfloat16 else 0
     return torch.nn.functional.pad(rows_ND, (0, 0, 0, more)) if more else rows_ND
-
-
-def _product_type(hidden_ND: Tensor) -> torch.dtype:
-    kind = hidden_ND.device.type
-    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else hidden_ND.dtype
 
 
 def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_VD: Tensor) -> Tensor:

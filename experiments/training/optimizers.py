@@ -122,10 +122,6 @@ def _adafactor(groups: Groups, settings: TrainingConfig) -> Optimizer:
     return torch.optim.Adafactor(groups, lr=0.0)
 
 
-def _lion(groups: Groups, settings: TrainingConfig) -> Optimizer:
-    return Lion(groups, betas=(settings.lion_beta1, settings.lion_beta2))
-
-
 def _muon(groups: Groups, settings: TrainingConfig) -> Optimizer:
     """Jordan 2024, https://kellerjordan.github.io/posts/muon/: momentum, made orthogonal by five Newton–Schulz steps.
 
@@ -143,7 +139,7 @@ MAKERS: dict[OptimizerName, tuple[str, Callable[[Groups, TrainingConfig], Optimi
     "adamw": ("adamw-fused", _adam),
     "sgd": ("sgd-fused", _sgd),
     "adafactor": ("adafactor", _adafactor),
-    "lion": ("lion", _lion),
+    "lion": ("lion", lambda groups, settings: Lion(groups, (settings.lion_beta1, settings.lion_beta2))),
 }
 
 

@@ -72,11 +72,12 @@ class Training:
         self._wrapped = group.wrap(self._objective)
         self._replicas = Replicas(model, replicas, device.threads) if replicas > 1 else None
         self.saver = Saver(device)
+        kernel = next((module.kernel for module in model.modules() if isinstance(module, Attention)), "none")
         self.facts = {
             **device.describe(),
             "devices": group.size,
             "replicas": replicas,
-            "attention_kernel": _attention_kernel(model, device),
+            "attention_kernel": BEST_KERNEL.get(device.torch_device.type, "plain") if kernel == "auto" else kernel,
             "compiled": settings.compile,
             "optimizer": "+".join(self.optimizers),
             "updated_by": updated_by(self.optimizers),
@@ -294,11 +295,6 @@ def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
         value = tensor.sum().item()
         if tensor.is_floating_point() and not math.isfinite(value) and not bool(tensor.isfinite().all()):
             raise Diverged(f"{name} is {value} after step {step}: training diverged at that update.")
-
-
-def _attention_kernel(model: Network, device: Device) -> str:
-    chosen = next((module.kernel for module in model.modules() if isinstance(module, Attention)), "none")
-    return BEST_KERNEL.get(device.torch_device.type, "plain") if chosen == "auto" else chosen
 
 
 def _short(path: Path) -> str:

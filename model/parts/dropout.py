@@ -33,9 +33,6 @@ class Dropout(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.rate) if self.training else x
 
-    def extra_repr(self) -> str:
-        return f"rate={self.rate}"
-
 
 def dropout(x: Tensor, rate: float) -> Tensor:
     """x with elements zeroed with probability `rate`, the rest scaled to keep the mean; same shape and type."""

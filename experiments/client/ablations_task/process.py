@@ -5,20 +5,17 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
-import json
 import os
 import platform
 import re
-import select
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from .errors import Preempted, UserError, failure
-from .trainer import Counts, RunContext, Trainer
-from .values import by_set, described, made, plain
+from .trainer import RunContext, Trainer
+from .values import Channel, by_set, described, made, plain
 
 
 def main() -> None:
@@ -86,11 +83,22 @@ def _load(module: str, attribute: str, folder: str) -> Trainer:
 
 def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
     run = trainer.run
+    columns = []
     for one in trainer.columns:
-        if one.counts is not None:
-            _refuse_without_numpy(one.key)
+        counts = one.counts
+        if counts is None:
+            columns.append(vars(one))
+            continue
+        try:  # the table's statistics call the function of counts with arrays: better known before anything is trained
+            importlib.import_module("numpy")
+        except Exception as error:
+            raise UserError(
+                f"The column {one.key} has counts, whose function gets arrays of numpy, and {sys.executable} cannot "
+                f"import it ({type(error).__name__}: {error}). Install numpy there, or leave out counts=."
+            ) from None
+        described_counts = {"names": list(counts.names), "file": counts.file, "length": counts.length}
+        columns.append(dict(vars(one), counts=described_counts))
     module = sys.modules.get(run.__module__)
-    columns = [dict(vars(one), counts=_without_value(one.counts)) for one in trainer.columns]
     return {
         "name": f"{run.__module__}:{getattr(run, '__qualname__', 'run')}",
         "file": str(Path(getattr(module, "__file__", None) or ".").absolute()),
@@ -103,21 +111,6 @@ def _declared(trainer: Trainer, loaded_from: str) -> dict[str, Any]:
         "has": [name for name in ("reads", "num_params", "cost") if getattr(trainer, name) is not None],
         "prefixes": [sys.prefix, sys.base_prefix],
     }
-
-
-def _refuse_without_numpy(key: str) -> None:
-    """The table's statistics call the function of counts with arrays: better known before anything is trained."""
-    try:
-        importlib.import_module("numpy")
-    except Exception as error:
-        raise UserError(
-            f"The column {key} has counts, whose function gets arrays of numpy, and {sys.executable} cannot import it "
-            f"({type(error).__name__}: {error}). Install numpy there, or leave out counts=."
-        ) from None
-
-
-def _without_value(counts: Counts | None) -> dict[str, Any] | None:
-    return None if counts is None else {"names": list(counts.names), "file": counts.file, "length": counts.length}
 
 
 def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -190,57 +183,3 @@ def device_name(device: str, threads: int) -> str:
         name = torch.cpu.get_capabilities().get("cpu_name") if torch is not None else _processor()
         return f"{name} ({threads} thread{'s' if threads > 1 else ''})" if name else ""
     return ""
-
-
-# --- Lines of JSON between a trainer's process and the one that started it
-
-
-class Channel:
-    """Lines of JSON to and from another process; each of the two has one."""
-
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        self._incoming, self._outgoing = incoming, outgoing
-        self._buffer, self._stop = bytearray(), False
-        self._turn = threading.RLock()
-
-    def say(self, message: Mapping[str, Any]) -> None:
-        line = json.dumps(message).encode() + b"\n"
-        with self._turn:
-            while line:
-                line = line[os.write(self._outgoing, line) :]
-
-    def ask(self, message: Mapping[str, Any]) -> Any:
-        with self._turn:
-            self.say(message)
-            return self.next()
-
-    def next(self) -> Any:
-        """The next message except a request to stop; None when the other process is gone."""
-        with self._turn:
-            while True:
-                searched = 0
-                while (end := self._buffer.find(b"\n", searched)) < 0:
-                    searched = len(self._buffer)
-                    more = os.read(self._incoming, 1 << 16)
-                    if not more:
-                        return None
-                    self._buffer += more
-                message = json.loads(self._buffer[:end])
-                del self._buffer[: end + 1]
-                if "stop" not in message:
-                    return message
-                self._stop = True
-
-    def readable(self, timeout_s: float) -> bool:
-        """Whether something has come, or comes within that time."""
-        return bool(self._buffer or select.select([self._incoming], [], [], timeout_s)[0])
-
-    def stop_requested(self, *_: Any) -> bool:
-        with self._turn:
-            # Outside of `ask` the other process sends nothing else; a stop may have come with the request to train.
-            self._stop = self._stop or self.readable(0)
-            return self._stop
-
-    def stop(self, *_: Any) -> None:
-        """A signal's handler."""
-        self._stop = True

@@ -6,13 +6,10 @@ import contextlib
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
 from .errors import Preempted, UserError
-from .values import SHOWN, plain, shown, text
-
-if TYPE_CHECKING:
-    from .process import Channel
+from .values import SHOWN, Channel, plain, shown, text
 
 LONGEST_NAME = 250  # characters of a metric's name, and its bytes in a record
 

@@ -1,4 +1,7 @@
-"""Values as JSON: what a trainer returned and reported; its settings, described for a process without their type."""
+"""Values as JSON: what a trainer returned and reported; its settings, described for a process without their type.
+
+And `Channel`, by which they travel between the two processes.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,11 @@ import dataclasses
 import datetime
 import enum
 import importlib
+import json
+import os
+import select
 import sys
+import threading
 import types
 import typing
 from pathlib import PurePath
@@ -115,7 +122,9 @@ def _fields(settings_type: Any, where: str) -> dict[str, tuple[Any, Any, str | N
             annotation = _Limited(field.annotation, field.metadata)
             fields[name] = (annotation, field.get_default(call_default_factory=True), field.description)
         return fields
-    hints = _hints(settings_type)
+    module = sys.modules.get(settings_type.__module__)
+    extras: dict[str, Any] = {"include_extras": True} if sys.version_info >= (3, 9) else {}
+    hints = typing.get_type_hints(settings_type, vars(module) if module else None, **extras)
     for one in dataclasses.fields(settings_type):
         make: Any = one.default_factory
         if one.default is dataclasses.MISSING and make is dataclasses.MISSING:
@@ -123,12 +132,6 @@ def _fields(settings_type: Any, where: str) -> dict[str, tuple[Any, Any, str | N
         default = one.default if one.default is not dataclasses.MISSING else make()
         fields[one.name] = (hints[one.name], default, None)
     return fields
-
-
-def _hints(settings_type: Any) -> dict[str, Any]:
-    module = sys.modules.get(settings_type.__module__)
-    extras: dict[str, Any] = {"include_extras": True} if sys.version_info >= (3, 9) else {}
-    return typing.get_type_hints(settings_type, vars(module) if module else None, **extras)
 
 
 def _refuse_required(where: str, name: str) -> None:
@@ -240,3 +243,57 @@ def _takes(annotation: Any, value: Any) -> bool:
         _value(annotation, value)
         return True
     return False
+
+
+# --- Lines of JSON between a trainer's process and the one that started it
+
+
+class Channel:
+    """Lines of JSON to and from another process; each of the two has one."""
+
+    def __init__(self, incoming: int, outgoing: int) -> None:
+        self._incoming, self._outgoing = incoming, outgoing
+        self._buffer, self._stop = bytearray(), False
+        self._turn = threading.RLock()
+
+    def say(self, message: Mapping[str, Any]) -> None:
+        line = json.dumps(message).encode() + b"\n"
+        with self._turn:
+            while line:
+                line = line[os.write(self._outgoing, line) :]
+
+    def ask(self, message: Mapping[str, Any]) -> Any:
+        with self._turn:
+            self.say(message)
+            return self.next()
+
+    def next(self) -> Any:
+        """The next message except a request to stop; None when the other process is gone."""
+        with self._turn:
+            while True:
+                searched = 0
+                while (end := self._buffer.find(b"\n", searched)) < 0:
+                    searched = len(self._buffer)
+                    more = os.read(self._incoming, 1 << 16)
+                    if not more:
+                        return None
+                    self._buffer += more
+                message = json.loads(self._buffer[:end])
+                del self._buffer[: end + 1]
+                if "stop" not in message:
+                    return message
+                self._stop = True
+
+    def readable(self, timeout_s: float) -> bool:
+        """Whether something has come, or comes within that time."""
+        return bool(self._buffer or select.select([self._incoming], [], [], timeout_s)[0])
+
+    def stop_requested(self, *_: Any) -> bool:
+        with self._turn:
+            # Outside of `ask` the other process sends nothing else; a stop may have come with the request to train.
+            self._stop = self._stop or self.readable(0)
+            return self._stop
+
+    def stop(self, *_: Any) -> None:
+        """A signal's handler."""
+        self._stop = True

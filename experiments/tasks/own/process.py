@@ -19,7 +19,7 @@ from typing import Any
 
 import experiments
 from experiments.client import ablations_task
-from experiments.client.ablations_task.process import Channel
+from experiments.client.ablations_task.values import Channel
 from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG

@@ -7,10 +7,9 @@ from torch.utils.flop_counter import FlopCounterMode
 from model import specs
 from model.config import ModelConfig
 from model.layers import contract
-from model.layers.average import Average
 from model.layers.contract import Inputs
 from model.layers.experts import Experts
-from model.layers.feed_forward import FeedForward
+from model.layers.feed_forward import Average, FeedForward
 
 B, T, D = 3, 9, 8
 CONFIG = ModelConfig(d_model=D, d_ff=12)
