@@ -110,9 +110,7 @@ def train_network(
             "data": dict(material.data),
             "batches": batches.describe(),
             **facts,
-            **_trained_on(
-                config, vocab_sizes[0], batches, facts["step"], context.trunk[0].step if context.trunk else 0
-            ),
+            **_trained_on(config, vocab_sizes[0], batches, facts["step"], shared),
         }
 
 
