@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 CORE = {  # folders and files by what their faults would harm
     "numbers": (
         "model", "experiments/training", "experiments/evaluation", "experiments/data/batching.py",
-        "experiments/data/windows.py", "experiments/data/tensors.py", "experiments/data/encoding", "reports/results",
+        "experiments/data/windows.py", "experiments/data/encoding", "reports/results",
     ),
     "identity": ("experiments/identity.py", "experiments/config.py", "ablations/planning"),
     "durability": ("experiments/store", "experiments/events", "experiments/jobs/attempts", "experiments/jobs/queue"),

@@ -184,7 +184,7 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch(Generic[Array]):
-    """Sentence pairs of one (micro-)batch; knows no device. `Array` is numpy's here, torch's after tensors.py."""
+    """Sentence pairs of one (micro-)batch; knows no device. `Array` is numpy's here, torch's in training."""
 
     source: Array  # (B, S) int64: pieces EOS PAD…
     target_input: Array  # (B, T) int64: BOS pieces PAD…, what the decoder reads
@@ -248,8 +248,8 @@ class Shapes:
     def __init__(self, plan: BatchPlan, cut: Callable[[Indices], Iterable[Indices]], most: int = MOST_SHAPES) -> None:
         self._source, self._target = plan.lengths
         widest = (1, int(self._source.max()), int(self._target.max()))  # any single pair fits
-        found = [_triple(part, self._source, self._target) for part in _seen(plan, cut)]
-        groups = _fewer(np.array(found), most - 1)
+        triples = [_triple(part, self._source, self._target) for part in _seen(plan, cut)]
+        groups = _fewer(np.array(triples), most - 1)
         self.shapes: list[Shape] = sorted({*map(_as_shape, groups), widest}, key=lambda shape: _places(*shape))
 
     def fit(self, part: Indices) -> list[tuple[Indices, Shape]]:
@@ -306,8 +306,8 @@ def _tightened(groups: Triples, triples: Triples) -> tuple[Triples, NDArray[np.i
     """The groups shrunk to their members, and the cheapest group that holds each triple."""
     while True:
         holds = (triples[:, None] <= groups).all(-1)
-        found, taken = np.unique(np.where(holds, _places(*groups.T), NEVER).argmin(1), return_inverse=True)
-        smaller = np.array([triples[taken == group].max(0) for group in range(len(found))])
+        used, taken = np.unique(np.where(holds, _places(*groups.T), NEVER).argmin(1), return_inverse=True)
+        smaller = np.array([triples[taken == group].max(0) for group in range(len(used))])
         if np.array_equal(smaller, groups):
             return groups, taken
         groups = smaller

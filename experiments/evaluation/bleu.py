@@ -92,9 +92,9 @@ def multi_bleu(translations: Sequence[Sequence[str]], references: Sequence[Seque
     correct, total = [0] * ORDER, [0] * ORDER
     for words, reference in zip(translations, references, strict=True):
         for n in range(1, ORDER + 1):
-            found, wanted = _ngrams(words, n), _ngrams(reference, n)
-            correct[n - 1] += (found & wanted).total()
-            total[n - 1] += found.total()
+            ngrams, wanted = _ngrams(words, n), _ngrams(reference, n)
+            correct[n - 1] += (ngrams & wanted).total()
+            total[n - 1] += ngrams.total()
     if not all(correct):
         return 0.0
     length, reference_length = sum(map(len, translations)), sum(map(len, references))

@@ -4,19 +4,13 @@ An evaluation keeps one row of counts per sentence; sums over any sentences give
 recomputes a recorded score, and resamples sentences for tests.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import numpy as np
-
 
 ORDERS = 4
 BLEU_COUNTS = (
@@ -30,8 +24,6 @@ _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
 def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
     """`sums` (… × 10, BLEU_COUNTS) → BLEU (…), 0 to 100: smoothing "exp", no effective order, as sacrebleu does."""
-    import numpy as np  # only here: planning knows the function and does not call it
-
     sums = sums.astype(np.float64)
     sys_len, ref_len = sums[..., 0], sums[..., 1]
     correct, total = sums[..., 2 : 2 + ORDERS], sums[..., 2 + ORDERS :]
@@ -50,8 +42,6 @@ def bleu(sums: NDArray[Any]) -> NDArray[np.float64]:
 
 def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]:
     """Sum of the logarithms of precisions; an order without matches counts 1/2, the next 1/4 …; without n-grams 0."""
-    import numpy as np
-
     zero = (correct == 0) & (total > 0)
     halvings = 2.0 ** np.cumsum(zero, axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -63,8 +53,6 @@ def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]
 
 def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
     """`sums` (… × 3, BRACKET_COUNTS) → F1 (…), 0 to 100; 0 where there is no bracket."""
-    import numpy as np
-
     matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
     score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
     return score
@@ -97,15 +85,11 @@ def word_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def _perplexity(sums: NDArray[Any], unit: int) -> NDArray[np.float64]:
-    import numpy as np
-
     perplexity: NDArray[np.float64] = np.exp(np.minimum(700.0, sums[..., 0] / np.maximum(sums[..., unit], 1)))
     return perplexity
 
 
 def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    import numpy as np
-
     shares: NDArray[np.float64] = 100.0 * part / np.maximum(whole, 1)
     return shares
 

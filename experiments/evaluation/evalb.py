@@ -87,7 +87,7 @@ def rules_of_text(text: str) -> Rules:
 
 
 def _rules(lines: Iterable[tuple[int, str]], where: str) -> Rules:
-    found: dict[str, list[object]] = {name: [] for name in _LISTS.values()}
+    listed: dict[str, list[object]] = {name: [] for name in _LISTS.values()}
     numbers: dict[str, int] = {}
     for number, line in lines:
         keyword, *values = line.split() or [""]
@@ -102,12 +102,12 @@ def _rules(lines: Iterable[tuple[int, str]], where: str) -> Rules:
                 f"{where}, line {number}: {keyword} takes {wanted} value{'s' * (wanted > 1)}: {line.strip()}"
             )
         if keyword in _LISTS:
-            found[_LISTS[keyword]].append(values[0] if wanted == 1 else (values[0], values[1]))
+            listed[_LISTS[keyword]].append(values[0] if wanted == 1 else (values[0], values[1]))
         elif keyword in _NUMBERS:
             if not values[0].isdecimal():
                 raise UserError(f"{where}, line {number}: {keyword} is a whole number, and not {values[0]}.")
             numbers[_NUMBERS[keyword]] = int(values[0])
-    lists = {name: tuple(values) for name, values in found.items()}
+    lists = {name: tuple(values) for name, values in listed.items()}
     return Rules(
         labeled=bool(numbers.get("labeled", 1)),
         cutoff_length=numbers.get("cutoff_length", 40),
@@ -210,14 +210,14 @@ def score_sentence(gold: Tree | None, parse: Tree | None, rules: Rules = COLLINS
     equal = len(ours) == len(theirs) and all(map(rules.word_equal, ours.words, theirs.words))
     if not equal:
         return SentenceScore(length, Status.ERROR)
-    expected, found = _counted_brackets(ours, rules), _counted_brackets(theirs, rules)
+    expected, parsed = _counted_brackets(ours, rules), _counted_brackets(theirs, rules)
     return SentenceScore(
         length,
         Status.VALID,
-        matched=_matches(expected, found, rules),
+        matched=_matches(expected, parsed, rules),
         gold=len(expected),
-        parsed=len(found),
-        crossing=_crossing(expected, found),
+        parsed=len(parsed),
+        crossing=_crossing(expected, parsed),
         words=len(ours),
         correct_tags=sum(map(rules.label_equal, ours.tags, theirs.tags)),
     )
@@ -283,10 +283,10 @@ def _cut(label: str) -> str:
     return label.partition("-")[0].partition("=")[0]
 
 
-def _matches(expected: Sequence[Bracket], found: Sequence[Bracket], rules: Rules) -> int:
+def _matches(expected: Sequence[Bracket], parsed: Sequence[Bracket], rules: Rules) -> int:
     """Pairs of equal brackets, each in one pair: in the order in which they open, as EVALB looks for them."""
     free: dict[tuple[int, int], list[str]] = defaultdict(list)
-    for label, *span in found:
+    for label, *span in parsed:
         free[span[0], span[1]].append(label)
     matched = 0
     for label, start, end in expected:
@@ -298,10 +298,10 @@ def _matches(expected: Sequence[Bracket], found: Sequence[Bracket], rules: Rules
     return matched
 
 
-def _crossing(expected: Iterable[Bracket], found: Iterable[Bracket]) -> int:
-    """Brackets of `found` that overlap one of `expected` without either holding the other."""
+def _crossing(expected: Iterable[Bracket], parsed: Iterable[Bracket]) -> int:
+    """Brackets of `parsed` that overlap one of `expected` without either holding the other."""
     spans = {(start, end) for _, start, end in expected}
-    return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in found)
+    return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in parsed)
 
 
 # --- The report that EVALB prints

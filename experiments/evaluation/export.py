@@ -122,10 +122,10 @@ def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
             f"{folder} is a model for Hugging Face's programs. For this program export it again, without "
             "--format huggingface."
         )
-    found = read_json(path) or {}
-    if found.get("format") != FORMAT:
-        raise UserError(f"{folder} was exported by another version: its format is {found.get('format')!r}.")
-    other = found["config"].get("task", task)
+    exported = read_json(path) or {}
+    if exported.get("format") != FORMAT:
+        raise UserError(f"{folder} was exported by another version: its format is {exported.get('format')!r}.")
+    other = exported["config"].get("task", task)
     if other != task:
         raise UserError(f"{folder} holds a model of the task {other}, not of {task}.")
-    return kind.from_mapping(found["config"])
+    return kind.from_mapping(exported["config"])

@@ -124,30 +124,30 @@ def config_of(layout: Layout, config: ModelConfig, vocab_size: int, positions: i
     """config.json, in the names of transformers 4 and 5."""
     layers = len(architecture.layers(config, "decoder"))
     activation = layout.activations[config.activation]
-    found: dict[str, Any] = {
+    described: dict[str, Any] = {
         "architectures": [layout.architecture], "model_type": layout.model_type, "vocab_size": vocab_size,
         "tie_word_embeddings": tied, "dtype": "float32", "bos_token_id": 2, "eos_token_id": 2, "pad_token_id": 0,
     }  # fmt: skip
     if layout in (GPT1, GPT2):
-        return found | {
+        return described | {
             "n_positions": positions, "n_embd": config.d_model, "n_layer": layers, "n_head": config.num_heads,
             "n_inner": config.d_ff, "layer_norm_epsilon": NORM_EPSILON, "embd_pdrop": config.dropout,
             "resid_pdrop": config.dropout, "attn_pdrop": config.attention_dropout,
             ("afn" if layout is GPT1 else "activation_function"): activation,
         }  # fmt: skip
-    found |= {
+    described |= {
         "hidden_size": config.d_model, "intermediate_size": config.d_ff, "num_hidden_layers": layers,
         "num_attention_heads": config.num_heads, "hidden_act": activation, "max_position_embeddings": positions,
         "attention_bias": config.bias, "attention_dropout": config.attention_dropout,
     }  # fmt: skip
     if layout is NEOX:
         share = round(config.d_k * config.rotary_share) / config.d_k
-        return found | {
+        return described | {
             "layer_norm_eps": NORM_EPSILON, "use_parallel_residual": False, "hidden_dropout": config.dropout,
             "rotary_pct": share, "rotary_emb_base": 10_000,
             "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0, "partial_rotary_factor": share},
         }  # fmt: skip
-    return found | {
+    return described | {
         "rms_norm_eps": NORM_EPSILON, "num_key_value_heads": config.kv_heads or config.num_heads,
         "head_dim": config.d_k, "rope_theta": 10_000.0,
         "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
@@ -167,18 +167,18 @@ def tensors_of(layout: Layout, model: EncoderDecoder, positions: int) -> dict[st
     embedding, size = model.target_embedding, model.vocab_size
     looked_up, output = embedding.matrix[:size] * embedding.scale, model.output_weight[:size]
     names = _NAMES[layout.model_type]
-    found = {names.embedding: looked_up}
+    tensors = {names.embedding: looked_up}
     if names.positions:
-        found[names.positions] = _positions(model, positions)
+        tensors[names.positions] = _positions(model, positions)
     for number, layer in enumerate(model.decoder):
-        found |= {
+        tensors |= {
             f"{names.layers}.{number}.{name}": value for name, value in _LAYERS[layout.model_type](layer, model.config)
         }
     if names.final_norm:
-        found |= _of(names.final_norm, model.decoder.final_norm)
+        tensors |= _of(names.final_norm, model.decoder.final_norm)
     if not tied(model):
-        found[names.output] = output
-    return {name: value.detach().clone().contiguous() for name, value in found.items()}
+        tensors[names.output] = output
+    return {name: value.detach().clone().contiguous() for name, value in tensors.items()}
 
 
 def tied(model: EncoderDecoder) -> bool:
@@ -222,11 +222,11 @@ def _positions(model: EncoderDecoder, rows: int) -> Tensor:
 def _of(name: str, module: Any, *, transposed: bool = False, bias: bool | None = None) -> dict[str, Tensor]:
     """Weight and bias of a matrix or a norm; `bias`: zeros for one that it has not, if True."""
     weight = module.weight.T if transposed else module.weight
-    found = {f"{name}.weight": weight}
+    tensors = {f"{name}.weight": weight}
     own = getattr(module, "bias", None)
     if own is not None or bias:
-        found[f"{name}.bias"] = torch.zeros(module.weight.shape[0]) if own is None else own
-    return found
+        tensors[f"{name}.bias"] = torch.zeros(module.weight.shape[0]) if own is None else own
+    return tensors
 
 
 def _projections(layer: Any, config: ModelConfig) -> tuple[list[Tensor], list[Tensor]]:

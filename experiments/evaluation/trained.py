@@ -36,14 +36,14 @@ def load_model(
     if kind == "average":
         tensors = kept_average(attempt, int(number), every)
     elif kind == "best":
-        found = retention.best(attempt, every)
-        if found is None:
+        best = retention.best(attempt, every)
+        if best is None:
             raise UserError(
                 f"The best checkpoint was requested, but {attempt} has none with a measured perplexity on dev: the "
                 "training ran without training.eval_steps, or its checkpoints were pruned. Use the last one, or "
                 "train with training.eval_steps set and keep the checkpoints."
             )
-        tensors = checkpoint.load_weights(found)
+        tensors = checkpoint.load_weights(best)
     else:
         tensors = checkpoint.load_weights(attempt / "final")
     sizes = vocab_sizes or model_sizes(config, attempt)

@@ -63,7 +63,7 @@ def translate(
 
         with evaluating(model), device.autocast():
             source_BS, mask_BS = pad_sources([sources[i] for i in batch], device)
-            found = beam_search(
+            translated = beam_search(
                 model,
                 source_BS,
                 mask_BS,
@@ -72,7 +72,7 @@ def translate(
                 CHECK_EVERY[device.torch_device.type],
                 after_check,
             )
-        for i, hypotheses in zip(batch, found, strict=True):
+        for i, hypotheses in zip(batch, translated, strict=True):
             results[i] = hypotheses
 
     batches = list(_pack(sources, limits, settings.beam_size, slots, workers))

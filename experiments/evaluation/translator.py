@@ -97,8 +97,8 @@ class Translator:
                 if progress is not None:
                     progress(before + done)
 
-            found = translate(self.model, sources, settings or self.settings, self.device, progress=told)
-            for hypotheses in found:
+            translated = translate(self.model, sources, settings or self.settings, self.device, progress=told)
+            for hypotheses in translated:
                 yield [
                     Translation(self.target_tokenizer.decode(h.ids), h.score, h.log_prob, h.finished)
                     for h in hypotheses

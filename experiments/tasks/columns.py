@@ -37,12 +37,12 @@ class Counts:
 
         try:
             with np.errstate(divide="ignore", invalid="ignore"):
-                found = np.asarray(self.value(sums), dtype=np.float64)
+                values = np.asarray(self.value(sums), dtype=np.float64)
         except Exception as error:
             raise self._refused(f"raised {type(error).__name__}: {error}") from error
-        if found.shape != sums.shape[:-1]:
-            raise self._refused(f"made an array of shape {found.shape} from sums of shape {sums.shape}")
-        return found
+        if values.shape != sums.shape[:-1]:
+            raise self._refused(f"made an array of shape {values.shape} from sums of shape {sums.shape}")
+        return values
 
     def _refused(self, what: str) -> UserError:
         return UserError(

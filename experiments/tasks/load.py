@@ -91,8 +91,8 @@ def _function(name: str, folder: str, python: str) -> FunctionTask:
 
 def _state(task: FunctionTask) -> list[Any]:
     """What an edit of the task's code changes."""
-    found = [file.stat() if file.exists() else None for file in task.files]
-    return [(one.st_mtime_ns, one.st_size, one.st_ino) if one else None for one in found]
+    states = [file.stat() if file.exists() else None for file in task.files]
+    return [(one.st_mtime_ns, one.st_size, one.st_ino) if one else None for one in states]
 
 
 # --- A run's settings without the code of its task: a configuration type made from a plan's description

@@ -10,8 +10,8 @@ from typing import Any
 
 from experiments.config import DataConfig, RunConfig, TrainingConfig, state_per_weight
 from experiments.data.corpora.corpus import Corpus
-from experiments.data.encoding.prepare import sampled
-from experiments.data.encoding.tokenizer import FIRST_BYTE, SIZE, Tokenizer, tokenizer_settings, train_tokenizer
+from experiments.data.encoding.prepare import learn_tokenizers
+from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings
 from experiments.identity import digest
 from experiments.processes.processor import allocates_by_tcmalloc
 from experiments.store.user_cache import UserCache
@@ -127,17 +127,13 @@ def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = Tr
 
 
 # --- The sizes of vocabularies that the text decides, without a prepared corpus
-# They count what SentencePiece takes as pieces: the tests compare the two.
 
 
-# What SentencePiece keeps for itself: these are never pieces; a line with "▅" is not learnt from; "▁" is a space.
-_NEVER = set("\x00\x1f")
-_SKIPPED = "▅"
 _known: dict[str, tuple[int, int]] = {}  # in this process
 
 
 def sizes_by_text(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, int]:
-    """Pieces of source and target, the special symbols counted. Reads the training text once; its digest names it."""
+    """Pieces of source and target, the special symbols counted. Learns the tokenizers once for each content."""
     if data.units == "byte":
         return SIZE, SIZE
     key = digest([corpus.training_digest(), tokenizer_settings(data, shared)])
@@ -147,27 +143,11 @@ def sizes_by_text(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, 
                 case [int(source), int(target)]:
                     _known[key] = source, target
                 case _:
-                    _known[key] = (
-                        _size_of_text(corpus, data) if len(corpus.sides) == 1 else _count(corpus, data, shared)
-                    )
+                    pairs = corpus.check().get("train", 0)
+                    with tempfile.TemporaryDirectory(prefix="ablations-text-") as folder:
+                        learnt = learn_tokenizers(
+                            corpus, data, shared, Path(folder), lambda: corpus.read("train"), pairs
+                        )
+                    _known[key] = learnt[0].vocab_size, learnt[1].vocab_size
                     cache.put(key, list(_known[key]))
     return _known[key]
-
-
-def _size_of_text(corpus: Corpus, data: DataConfig) -> tuple[int, int]:
-    """Of running text, whose vocabulary also has the bytes: by learning it."""
-    with tempfile.TemporaryDirectory(prefix="ablations-text-") as folder:
-        model = Path(folder, "model")
-        lines = (line[0] for line in sampled(corpus, lambda: corpus.read("train"), 0))
-        train_tokenizer(lines, data, model, f"the training text of {corpus.name}")
-        return (Tokenizer.load(model).vocab_size,) * 2
-
-
-def _count(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, int]:
-    units: tuple[set[str], set[str]] = (set(), set())
-    for pair in sampled(corpus, lambda: corpus.read("train"), corpus.check()["train"]):
-        for seen, text in zip(units, pair, strict=True):
-            if _SKIPPED not in text:
-                seen.update(text.split(" ") if data.units == "word" else text.replace("▁", " "))
-    source, target = (units[0] | units[1],) * 2 if shared else units
-    return len(source - _NEVER) + FIRST_BYTE, len(target - _NEVER) + FIRST_BYTE

@@ -79,20 +79,20 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int
     positions = model.longest
     try:
         sets = select_sets(corpus, config.evaluation.sets)
-        found = Longest(corpus, data, model.shared_vocabulary, target_symbols, root).lengths(tokens, positions)
+        lengths = Longest(corpus, data, model.shared_vocabulary, target_symbols, root).lengths(tokens, positions)
     except VocabularyTooLarge as error:
         yield NeedsCorpus(f"{error} {_NAME_A_CORPUS}") if data.corpus == "builtin" else error
         return
     except UserError as error:
         yield error
         return
-    if found.longest_pair > tokens:
+    if lengths.longest_pair > tokens:
         yield UserError(
             f"training.tokens_per_batch = {tokens} is less than the longest training sentence, which has "
-            f"{found.longest_pair} pieces (EOS counted). Set training.tokens_per_batch to {found.longest_pair} or "
+            f"{lengths.longest_pair} pieces (EOS counted). Set training.tokens_per_batch to {lengths.longest_pair} or "
             f"more, or data.max_pieces to {tokens} or less, which drops such pairs."
         )
-    for name, pieces in {"train": found.longest_pair, **{name: found.longest_of[name] for name in sets}}.items():
+    for name, pieces in {"train": lengths.longest_pair, **{name: lengths.longest_of[name] for name in sets}}.items():
         if positions is not None and pieces > positions:
             yield UserError(
                 f"model.max_length = {positions}: the longest sentence of {name} has {pieces} pieces (EOS counted), "
@@ -164,9 +164,9 @@ class Longest:
                     return Lengths(longest_pair, longest_of)
                 case []:
                     return None
-            found = look()
-            cache.put(key, [] if found is None else [found.longest_pair, dict(found.longest_of)])
-        return found
+            lengths = look()
+            cache.put(key, [] if lengths is None else [lengths.longest_pair, dict(lengths.longest_of)])
+        return lengths
 
     def _is_prepared(self) -> bool:
         """Whether the store already has the corpus and its sets."""

@@ -169,10 +169,10 @@ class NetworkTask(Task):
         return asked if kind == "cuda" else (precision_here(asked[0]), precision_here(asked[1]))
 
     def device_obstacles(self, config: RunConfig, kind: str, *, trained: bool) -> list[UserError]:
-        return [UserError(found.refused) for found in _abilities(config, kind, trained) if found.refused]
+        return [UserError(each.refused) for each in _abilities(config, kind, trained) if each.refused]
 
     def device_warnings(self, config: RunConfig, kind: str, *, trained: bool) -> list[str]:
-        if not any(found.slow for found in _abilities(config, kind, trained)):
+        if not any(each.slow for each in _abilities(config, kind, trained)):
             return []
         return [
             f'the precision is "bf16", for which this {"GPU" if kind == "cuda" else "processor"} has no instructions: '

@@ -27,7 +27,7 @@ from experiments.store.retention import BEST, Keep
 from experiments.tasks.base import Context
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import Start, add_file
-from experiments.training.parallel import Group, joined, replicas_for
+from experiments.training.parallel import joined, replicas_for
 from experiments.training.trainer import train
 from model import cost
 from model.architecture import not_compiled
@@ -72,57 +72,46 @@ def train_network(
     if config.evaluation.precision == "int8":  # refused now, not after the training
         resolve_precision("int8", device.torch_device)
     with joined(context.device, context.rank, context.port, context.start_ranks) as group:
-        return _train(config, context, material, vocab_sizes, keeps, device, group)
-
-
-def _train(
-    config: RunConfig,
-    context: Context,
-    material: Material,
-    vocab_sizes: tuple[int, int],
-    keeps: Sequence[Keep],
-    device: Device,
-    group: Group,
-) -> dict[str, Any]:
-    settings = config.training
-    seed_everything(config.seed)
-    model = build_model(config.model, *vocab_sizes, device=device.torch_device)
-    if "attention_kernel" in context.pinned:
-        model.set_attention_kernel(context.pinned["attention_kernel"])
-    replicas = replicas_for(model, settings, device, group)
-    batches = material.batches((group.rank, group.size), replicas)
-    context.emit("pinned", micro_batch_tokens=batches.max_tokens)
-    measures = any(keep.what == BEST for keep in keeps)
-    facts = train(
-        model,
-        settings,
-        d_model=config.model.d_model,
-        batches=batches,
-        seed=config.seed,
-        device=device,
-        folder=context.folder,
-        emit=context.emit,
-        should_stop=context.should_stop,
-        earlier=context.earlier,
-        start=Start(*context.trunk) if context.trunk else None,
-        evaluate=material.dev(model, device) if measures else None,
-        meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
-        group=group,
-        replicas=replicas,
-        keeps=keeps,
-    )
-    if not group.leads:
-        return facts
-    for name, content in material.files.items():
-        add_file(context.folder / "final", name, content)
-    return {
-        "num_params": cost.num_params(config.model, *vocab_sizes),
-        "seed": config.seed,
-        "data": dict(material.data),
-        "batches": batches.describe(),
-        **facts,
-        **_trained_on(config, vocab_sizes[0], batches, facts["step"], context.trunk[0].step if context.trunk else 0),
-    }
+        settings = config.training
+        seed_everything(config.seed)
+        model = build_model(config.model, *vocab_sizes, device=device.torch_device)
+        if "attention_kernel" in context.pinned:
+            model.set_attention_kernel(context.pinned["attention_kernel"])
+        replicas = replicas_for(model, settings, device, group)
+        batches = material.batches((group.rank, group.size), replicas)
+        context.emit("pinned", micro_batch_tokens=batches.max_tokens)
+        measures = any(keep.what == BEST for keep in keeps)
+        facts = train(
+            model,
+            settings,
+            d_model=config.model.d_model,
+            batches=batches,
+            seed=config.seed,
+            device=device,
+            folder=context.folder,
+            emit=context.emit,
+            should_stop=context.should_stop,
+            earlier=context.earlier,
+            start=Start(*context.trunk) if context.trunk else None,
+            evaluate=material.dev(model, device) if measures else None,
+            meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
+            group=group,
+            replicas=replicas,
+            keeps=keeps,
+        )
+        if not group.leads:
+            return facts
+        shared = context.trunk[0].step if context.trunk else 0
+        for name, content in material.files.items():
+            add_file(context.folder / "final", name, content)
+        return {
+            "num_params": cost.num_params(config.model, *vocab_sizes),
+            "seed": config.seed,
+            "data": dict(material.data),
+            "batches": batches.describe(),
+            **facts,
+            **_trained_on(config, vocab_sizes[0], batches, facts["step"], shared),
+        }
 
 
 def _trained_on(

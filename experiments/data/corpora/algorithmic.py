@@ -25,10 +25,10 @@ LONGEST = 10_000  # symbols of a line
 
 
 def _range(text: str) -> str:
-    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
-    if not found or not 1 <= int(found[1]) <= int(found[2]) <= LONGEST:
+    match = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    if not match or not 1 <= int(match[1]) <= int(match[2]) <= LONGEST:
         raise ValueError(f'expected two lengths from 1 to {LONGEST:,}, the shorter first, as "5-20"; found "{text}"')
-    return f"{int(found[1])}-{int(found[2])}"
+    return f"{int(match[1])}-{int(match[2])}"
 
 
 Range = Annotated[str, AfterValidator(_range)]

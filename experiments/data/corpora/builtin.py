@@ -76,13 +76,13 @@ def _train(pairs: int) -> Iterator[Pair]:
 @cache
 def _held_out() -> dict[str, tuple[Pair, ...]]:
     """Dev and test, sentences of either language all different."""
-    dice, seen, found = Dice(_SEEDS["held out"]), set[str](), list[Pair]()
-    while len(found) < SPLITS["dev"] + SPLITS["test"]:
+    dice, seen, pairs = Dice(_SEEDS["held out"]), set[str](), list[Pair]()
+    while len(pairs) < SPLITS["dev"] + SPLITS["test"]:
         pair = sentence(dice)
         if seen.isdisjoint(pair):
             seen.update(pair)
-            found.append(pair)
-    return {"dev": tuple(found[: SPLITS["dev"]]), "test": tuple(found[SPLITS["dev"] :])}
+            pairs.append(pair)
+    return {"dev": tuple(pairs[: SPLITS["dev"]]), "test": tuple(pairs[SPLITS["dev"] :])}
 
 
 # --- Random sentences: statements, questions, subordinate clauses before and after, reported speech

@@ -58,8 +58,8 @@ def read_raw(path: Path, sha256: str = "") -> Iterator[bytes]:
         _check_unchanged(path, sha256, content.hexdigest())
 
 
-def _check_unchanged(path: Path, sha256: str, found: str) -> None:
-    if sha256 and found != sha256:
+def _check_unchanged(path: Path, sha256: str, present: str) -> None:
+    if sha256 and present != sha256:
         _seen.pop(str(path.absolute()), None)
         raise UserError(
             f"{path} was changed after it was hashed and before it was read: its content no longer matches the "

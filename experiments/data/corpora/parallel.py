@@ -141,24 +141,26 @@ def resolve(data: DataConfig) -> ParallelCorpus:
 
 def _languages(folder: Path, data: DataConfig) -> tuple[str, str]:
     name = (data.train or ("train",))[0]
-    found = sorted(language for language in _sides(folder, name) if LANGUAGE.fullmatch(language))
+    languages = sorted(language for language in _sides(folder, name) if LANGUAGE.fullmatch(language))
     if data.source and data.target:
         if data.source == data.target:
-            raise UserError(f'data.source and data.target are both "{data.source}". Choose two of: {", ".join(found)}.')
+            raise UserError(
+                f'data.source and data.target are both "{data.source}". Choose two of: {", ".join(languages)}.'
+            )
         return data.source, data.target
-    if not found:
+    if not languages:
         raise _missing(folder, name, ("<lang>",), "data.train")
     if given := data.source or data.target:
-        others = [language for language in found if language != given]
+        others = [language for language in languages if language != given]
         if len(others) == 1:
             return (given, others[0]) if data.source else (others[0], given)
-    elif len(found) == 2 and sum(_is_english(language) for language in found) == 1:
-        first, second = found
+    elif len(languages) == 2 and sum(_is_english(language) for language in languages) == 1:
+        first, second = languages
         return (first, second) if _is_english(first) else (second, first)
     raise UserError(
-        f"{folder} has {name}.<lang> for {listed(found)}, so the names alone do not determine which language is "
+        f"{folder} has {name}.<lang> for {listed(languages)}, so the names alone do not determine which language is "
         "translated into which. Set data.source and data.target, for instance "
-        f"--set data.source={found[0]} --set data.target={found[1] if len(found) > 1 else '…'}."
+        f"--set data.source={languages[0]} --set data.target={languages[1] if len(languages) > 1 else '…'}."
     )
 
 
@@ -169,22 +171,22 @@ def _is_english(language: str) -> bool:
 def _sides(folder: Path, name: str) -> dict[str, Path]:
     """The files <name>.<suffix>[.gz] by suffix."""
     place = folder / name
-    found: dict[str, Path] = {}
+    by_language: dict[str, Path] = {}
     for path in sorted(place.parent.glob("*")) if place.parent.is_dir() else []:
         stem, dot, language = path.name.removesuffix(".gz").rpartition(".")
         if not dot or stem != place.name or not path.is_file():
             continue
-        if language in found:
-            raise UserError(f"Both {found[language]} and {path} exist. Remove one of them.")
-        found[language] = path
-    return found
+        if language in by_language:
+            raise UserError(f"Both {by_language[language]} and {path} exist. Remove one of them.")
+        by_language[language] = path
+    return by_language
 
 
 def _pair(folder: Path, name: str, sides: tuple[str, str], setting: str) -> FilePair:
-    found = _sides(folder, name)
-    if missing := tuple(language for language in sides if language not in found):
+    by_language = _sides(folder, name)
+    if missing := tuple(language for language in sides if language not in by_language):
         raise _missing(folder, name, missing, setting)
-    return FilePair(found[sides[0]], found[sides[1]])
+    return FilePair(by_language[sides[0]], by_language[sides[1]])
 
 
 def _missing(folder: Path, name: str, languages: Sequence[str], setting: str) -> UserError:

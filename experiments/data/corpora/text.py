@@ -73,27 +73,27 @@ def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
 
 def _files(folder: Path, name: str, given: Sequence[str]) -> Files:
     for patterns in [given] if given else [(pattern,) for pattern in PATTERNS[name]]:
-        if found := _matching(folder, name, patterns):
-            return found
+        if files := _matching(folder, name, patterns):
+            return files
     raise _missing(folder, name, given or PATTERNS[name])
 
 
 def _matching(folder: Path, name: str, patterns: Sequence[str]) -> Files:
     """Files by name, or by name without .gz; each once, in the order of patterns and names. Raises UserError."""
-    found: dict[Path, None] = {}
+    paths: dict[Path, None] = {}
     for pattern in patterns:
         for one in (pattern, f"{pattern}.gz"):
             try:
-                found |= dict.fromkeys(path for path in sorted(folder.glob(one)) if path.is_file())
+                paths |= dict.fromkeys(path for path in sorted(folder.glob(one)) if path.is_file())
             except (ValueError, NotImplementedError) as error:
                 raise UserError(
                     f"data.{name} = {pattern!r} is no pattern of names in {folder} ({error}). Write a name such as "
                     "news.txt, or a pattern such as news*.txt."
                 ) from None
-    for path in found:
-        if (packed := path.with_name(f"{path.name}.gz")) in found:
+    for path in paths:
+        if (packed := path.with_name(f"{path.name}.gz")) in paths:
             raise UserError(f"Both {path} and {packed} exist. Remove one of them.")
-    return tuple(found)
+    return tuple(paths)
 
 
 def _stem(path: Path) -> str:

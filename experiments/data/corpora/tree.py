@@ -303,8 +303,8 @@ class _Reader:
             return
         if self._open and line.startswith("(") and not self._at_margin:
             self._at_margin = number
-        for found in _TOKENS.finditer(line):
-            token = found[0]
+        for match in _TOKENS.finditer(line):
+            token = match[0]
             if token == "(":
                 self._opens(number)
             elif token == ")":

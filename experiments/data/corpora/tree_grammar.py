@@ -268,11 +268,11 @@ def _stream(split: str, trees: int) -> Iterator[Tree]:
 def _held_out() -> dict[str, tuple[Tree, ...]]:
     """Dev and test: no sentence twice."""
     dice = Dice(_SEEDS["held out"])
-    found: dict[tuple[str, ...], Tree] = {}
-    while len(found) < sum(HELD_OUT.values()):
+    by_words: dict[tuple[str, ...], Tree] = {}
+    while len(by_words) < sum(HELD_OUT.values()):
         made = sentence(dice)
-        found.setdefault(made.words, made)
-    trees = iter(found.values())
+        by_words.setdefault(made.words, made)
+    trees = iter(by_words.values())
     return {name: tuple(next(trees) for _ in range(count)) for name, count in HELD_OUT.items()}
 
 

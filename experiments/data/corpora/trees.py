@@ -140,7 +140,7 @@ def _folder(folder: Path, data: TreeData) -> TreeCorpus:
 
 
 def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
-    found: list[Path] = []
+    paths: list[Path] = []
     for name in names:
         files = _find(folder, name)
         if not files:
@@ -149,8 +149,8 @@ def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
                 f"{folder} has no {name}{{{','.join(ENDINGS)}}} (plain or .gz) and no folder {name} with such files. "
                 f"There is: {there}. Name others with {setting}."
             )
-        found += files
-    return tuple(found)
+        paths += files
+    return tuple(paths)
 
 
 def _find(folder: Path, name: str) -> list[Path]:

@@ -273,10 +273,17 @@ class _Work:
     def make_train(self, folder: Path, name: str) -> None:
         """Write the tokenizers, train/ and facts.json, with the corpus's digest and those of its files."""
         started = time.monotonic()
-        self._train_tokenizers(folder)
-        trained = time.monotonic()
-        models = {model: Tokenizer.load(folder / model) for model in model_names(self.shared)}
-        tokenizers = self._by_side([models[model] for model in model_names(self.shared)])
+        doing = "training the tokenizer"
+        models = learn_tokenizers(
+            self.corpus,
+            self.data,
+            self.shared,
+            folder,
+            lambda: self._train_rows(doing),
+            self.pairs,
+            self.target_symbols,
+        )
+        trained, tokenizers = time.monotonic(), self._by_side(models)
         (folder / "train").mkdir()
         encoder = Encoder(folder / "train", tokenizers, self.threads, self.data.max_pieces if self.pairs else None)
         encoder.add(self._train_rows("encoding"))
@@ -294,7 +301,7 @@ class _Work:
             "vocab_size": {side: tokenizer.vocab_size for side, tokenizer in tokenizers.items()},
             "tokenizer": {
                 "settings": tokenizer_settings(self.data, self.shared, self.target_symbols),
-                "sha256": {name: model.sha256 for name, model in models.items()},
+                "sha256": {name: model.sha256 for name, model in zip(model_names(self.shared), models, strict=True)},
                 "sentencepiece": version("sentencepiece"),
                 "seconds": round(trained - started, 3),
             },
@@ -343,18 +350,6 @@ class _Work:
             "Check the files, or raise data.max_pieces."
         )
 
-    def _train_tokenizers(self, folder: Path) -> None:
-        """Train on the training set only."""
-        names = model_names(self.shared)
-        columns = range(len(self.corpus.sides))
-        sides = {names[0]: columns} if self.shared else dict(zip(names, ([0], [1]), strict=True))
-        for model, numbers in sides.items():
-            rows = sampled(self.corpus, lambda: self._train_rows("training the tokenizer"), self.pairs)
-            lines = (row[number] for row in rows for number in numbers)
-            what = "the training text" if self.shared else f"the {SIDES[numbers[0]]} side of the training text"
-            symbols = self.target_symbols if model == "target.model" else 0
-            train_tokenizer(lines, self.data, folder / model, f"{what} of {self.corpus.name}", symbols=symbols)
-
     def _train_rows(self, doing: str) -> Iterator[Row]:
         if self._held is None and 0 < self.pairs <= HELD_PAIRS:
             self._held = list(self.corpus.read("train"))
@@ -367,8 +362,32 @@ class _Work:
         self.progress(doing, done, self.pairs)
 
 
-def sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> Iterator[Row]:
-    """The rows of train that tokenizers learn from: all, or some at even distances. read: begins with the first one."""
+def learn_tokenizers(
+    corpus: Corpus,
+    data: DataConfig,
+    shared: bool,
+    folder: Path,
+    read: Callable[[], Iterator[Row]],
+    pairs: int,
+    target_symbols: int = 0,
+) -> tuple[Tokenizer, Tokenizer]:
+    """Train source and target tokenizers on the training set alone, write them to `folder`, and load them.
+
+    read: begins with the first row of train, of which there are so many `pairs`.
+    """
+    names = model_names(shared)
+    columns = range(len(corpus.sides))
+    for model, numbers in {names[0]: columns}.items() if shared else zip(names, ([0], [1]), strict=True):
+        lines = (row[number] for row in _sampled(corpus, read, pairs) for number in numbers)
+        what = "the training text" if shared else f"the {SIDES[numbers[0]]} side of the training text"
+        symbols = target_symbols if model == "target.model" else 0
+        train_tokenizer(lines, data, folder / model, f"{what} of {corpus.name}", symbols=symbols)
+    source = Tokenizer.load(folder / names[0])
+    return source, source if shared else Tokenizer.load(folder / names[1])
+
+
+def _sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> Iterator[Row]:
+    """The rows that tokenizers learn from: all, or some at even distances."""
     if isinstance(corpus, TextCorpus):
         every = sum(len(line[0]) for line in read()) // SAMPLE_BYTES + 1
         yield from (line for number, line in enumerate(read()) if number % every == 0)
