@@ -7,8 +7,8 @@ import psutil
 import pytest
 
 from experiments.errors import DiskFull
+from experiments.jobs.coordinator import loop
 from experiments.jobs.coordinator import scheduler as admission
-from experiments.jobs.coordinator import watch
 from experiments.jobs.coordinator.reporter import Notifier
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices import slots as leases
@@ -31,7 +31,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(watch, "HUNG_GRACE_S", 0.2)
+    monkeypatch.setattr(loop, "HUNG_GRACE_S", 0.2)
 
 
 def test_a_run_that_hangs_is_stopped_and_tried_once_more(store, impatient):
