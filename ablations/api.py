@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.service import work as words
 from ablations.service.enqueue import wanted
-from ablations.service.preflight import obstacles, paragraphs
+from ablations.service.preflight import paragraphs, refusals
 from ablations.service.selected import Place, Queueing, Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, table_of
 from ablations.service.train import Training, options_for
@@ -276,8 +276,8 @@ def plan(study: str | Path, *, yes: bool = False, **selecting: Unpack[Selecting]
     chosen = choose(str(study), selectors(selecting), many=yes)
     planned = chosen.plan
     todo = wanted(planned, "keep")
-    found = obstacles(chosen, todo)
-    if any(not obstacle.needs_corpus for obstacle in found):
+    found = refusals(chosen, todo)
+    if any(not refusal.needs_corpus for refusal in found):
         raise UserError(paragraphs(found, todo))
     notes = (*planned.notes, *([f"ablations.run would refuse this: {paragraphs(found, todo)}"] if found else ()))
     return PlannedTable(planned, notes)

@@ -4,7 +4,7 @@
     eval_id   the run_id, all evaluation settings, digests of the evaluated set
 
 An ensemble trains nothing: it reads finished runs, its members, so their run_ids are among its inputs and name it.
-So does a branch, which begins with the state of another run, its trunk, after one of that run's steps.
+So does a branch, which begins with the state of another run, its parent run, after one of that run's steps.
 Settings that change no trained number are not part of run_id (config.NOT_IN_RUN_ID). Imports no torch.
 """
 
@@ -19,11 +19,11 @@ from experiments.config import TaskConfig, defaults, difference, flatten
 PROBE_ID = "0" * 16  # run_id of trainings that are only measured
 NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1
 _MEMBER = re.compile(r"ensemble member ([1-9][0-9]{0,5})")
-_TRUNK, _AFTER = "trunk", "trunk steps"
+_PARENT, _AFTER = "parent_run", "parent run steps"
 _IMPORTED = "imported row"
 
 
-class Trunk(NamedTuple):
+class ParentRun(NamedTuple):
     """Where a branch begins: with the state of this run after this step."""
 
     run_id: str
@@ -59,15 +59,15 @@ def members_in(inputs: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(members[number] for number in sorted(members))
 
 
-def with_trunk(inputs: Mapping[str, str], trunk: Trunk) -> dict[str, str]:
+def with_parent_run(inputs: Mapping[str, str], parent_run: ParentRun) -> dict[str, str]:
     """The inputs of a branch: those of its own training, and where it begins."""
-    return {**inputs, _TRUNK: trunk.run_id, _AFTER: str(trunk.step)}
+    return {**inputs, _PARENT: parent_run.run_id, _AFTER: str(parent_run.step)}
 
 
-def trunk_in(inputs: Mapping[str, str]) -> Trunk | None:
+def parent_run_in(inputs: Mapping[str, str]) -> ParentRun | None:
     """Where a branch begins; None for the inputs of a training from the start."""
-    run_id, step = inputs.get(_TRUNK, ""), inputs.get(_AFTER, "")
-    return Trunk(run_id, int(step)) if re.fullmatch("[0-9a-f]{16}", run_id) and step.isdecimal() else None
+    run_id, step = inputs.get(_PARENT, ""), inputs.get(_AFTER, "")
+    return ParentRun(run_id, int(step)) if re.fullmatch("[0-9a-f]{16}", run_id) and step.isdecimal() else None
 
 
 def of_imported(study: str, row: str) -> dict[str, str]:
@@ -81,8 +81,8 @@ def imported_in(inputs: Mapping[str, str]) -> bool:
 
 
 def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
-    """The digests of the data alone: no members of an ensemble, no trunk of a branch, no place of an imported run."""
-    theirs = (_IMPORTED, *((_TRUNK, _AFTER) if trunk_in(inputs) else ()))
+    """The digests of the data alone: no members of an ensemble, no parent of a branch, no place of an imported run."""
+    theirs = (_IMPORTED, *((_PARENT, _AFTER) if parent_run_in(inputs) else ()))
     return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name) and name not in theirs}
 
 

@@ -26,7 +26,7 @@ from ablations.service.forecast import (
     wanted_difference,
     why_unknown,
 )
-from ablations.service.preflight import Obstacle, obstacles, paragraphs, warnings
+from ablations.service.preflight import Refusal, paragraphs, refusals, warnings
 from ablations.service.selected import Queueing, Selected, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions
@@ -67,7 +67,7 @@ def plan(
         measure(chosen, todo, slots[0], plain_progress)
     predicted = forecast(chosen, planned, todo, slots)
     needed = _needed(study, selectors, chosen, detect, slots) if detect is not None else None
-    found, again = obstacles(chosen, todo, slots), trained_again(chosen, todo)
+    found, again = refusals(chosen, todo, slots), trained_again(chosen, todo)
     if as_json:
         rows = _predicted_as_json(planned, predicted, found, again)
         if needed:
@@ -85,7 +85,7 @@ def plan(
             typer.echo(line)
     for warning in warnings(chosen, todo, slots):
         typer.echo(f"note: {warning}", err=True)
-    if any(not obstacle.needs_corpus for obstacle in found):
+    if any(not refusal.needs_corpus for refusal in found):
         raise UserError(paragraphs(found, todo))
     if found:
         typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
@@ -128,13 +128,13 @@ def _needed(study: str, selectors: Selectors, chosen: Selected, detect: str, slo
 
 
 def _predicted_as_json(
-    planned: Plan, predicted: Forecast, found: Sequence[Obstacle], again: Sequence[PlannedRun]
+    planned: Plan, predicted: Forecast, found: Sequence[Refusal], again: Sequence[PlannedRun]
 ) -> list[dict[str, Any]]:
     """The plan as JSON, with predictions for runs that are not done."""
     rows = plan_as_json(planned)
     for row in rows:
         row["trained_again"] = any(run.run_id == row["run_id"] for run in again)
-        row["obstacles"] = [obstacle.why for obstacle in found if row["row"] in obstacle.rows]
+        row["refusals"] = [refusal.why for refusal in found if row["row"] in refusal.rows]
         row["memory_bytes"] = predicted.memory_bytes.get(row["run_id"])
         row["disk_bytes"] = predicted.disk_bytes.get(row["run_id"])
         row["devices"] = predicted.devices.get(row["run_id"], 1)
@@ -157,8 +157,8 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
             typer.echo(
                 f"  {'':<{width}}  of {members[0].row}, {ensemble_in_words([member.seed for member in members])}"
             )
-        if run.trunk and (trunk := planned.trunk_of(run)):
-            typer.echo(f"  {'':<{width}}  begins with {trunk.name} after step {run.trunk.step:,}")
+        if run.parent_run and (parent_run := planned.parent_run_of(run)):
+            typer.echo(f"  {'':<{width}}  begins with {parent_run.name} after step {run.parent_run.step:,}")
         if run.row not in described:
             described.add(run.row)
             for line in run.config.described():

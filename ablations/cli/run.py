@@ -193,7 +193,7 @@ def evaluate(
     study, selectors = selectors.with_last(study, say)
     chosen = replace(choose(study, selectors, there=True, used=True), user=user_name(user))
     plan = chosen.plan
-    needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its trunk
+    needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its parent run
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}
     untrained = [run.name for run in plan.trainings if run.run_id in needed - trained]
     if untrained:

@@ -267,7 +267,7 @@ def _remove_checkpoints(opened: Store, yes: bool, as_json: bool) -> None:
 
 
 def _busy(store: Store) -> set[str]:
-    """Runs that wait or run, and those that they read: a trunk's checkpoint is the beginning of its branches."""
+    """Runs that wait or run, and those that they read: a parent run's checkpoint is the beginning of its branches."""
     with Queue(store.queue_db, create=False) as queue:
         found = {row.run_id for row in queue.status() if row.state in (State.WAITING, State.RUNNING)}
         for run_id in list(found):

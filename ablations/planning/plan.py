@@ -32,18 +32,18 @@ def plan_study(
         if row.variation.imported:
             runs += imported_runs(study, row, task, store, state_of)
             continue
-        if row.trunk is not None:
-            trunks = runs_of(row.trunk, inputs, task, store, state_of)
-            branches = runs_of(row, inputs, task, store, state_of, [run.run_id for run in trunks])
+        if row.parent_run is not None:
+            parent_runs = runs_of(row.parent_run, inputs, task, store, state_of)
+            branches = runs_of(row, inputs, task, store, state_of, [run.run_id for run in parent_runs])
             runs += branches
-            for trunk, branch in zip(trunks, branches, strict=True):
-                before = members.get(trunk.run_id, replace(trunk, evaluations=()))
+            for parent_run, branch in zip(parent_runs, branches, strict=True):
+                before = members.get(parent_run.run_id, replace(parent_run, evaluations=()))
                 read_at = {*before.read_at, *([row.shared_steps] if branch.state != "finished" else [])}
-                members[trunk.run_id] = replace(
+                members[parent_run.run_id] = replace(
                     before,
-                    kept_at=kept_at[row.trunk.variation.key],
+                    kept_at=kept_at[row.parent_run.variation.key],
                     read_at=tuple(sorted(read_at)),
-                    **state_fields(state_of(trunk.run_id, [])),
+                    **state_fields(state_of(parent_run.run_id, [])),
                 )
             continue
         if row.variation.ensemble is None:

@@ -53,9 +53,9 @@ def _run(run: PlannedRun) -> dict[str, Any]:
 
 
 def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
-    """The settings of a trunk; those of an ensemble's member are the ensemble's."""
-    is_trunk = any(other.trunk and other.trunk.run_id == run.run_id for other in plan.runs)
-    return {"config": run.config.model_dump(mode="json"), "overrides": dict(run.overrides)} if is_trunk else {}
+    """The settings of a parent run; those of an ensemble's member are the ensemble's."""
+    is_parent_run = any(other.parent_run and other.parent_run.run_id == run.run_id for other in plan.runs)
+    return {"config": run.config.model_dump(mode="json"), "overrides": dict(run.overrides)} if is_parent_run else {}
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
@@ -88,7 +88,7 @@ def _row_of(
     rows: Mapping[str, PlannedRow],
     variations: Mapping[str, Variation],
 ) -> PlannedRow:
-    """The row of a run that others read: a trunk's own, or that of the ensemble whose member it is."""
+    """The row of a run that others read: a parent run's own, or that of the ensemble whose member it is."""
     reader = next(rows[run.row] for run in runs if item["run_id"] in run.reads)
     if "config" not in item:
         return reader

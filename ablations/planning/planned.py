@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config import TaskConfig, total_steps
-from experiments.identity import Trunk, imported_in, members_in, run_identity, trunk_in
+from experiments.identity import ParentRun, imported_in, members_in, parent_run_in, run_identity
 from experiments.store.known_runs import Found, SameAs
 from experiments.tasks.base import EvaluationSpec
 
@@ -38,8 +38,8 @@ class PlannedRow:
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
     repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
-    trunk: "PlannedRow | None" = None  # of a branch: the row that it begins with, with its own seeds
-    shared_steps: int = 0  # of a branch: the steps that its trunk trains
+    parent_run: "PlannedRow | None" = None  # of a branch: the row that it begins with, with its own seeds
+    shared_steps: int = 0  # of a branch: the steps that its parent run trains
 
     def config_of(self, seed: int) -> TaskConfig:
         """The configuration with another seed."""
@@ -88,7 +88,7 @@ class PlannedRun:
     seed: int  # NO_SEED: an ensemble
     config: TaskConfig
     run_id: str
-    inputs: Mapping[str, str]  # digests of what training reads; its members' or its trunk's run_ids too
+    inputs: Mapping[str, str]  # digests of what training reads; its members' or its parent run's run_ids too
     evaluations: tuple[PlannedEvaluation, ...]
     num_params: int | None  # None: known only after training; an ensemble has those of all members
     cost: float  # predicted floating-point operations of training, of a branch's own steps; 0: unknown, or an ensemble
@@ -113,14 +113,14 @@ class PlannedRun:
         return imported_in(self.inputs)
 
     @property
-    def trunk(self) -> Trunk | None:
+    def parent_run(self) -> ParentRun | None:
         """Where a branch begins; None for a training from the start."""
-        return trunk_in(self.inputs)
+        return parent_run_in(self.inputs)
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """The run_ids that must be trained before: an ensemble's members, a branch's trunk."""
-        return (*self.members, *([self.trunk.run_id] if self.trunk else []))
+        """The run_ids that must be trained before: an ensemble's members, a branch's parent run."""
+        return (*self.members, *([self.parent_run.run_id] if self.parent_run else []))
 
     @property
     def own_steps(self) -> int | None:
@@ -128,7 +128,7 @@ class PlannedRun:
         if self.members:
             return 0
         steps = total_steps(self.config)
-        return steps if steps is None or self.trunk is None else steps - self.trunk.step
+        return steps if steps is None or self.parent_run is None else steps - self.parent_run.step
 
     @property
     def name(self) -> str:
@@ -158,9 +158,9 @@ class Plan:
         """The members of an ensemble, by seed; [] for a training."""
         return [member for member in self.members if member.run_id in run.members]
 
-    def trunk_of(self, run: PlannedRun) -> PlannedRun | None:
+    def parent_run_of(self, run: PlannedRun) -> PlannedRun | None:
         """The run with which a branch begins; None for a training from the start."""
-        return next((m for m in self.members if run.trunk and m.run_id == run.trunk.run_id), None)
+        return next((m for m in self.members if run.parent_run and m.run_id == run.parent_run.run_id), None)
 
     @property
     def trainings(self) -> list[PlannedRun]:
@@ -175,7 +175,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
         {
             "row": run.row,
             "members": list(run.members),
-            **({"trunk": run.trunk._asdict()} if run.trunk else {}),
+            **({"parent_run": run.parent_run._asdict()} if run.parent_run else {}),
             "group": run.group,
             "label": run.label,
             "seed": run.seed,

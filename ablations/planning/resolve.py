@@ -70,7 +70,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
 
 
 def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
-    """A branch with its trunk as a row of the same seeds; another row as it is. Raises UserError (`check_branch`)."""
+    """A branch with its parent as a row of the same seeds; another row as it is. Raises UserError (`check_branch`)."""
     if row.variation.branch is None:
         return row
     where = context.where(row.variation)
@@ -78,8 +78,8 @@ def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) 
     step = first_step(row.variation, context.profile_name, context.profile, where)
     config, _ = _row_config(context, of)
     check_branch(row.variation, config, row.config, step, context.task, where)
-    trunk = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
-    return replace(row, trunk=trunk, shared_steps=step)
+    parent_run = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
+    return replace(row, parent_run=parent_run, shared_steps=step)
 
 
 def _check_words(context: _Context) -> None:
@@ -201,7 +201,7 @@ def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
 def refuse_cancelled(rows: list[PlannedRow], origin: str, profile: str) -> None:
     """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
     for row in rows:
-        if row.replaced and not row.overrides and not row.variation.ensemble and not row.trunk:
+        if row.replaced and not row.overrides and not row.variation.ensemble and not row.parent_run:
             raise UserError(
                 f'{origin}: the row "{row.variation.key}" equals base under profile '
                 f'"{profile}".{_lost(row)} Leave out the row with --rows, or do not replace that setting.'

@@ -14,13 +14,13 @@ from experiments.config import TaskConfig, total_steps
 from experiments.errors import UserError
 from experiments.identity import (
     NO_SEED,
-    Trunk,
+    ParentRun,
     digest,
     eval_identity,
     of_imported,
     run_identity,
     with_members,
-    with_trunk,
+    with_parent_run,
 )
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
@@ -40,22 +40,22 @@ class Inputs:
 
 
 def runs_of(
-    row: PlannedRow, inputs: Inputs, task: Task, store: Path, state_of: StateOf, trunks: Sequence[str] = ()
+    row: PlannedRow, inputs: Inputs, task: Task, store: Path, state_of: StateOf, parent_runs: Sequence[str] = ()
 ) -> list[PlannedRun]:
     """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row.
 
-    trunks: of a branch, the runs with which its own begin, by seed.
+    parent runs: of a branch, the runs with which its own begin, by seed.
     """
     data = inputs.of(row.config)
     specs = task.evaluations(row.config, store)
     num_params, cost = task.num_params(row.config), task.cost(row.config)
-    if row.trunk is not None:
+    if row.parent_run is not None:
         steps = total_steps(row.config) or row.shared_steps
         cost *= (steps - row.shared_steps) / steps
     runs = []
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
-        digests = with_trunk(data, Trunk(trunks[place], row.shared_steps)) if trunks else data
+        digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps)) if parent_runs else data
         found = inputs.find(config, digests, row.overrides)
         of_seed = {"seed": seed, "inputs": digests, "same_as": found.same_as, "added": found.added}
         runs.append(_planned(row, config, found.run_id, specs, state_of, num_params=num_params, cost=cost, **of_seed))
@@ -126,14 +126,14 @@ def _planned(
 
 
 def first_step(row: Variation, profile: str, of: Profile, where: str) -> int:
-    """The last step that a branch shares with its trunk, under a profile. Raises UserError (see `scaled_step`)."""
+    """The last step that a branch shares with its parent run, under a profile. Raises UserError (see `scaled_step`)."""
     assert row.branch is not None
     given = row.branch.by_profile.get(profile)
     return scaled_step(row.branch.step, of, profile, where) if given is None else given
 
 
 def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, ...]]:
-    """Trunk → the steps after which rows of the study branch from it, selected or not: their checkpoints are kept.
+    """Parent run → the steps after which rows of the study branch from it, selected or not: their checkpoints are kept.
 
     Mistakes in a row are reported where it is planned.
     """
@@ -142,20 +142,23 @@ def steps_kept(study: Study, profile: str, of: Profile) -> dict[str, tuple[int, 
         if row.branch is not None:
             with contextlib.suppress(UserError):
                 found.setdefault(row.branch.row, set()).add(first_step(row, profile, of, ""))
-    return {trunk: tuple(sorted(steps)) for trunk, steps in found.items()}
+    return {parent_run: tuple(sorted(steps)) for parent_run, steps in found.items()}
 
 
-def check_branch(row: Variation, trunk: TaskConfig, config: TaskConfig, step: int, task: Task, where: str) -> None:
+def check_branch(row: Variation, parent_run: TaskConfig, config: TaskConfig, step: int, task: Task, where: str) -> None:
     """Raises UserError where a branch is not possible: a step that is not reached, a difference that acts before it."""
     assert row.branch is not None
-    for steps, whose in ((total_steps(trunk), f'its trunk "{row.branch.row}" has'), (total_steps(config), "it has")):
+    for steps, whose in (
+        (total_steps(parent_run), f'its parent run "{row.branch.row}" has'),
+        (total_steps(config), "it has"),
+    ):
         last = "or less" if whose.startswith("its") else "less"
         if steps is not None and (step > steps or (step == steps and last == "less")):
             raise UserError(
                 f"{where}: it branches from step {step:,}, and {whose} {steps:,} steps (training.train_steps). Give "
                 f"from.step{f' = {steps:,} or less' if last == 'or less' else f' below {steps:,}'}, or train longer."
             )
-    if why := task.not_a_branch(trunk, config, step):
+    if why := task.not_a_branch(parent_run, config, step):
         raise UserError(f"{where}: {why}. Train this row from the start (leave out `from`), or undo that difference.")
 
 
@@ -166,7 +169,7 @@ def as_run(study: Study, row: Variation) -> Variation:
     """The row with all settings that its runs have: those of the row that it names, and its own.
 
     What an ensemble sets itself (how it is decoded) or a branch (how it goes on) replaces what that row sets. A branch
-    has the seeds of its trunk, unless it says how many.
+    has the seeds of its parent run, unless it says how many.
     """
     named = row.ensemble.of if row.ensemble else row.branch.row if row.branch else None
     if named is None:

@@ -31,7 +31,7 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs to train: those not done, with their members and trunks, never imported ones. Raises UserError."""
+    """The runs to train: those not done, with their members and parent runs, never imported ones. Raises UserError."""
     if stale not in STALE:
         raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
@@ -43,7 +43,7 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
 def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) -> None:
     """Prepare the inputs of the runs, once per corpus, so that mistakes in them are reported before anything is queued.
 
-    Raises UserError for obstacles (preflight.py), before the corpus is prepared and again once it is measured. If this
+    Raises UserError for what preflight.py refuses, before the corpus is prepared and again once it is measured. If this
     call created the store and fails, it removes the store again, so that a user's mistake leaves nothing behind.
     """
     runs = list(runs)

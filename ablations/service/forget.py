@@ -7,7 +7,7 @@ from ablations.service.run_states import Members
 from ablations.service.selected import Selected
 from ablations.service.store_tables import store_tables
 from experiments.errors import UserError
-from experiments.identity import members_in, trunk_in
+from experiments.identity import members_in, parent_run_in
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store, description_of
@@ -68,8 +68,8 @@ def _readers(store: Store) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for run_id in store.run_ids():
         inputs = description_of(store, run_id, forgiving=True).get("inputs", {})
-        trunk = trunk_in(inputs)
-        for read in (*members_in(inputs), *([trunk.run_id] if trunk else ())):
+        parent_run = parent_run_in(inputs)
+        for read in (*members_in(inputs), *([parent_run.run_id] if parent_run else ())):
             found.setdefault(read, []).append(run_id)
     return found
 

@@ -12,7 +12,7 @@ from experiments.jobs.devices.slots import Slot
 
 
 @dataclass(frozen=True)
-class Obstacle:
+class Refusal:
     """One reason with the rows that it concerns."""
 
     rows: tuple[str, ...]
@@ -24,33 +24,33 @@ class Obstacle:
         return self.why if len(self.rows) == every else f"{', '.join(self.rows)}: {self.why}"
 
 
-def obstacles(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> list[Obstacle]:
-    """Obstacles of these runs, and of these devices if given; equal reasons of several rows are one."""
+def refusals(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> list[Refusal]:
+    """Refusals of these runs, and of these devices if given; equal reasons of several rows are one."""
     found: dict[tuple[str, bool], list[str]] = {}
     for run in _one_of_each_row(runs):
-        for error in chosen.task.obstacles(run.config, chosen.store.root):
+        for error in chosen.task.preflight(run.config, chosen.store.root):
             found.setdefault((str(error), isinstance(error, NeedsCorpus)), []).append(run.row)
     too_large = _too_large(chosen, runs, slots)
     lacking = missing_precisions(chosen, runs, slots)
-    return [*(Obstacle(tuple(rows), why, needs) for (why, needs), rows in found.items()), *lacking, *too_large]
+    return [*(Refusal(tuple(rows), why, needs) for (why, needs), rows in found.items()), *lacking, *too_large]
 
 
 def refuse(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> None:
-    """Raises UserError if there is any obstacle."""
-    if found := obstacles(chosen, runs, slots):
+    """Raises UserError if anything is refused."""
+    if found := refusals(chosen, runs, slots):
         raise UserError(paragraphs(found, runs))
 
 
-def paragraphs(found: Sequence[Obstacle], runs: Sequence[PlannedRun]) -> str:
-    """The obstacles as text, one paragraph each."""
+def paragraphs(found: Sequence[Refusal], runs: Sequence[PlannedRun]) -> str:
+    """The refusals as text, one paragraph each."""
     every = len(_one_of_each_row(runs))
-    return "\n".join(obstacle.text(every) for obstacle in found)
+    return "\n".join(refusal.text(every) for refusal in found)
 
 
 def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:
     """What these devices can do, but slowly: one paragraph each."""
     slow = _by_message(chosen, runs, slots, chosen.task.device_warnings)
-    found = paragraphs([Obstacle(tuple(rows), why) for why, rows in slow.items()], runs).splitlines()
+    found = paragraphs([Refusal(tuple(rows), why) for why, rows in slow.items()], runs).splitlines()
     threads, cores = sum(slot.threads for slot in slots if slot.kind == "cpu"), available_cores()
     if threads > cores:
         found.append(
@@ -61,13 +61,13 @@ def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
 
 
 def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    return list({run.row: run for run in runs}.values())  # a row's seeds have the same obstacles
+    return list({run.row: run for run in runs}.values())  # a row's seeds have the same refusals
 
 
-def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Obstacle]:
+def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Refusal]:
     """Rows with an arithmetic that some of these devices lack; any of them may get the run."""
-    found = _by_message(chosen, runs, slots, chosen.task.device_obstacles)
-    return [Obstacle(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
+    found = _by_message(chosen, runs, slots, chosen.task.device_preflight)
+    return [Refusal(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
 
 
 def _by_message(
@@ -83,7 +83,7 @@ def _by_message(
     return {said: list(rows) for said, rows in found.items()}
 
 
-def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Obstacle]:
+def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Refusal]:
     """Rows that need more memory than the largest device has."""
     devices: dict[tuple[str, str], list[Slot]] = {}  # by device and kind; one run may use all slots of a device
     for slot in slots:
@@ -105,7 +105,7 @@ def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slo
         sizes = ", ".join(f"{row} {gb:,.1f} GB" for row, gb in needed.items())
         told = f"{largest[0]}: {room:,.1f} GB{', the limit in --devices' * (largest in limited)}"
         least = "even with the smallest micro-batch, for the program, weights, gradients and the optimizer's state, "
-        yield Obstacle(
+        yield Refusal(
             tuple(needed),
             f"these rows need more memory ({least * (largest in limited)}{sizes}) than any device has for runs (the "
             f"largest, {told}). Make the model smaller, {'raise the limit, ' * (largest in limited)}choose other rows "

@@ -13,7 +13,7 @@ from ablations.study.tuning import trials_of
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
 from experiments.events.history import HEAD
-from experiments.identity import Trunk
+from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
@@ -32,7 +32,7 @@ DONE = ("finished", "stale")
 def plan_with_states(study: Study, selection: Selection, task: Task, store: Store) -> Plan:
     """The plan of a study with the present states. Raises UserError as `plan_study` does.
 
-    A finished member of an ensemble, or trunk of a branch, is missing if it kept too few checkpoints for what the
+    A finished member of an ensemble, or parent run of a branch, is missing if it kept too few checkpoints for what the
     ensemble has to evaluate, or with which the branch has to begin.
     """
     states, find = run_states(store, task), KnownRuns(store, same_as(study, task), _of_study(study, store)).find
@@ -81,7 +81,7 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
 def lost_steps(run: PlannedRun, store: Store, task: Task) -> list[int]:
     """The steps after which branches are to begin and whose checkpoints the run has not, by the present code."""
     code = code_digest(task.code[TRAINING]) if run.read_at else ""
-    return [step for step in run.read_at if checkpoint_of(store, Trunk(run.run_id, step), code) is None]
+    return [step for step in run.read_at if checkpoint_of(store, ParentRun(run.run_id, step), code) is None]
 
 
 def run_states(store: Store, task: Task) -> StateOf:

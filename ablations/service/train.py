@@ -20,7 +20,15 @@ from ablations.study.messages import number
 from ablations.study.overrides import nested
 from experiments.config import flatten
 from experiments.errors import UserError
-from experiments.identity import Trunk, digest, eval_identity, run_identity, with_members, with_trunk, without_runs
+from experiments.identity import (
+    ParentRun,
+    digest,
+    eval_identity,
+    run_identity,
+    with_members,
+    with_parent_run,
+    without_runs,
+)
 from experiments.jobs.attempts.probe import (
     PROBE_STEPS,
     Point,
@@ -184,7 +192,9 @@ def shortened(chosen: Selected, plan: Plan) -> Plan:
     """The plan with one seed of each row and STEPS steps; identities follow."""
     trainings = {run.run_id: _short(chosen, run) for run in plan.trainings if not run.reads}
     trainings |= {
-        run.run_id: _short(chosen, run, trainings[run.trunk.run_id].run_id) for run in plan.trainings if run.trunk
+        run.run_id: _short(chosen, run, trainings[run.parent_run.run_id].run_id)
+        for run in plan.trainings
+        if run.parent_run
     }
     runs = [
         _ensemble(run, [trainings[run_id] for run_id in run.members]) if run.members else trainings[run.run_id]
@@ -194,11 +204,11 @@ def shortened(chosen: Selected, plan: Plan) -> Plan:
     return replace(plan, runs=tuple(runs), members=tuple(members))
 
 
-def _short(chosen: Selected, run: PlannedRun, trunk: str = "") -> PlannedRun:
+def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRun:
     """The run with STEPS steps. Its last weights are scored: so few steps leave nothing to average.
 
     No number is kept, so bf16 is used only where the device has instructions for it: a laptop tries a study for a GPU.
-    trunk: of a branch, the short run with which it begins, one step before the end.
+    parent run: of a branch, the short run with which it begins, one step before the end.
     """
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
     if not name or name not in settings:
@@ -211,7 +221,9 @@ def _short(chosen: Selected, run: PlannedRun, trunk: str = "") -> PlannedRun:
     config = type(run.config).from_mapping(nested(settings))
     specs = chosen.task.evaluations(config, chosen.store.root) if run.evaluations else []
     read_by = tuple(replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.read_by)
-    inputs = with_trunk(without_runs(run.inputs), Trunk(trunk, SMOKE_STEPS - 1)) if trunk else run.inputs
+    inputs = (
+        with_parent_run(without_runs(run.inputs), ParentRun(parent_run, SMOKE_STEPS - 1)) if parent_run else run.inputs
+    )
     at = (SMOKE_STEPS - 1,)
     kept_at, read_at = at if run.kept_at else (), at if run.read_at else ()
     short = replace(run, config=config, cost=0.0, read_by=read_by, inputs=inputs, kept_at=kept_at, read_at=read_at)

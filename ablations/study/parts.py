@@ -147,7 +147,7 @@ class Ensemble(StrictModel):
 class Branch(StrictModel):
     """A row that begins with another row's training: {row = "base", step = 80_000}; see docs/branches.md."""
 
-    row: Key = Field(description="the trunk: the row whose first steps are shared")
+    row: Key = Field(description="the parent run: the row whose first steps are shared")
     step: Count = Field(description="the last shared step; a profile's scale.steps multiplies it")
     by_profile: dict[Key, Count] = Field({}, description="for one profile only, in place of `step`; not scaled")
 

@@ -155,7 +155,7 @@ class Study(StrictModel):
             )
         for row in self.variations:
             _check_members(row, self.variations)
-            _check_trunk(row, self.variations, self.profiles)
+            _check_parent_run(row, self.variations, self.profiles)
             for name in row.by_profile:
                 if name not in self.profiles:
                     near = suggestion(name, self.profiles, "profiles").rstrip(".")
@@ -243,7 +243,7 @@ def _check_members(row: Variation, rows: Iterable[Variation]) -> None:
         raise ValueError(f'row "{row.key}", ensemble: the row of = "{row.ensemble.of}" {why}. {near}')
 
 
-def _check_trunk(row: Variation, rows: Iterable[Variation], profiles: Iterable[str]) -> None:
+def _check_parent_run(row: Variation, rows: Iterable[Variation], profiles: Iterable[str]) -> None:
     """Raises ValueError for a branch of a row that does not exist, trains nothing, or is a branch."""
     if row.branch is None:
         return
@@ -254,7 +254,7 @@ def _check_trunk(row: Variation, rows: Iterable[Variation], profiles: Iterable[s
         raise ValueError(f'{where}: the row = "{row.branch.row}" does not exist. {near}')
     if of.ensemble or of.branch:
         why = "is an ensemble, which trains nothing" if of.ensemble else "is a branch itself, or this row"
-        raise ValueError(f'{where}: the row = "{of.key}" {why}. A trunk is trained from the start. {near}')
+        raise ValueError(f'{where}: the row = "{of.key}" {why}. A parent run is trained from the start. {near}')
     for name in row.branch.by_profile:
         if name not in profiles:
             near = suggestion(name, profiles, "profiles").rstrip(".")

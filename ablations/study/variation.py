@@ -95,7 +95,7 @@ class Variation(StrictModel):
         if self.branch is not None and self.ensemble is not None:
             raise ValueError("an ensemble trains nothing, so it has no `from`: leave out one of `ensemble` and `from`")
         if self.branch is not None and self.seed_offset:
-            raise ValueError("a branch has the seeds of its trunk, with which it begins: leave out `seed_offset`")
+            raise ValueError("a branch has the seeds of its parent run, with which it begins: leave out `seed_offset`")
         if self.imported and (self.ensemble or self.branch or self.tuned):
             raise ValueError("`imported` rows were trained elsewhere: leave out `ensemble`, `from` and `tuned`")
         return self

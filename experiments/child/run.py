@@ -33,7 +33,7 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError, failure_class
 from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events
-from experiments.identity import PROBE_ID, eval_identity, members_in, trunk_in
+from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in
 from experiments.processes.identity import age_s
 from experiments.processes.meter import Meter
 from experiments.records import TRAINING, ChildExit, FailureClass
@@ -185,7 +185,9 @@ def _context(
         keeps=union(Keep(*keep) for keep in spec.keeps),
         limit=spec.limit,
         code_digest=code,
-        trunk=(trunk, checkpoint_of(store, trunk, code)) if (trunk := trunk_in(spec.inputs)) else None,
+        parent_run=(parent_run, checkpoint_of(store, parent_run, code))
+        if (parent_run := parent_run_in(spec.inputs))
+        else None,
     )
 
 

@@ -152,7 +152,7 @@ class Resumed(_Event, total=False):
 
 
 class Branched(_Event, total=False):
-    """Training begins with the state of another run, the trunk, after this step of it."""
+    """Training begins with the state of another run, the parent run, after this step of it."""
 
     kind: Required[Literal["branched"]]
     step: Required[Step]

@@ -179,7 +179,7 @@ class EnsembleMember(Facts):
     weights: Word = ""  # digest of its weights, so that other weights under the same name are noticed
 
 
-class TrunkRecord(Facts):
+class ParentRunRecord(Facts):
     """Where a branch began: the run whose state it took after a step, and a digest of the weights there."""
 
     run_id: Word = ""
@@ -209,7 +209,7 @@ class TrainingResult(Record):
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "start", "pinned", "peak_memory_bytes", "example_files", "ensemble", "trunk",
+            "start", "pinned", "peak_memory_bytes", "example_files", "ensemble", "parent_run",
         }
     )  # fmt: skip
 
@@ -251,8 +251,8 @@ class TrainingResult(Record):
     seconds: Amount | None = None  # of the steps of the last attempt
     start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training
-    # Of a branch. Its times, tokens and operations are those of its own steps, after the trunk's.
-    trunk: TrunkRecord = Field(default_factory=functools.cache(TrunkRecord))
+    # Of a branch. Its times, tokens and operations are those of its own steps, after the parent run's.
+    parent_run: ParentRunRecord = Field(default_factory=functools.cache(ParentRunRecord))
 
 
 class Part(Facts):

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
-from experiments.identity import Trunk
+from experiments.identity import ParentRun
 from experiments.records import TRAINING
 from experiments.store.code import OURS, Root, files_of, imports_of, root_of
 from experiments.store.provenance import versions
@@ -49,7 +49,7 @@ class Context:
     start_ranks: Callable[[int], Any] | None = None  # of rank 0: starts the others (training/parallel.py: Others)
     limit: int | None = None  # examples of each set that an evaluation takes, for `run --smoke`; None: all
     members: Sequence[Path] = ()  # of an ensemble: folders of the attempts that trained its members
-    trunk: tuple[Trunk, Path | None] | None = None  # of a branch: where it begins, and the checkpoint there
+    parent_run: tuple[ParentRun, Path | None] | None = None  # of a branch: where it begins, and the checkpoint there
 
 
 class Task(ABC):
@@ -159,7 +159,7 @@ class Task(ABC):
         """Predicted disk space of a finished training; 0: unknown."""
         return 0.0
 
-    def obstacles(self, config: Any, store: Path) -> list[UserError]:
+    def preflight(self, config: Any, store: Path) -> list[UserError]:
         """Reasons, from settings and corpus, why a run of this configuration cannot be trained or scored.
 
         Called by `plan`, and before anything is queued. Takes seconds at most, and writes nothing in the store except
@@ -167,7 +167,7 @@ class Task(ABC):
         """
         return []
 
-    def device_obstacles(self, config: Any, kind: str, *, trained: bool) -> list[UserError]:
+    def device_preflight(self, config: Any, kind: str, *, trained: bool) -> list[UserError]:
         """Reasons why this machine's devices of a kind ("cpu" or "cuda") cannot train or score a run.
 
         trained: it is only scored. Takes seconds at most.
@@ -175,13 +175,13 @@ class Task(ABC):
         return []
 
     def device_warnings(self, config: Any, kind: str, *, trained: bool) -> list[str]:
-        """What these devices can do, but slowly; as `device_obstacles`."""
+        """What these devices can do, but slowly; as `device_preflight`."""
         return []
 
-    def not_a_branch(self, trunk: Any, config: Any, step: int) -> str:
-        """Why a run of `config` cannot begin with the state of a run of `trunk` after a step; "" where it can.
+    def not_a_branch(self, parent_run: Any, config: Any, step: int) -> str:
+        """Why a run of `config` cannot begin with the state of a run of `parent_run` after a step; "" where it can.
 
-        A task whose `train` begins with `context.trunk` defines it.
+        A task whose `train` begins with `context.parent_run` defines it.
         """
         return f"the task {self.name} does not begin a training with the state of another"
 

@@ -139,7 +139,7 @@ class LanguageModelling(NetworkTask):
     def typical_length(self, config: LanguageConfig) -> int:
         return config.data.window
 
-    def obstacles(self, config: LanguageConfig, store: Path) -> list[UserError]:
+    def preflight(self, config: LanguageConfig, store: Path) -> list[UserError]:
         reasons = [*of_settings(config.training, config.evaluation), *of_builtin(config.data)]
 
         def check_corpus() -> None:

@@ -168,7 +168,7 @@ class NetworkTask(Task):
         asked = config.training.precision, config.evaluation.precision
         return asked if kind == "cuda" else (precision_here(asked[0]), precision_here(asked[1]))
 
-    def device_obstacles(self, config: RunConfig, kind: str, *, trained: bool) -> list[UserError]:
+    def device_preflight(self, config: RunConfig, kind: str, *, trained: bool) -> list[UserError]:
         return [UserError(each.refused) for each in _abilities(config, kind, trained) if each.refused]
 
     def device_warnings(self, config: RunConfig, kind: str, *, trained: bool) -> list[str]:
@@ -191,8 +191,8 @@ class NetworkTask(Task):
     def keeps(self, config: RunConfig) -> tuple[Keep, ...]:
         return keeps_of(config.training, config.evaluation)
 
-    def not_a_branch(self, trunk: RunConfig, config: RunConfig, step: int) -> str:
-        return why_no_branch(trunk, config, step)
+    def not_a_branch(self, parent_run: RunConfig, config: RunConfig, step: int) -> str:
+        return why_no_branch(parent_run, config, step)
 
     def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
         return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
@@ -228,7 +228,7 @@ class SequenceTask(NetworkTask):
     def evaluation_settings(self, config: RunConfig) -> dict[str, Any]:
         return super().evaluation_settings(config) | self.scoring(config)
 
-    def obstacles(self, config: RunConfig, store: Path) -> list[UserError]:
+    def preflight(self, config: RunConfig, store: Path) -> list[UserError]:
         corpus, symbols = self.corpus(config), self.target_symbols(config)
         return [
             *of_settings(config.training, config.evaluation),

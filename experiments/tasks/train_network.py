@@ -92,7 +92,7 @@ def train_network(
             emit=context.emit,
             should_stop=context.should_stop,
             earlier=context.earlier,
-            start=Start(*context.trunk) if context.trunk else None,
+            start=Start(*context.parent_run) if context.parent_run else None,
             evaluate=material.dev(model, device) if measures else None,
             meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
             group=group,
@@ -101,7 +101,7 @@ def train_network(
         )
         if not group.leads:
             return facts
-        shared = context.trunk[0].step if context.trunk else 0
+        shared = context.parent_run[0].step if context.parent_run else 0
         for name, content in material.files.items():
             add_file(context.folder / "final", name, content)
         return {
@@ -119,7 +119,7 @@ def _trained_on(
 ) -> dict[str, Any]:
     """Tokens and operations of a training, from the lengths that it used (model/cost.py has the formula).
 
-    shared: the first steps of a branch, which its trunk trained: they are not counted here.
+    shared: the first steps of a branch, which its parent run trained: they are not counted here.
     """
 
     def until(step: int) -> NDArray[np.float64]:

@@ -12,7 +12,7 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.events.accounting import AttemptCost, attempt_costs
 from experiments.events.history import History, Point
-from experiments.identity import digest, members_in, trunk_in, without_runs
+from experiments.identity import digest, members_in, parent_run_in, without_runs
 from experiments.records import Member, TrackedRun
 from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, description_of, rows_of
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
@@ -93,8 +93,8 @@ def tags(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
         found |= dict(zip(PLACE, of[0], strict=True))
     found |= {f"row.{member[0]}": member[3] for member in reversed(of)}
     found |= {f"input.{name}": digest for name, digest in without_runs(run.inputs).items()}
-    if trunk := trunk_in(run.inputs):
-        found |= {"trunk": trunk.run_id, "trunk_steps": str(trunk.step)}
+    if parent_run := parent_run_in(run.inputs):
+        found |= {"parent_run": parent_run.run_id, "parent_run_steps": str(parent_run.step)}
     if members_of := members_in(run.inputs):  # an ensemble has no seed of its own
         found |= {"seed": "", "ensemble": ", ".join(members_of)}
     if run.imported:

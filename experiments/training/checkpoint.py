@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from experiments.device import Device
 from experiments.errors import Damaged, UserError, explain_os_errors
-from experiments.identity import Trunk
+from experiments.identity import ParentRun
 from experiments.store.checksummed import check_file, describe_file, write_json
 from experiments.store.durable import link, whole_folder, write_bytes
 from experiments.store.retention import Keep
@@ -287,15 +287,15 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 class Start(NamedTuple):
-    """The trunk of a branch, and the folder of its checkpoint; None where there is none of that step and this code."""
+    """The parent of a branch, and the folder of its checkpoint; None where there is none of that step and this code."""
 
-    trunk: Trunk
+    parent_run: ParentRun
     path: Path | None
 
     def open(self) -> Checkpoint:
         """The checkpoint, checked. Raises UserError for one that is missing or damaged."""
-        run_id, step = self.trunk
-        again = "the same `ablations run` trains the trunk again, and then this run"
+        run_id, step = self.parent_run
+        again = "the same `ablations run` trains the parent run again, and then this run"
         if self.path is None:
             raise UserError(
                 f"This run branches from run {run_id} after step {step}, and that run has no whole checkpoint of this "

@@ -117,16 +117,20 @@ class Training:
         if self.group.leads:
             checkpoint.link_checkpoints(saved, attempts, self.folder)
         self._best_steps = dict(saved.meta["best_steps"])
-        if "trunk" in saved.meta:
-            self._meta["trunk"] = self.facts["trunk"] = saved.meta["trunk"]
+        if "parent_run" in saved.meta:
+            self._meta["parent_run"] = self.facts["parent_run"] = saved.meta["parent_run"]
         self._emit("resumed", run=saved.meta["run_id"], **self._came_from(saved))  # may be a shorter run
 
     def _branch(self, start: Start) -> None:
         """Begin with the state of another run. Its checkpoints stay with it."""
         saved = start.open()
         self._restore(saved)
-        run_id, step = start.trunk
-        self._meta["trunk"] = self.facts["trunk"] = {"run_id": run_id, "step": step, "weights": digest_of(saved.path)}
+        run_id, step = start.parent_run
+        self._meta["parent_run"] = self.facts["parent_run"] = {
+            "run_id": run_id,
+            "step": step,
+            "weights": digest_of(saved.path),
+        }
         self._emit("branched", run=run_id, **self._came_from(saved))
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:

@@ -1,4 +1,4 @@
-"""A branch begins with the checkpoint of another run, its trunk, after one step: find it, read it, and what may differ.
+"""A branch begins with the checkpoint of another run, its parent, after a step: find it, read it; what may differ.
 
 Imports no torch.
 """
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from experiments.config import RunConfig, flatten
 from experiments.errors import UserError
-from experiments.identity import Trunk, digest
+from experiments.identity import ParentRun, digest
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 from experiments.store.retention import spaced_steps
@@ -19,13 +19,13 @@ from experiments.training.schedules import make_schedule
 _WEIGHTS = "model.safetensors"
 
 
-def checkpoint_of(store: Store, trunk: Trunk, code: str) -> Path | None:
-    """The trunk's checkpoint, of its newest attempt that has one by this code with the optimizer's state; else None.
+def checkpoint_of(store: Store, parent_run: ParentRun, code: str) -> Path | None:
+    """The parent's checkpoint, of its newest attempt that has one by this code with the optimizer's state; else None.
 
     code: the digest of the training code. A branch never mixes old and new code, as a resumed run does not. Sizes and
     hashes are checked where it is read.
     """
-    return next((path for path, meta in _there(store, trunk) if meta[0] == code and OPTIMIZER in meta[1]), None)
+    return next((path for path, meta in _there(store, parent_run) if meta[0] == code and OPTIMIZER in meta[1]), None)
 
 
 def digest_of(path: Path) -> str:
@@ -34,17 +34,17 @@ def digest_of(path: Path) -> str:
 
 
 def other_weights(store: Store, record: TrainingResult) -> bool:
-    """Whether the trunk of a recorded branch has other weights at that step now; unknown ones count as the same."""
-    if not record.trunk.run_id:
+    """Whether the parent of a recorded branch has other weights at that step now; unknown ones count as the same."""
+    if not record.parent_run.run_id:
         return False
-    there = next((path for path, _ in _there(store, Trunk(record.trunk.run_id, record.trunk.step))), None)
-    return there is not None and digest_of(there) != record.trunk.weights
+    there = next((path for path, _ in _there(store, ParentRun(record.parent_run.run_id, record.parent_run.step))), None)
+    return there is not None and digest_of(there) != record.parent_run.weights
 
 
-def _there(store: Store, trunk: Trunk) -> Iterator[tuple[Path, tuple[str, dict[str, object]]]]:
+def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, tuple[str, dict[str, object]]]]:
     """The checkpoints of the step, of the newest attempt first, each with its code and its files."""
-    for number in reversed(store.attempts(trunk.run_id)):
-        path = store.attempt_folder(trunk.run_id, number) / "checkpoints" / f"step-{trunk.step:08d}"
+    for number in reversed(store.attempts(parent_run.run_id)):
+        path = store.attempt_folder(parent_run.run_id, number) / "checkpoints" / f"step-{parent_run.step:08d}"
         try:
             meta = meta_of(path)
         except UserError:  # missing or damaged
@@ -53,8 +53,8 @@ def _there(store: Store, trunk: Trunk) -> Iterator[tuple[Path, tuple[str, dict[s
             yield path, (str(meta.get("code")), meta["files"])
 
 
-# --- In which settings a branch may differ from its trunk: those that act step by step
-# A branch takes the trunk's weights, the optimizer's moments and the number of steps; everything else of a step is
+# --- In which settings a branch may differ from its parent run: those that act step by step
+# A branch takes the parent run's weights, the optimizer's moments and the number of steps; everything else of a step is
 # computed from its own settings, as in a resumed training. So the network and its pieces must be the same, and the
 # learning rates up to the branch too: a schedule is a function of the step, and a branch's would describe rates that
 # were never used.
@@ -76,24 +76,24 @@ _SCHEDULE = tuple(
 )  # fmt: skip
 
 
-def why_no_branch(trunk: RunConfig, config: RunConfig, step: int) -> str:
-    """Why a run of `config` cannot begin with the state of a run of `trunk` after `step`; "" where it can."""
-    theirs = dict(flatten(trunk))
+def why_no_branch(parent_run: RunConfig, config: RunConfig, step: int) -> str:
+    """Why a run of `config` cannot begin with the state of a run of `parent_run` after `step`; "" where it can."""
+    theirs = dict(flatten(parent_run))
     changed = [name for name, value in flatten(config) if name != "seed" and theirs.get(name) != value]
     early = [name for name in changed if not _acts_late(name, config)]
     if early:
         text = any(name in _TEXT for name in early)
         return (
-            f"it differs from its trunk in {', '.join(early)}, which {_act(early)} before step {step:,}: the network, "
-            f"how it is initialised and its pieces come from the trunk{_OTHER_TEXT if text else ''}"
+            f"it differs from its parent run in {', '.join(early)}, which {_act(early)} before step {step:,}: the "
+            f"network, how it is initialised and its pieces come from the parent run{_OTHER_TEXT if text else ''}"
         )
     if "training.optimizer" in changed:
         return (
-            f"it differs from its trunk in training.optimizer ({trunk.training.optimizer}, and "
-            f"{config.training.optimizer} here): the moments that a branch goes on with are those of the trunk's "
+            f"it differs from its parent run in training.optimizer ({parent_run.training.optimizer}, and "
+            f"{config.training.optimizer} here): the moments that a branch goes on with are those of the parent run's "
             "optimizer; its settings, such as training.weight_decay, may differ"
         )
-    return _rates(trunk, config, step, changed) or _checkpoints(config, step)
+    return _rates(parent_run, config, step, changed) or _checkpoints(config, step)
 
 
 _OTHER_TEXT = ". Pieces are learnt from the training text, so only a branch with data.units = byte may read another"
@@ -110,25 +110,25 @@ def _acts_late(name: str, config: RunConfig) -> bool:
     return name in _TEXT and config.data.units == "byte"
 
 
-def _rates(trunk: RunConfig, config: RunConfig, step: int, changed: list[str]) -> str:
-    """Why the learning rates up to the branch are not the trunk's; "" where they are."""
+def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[str]) -> str:
+    """Why the learning rates up to the branch are not the parent run's; "" where they are."""
     named = [name for name in changed if name in _SCHEDULE]
-    if "plateau" in (trunk.training.schedule, config.training.schedule):
+    if "plateau" in (parent_run.training.schedule, config.training.schedule):
         named = [name for name in changed if name in (*_SCHEDULE, "training.eval_steps") and "train_steps" not in name]
         if named:
             return (
-                f"it differs from its trunk in {', '.join(named)}, which {_act(named)} before step {step:,}: the rate "
-                "of the schedule plateau follows all measurements on dev from the start"
+                f"it differs from its parent run in {', '.join(named)}, which {_act(named)} before step {step:,}: the "
+                "rate of the schedule plateau follows all measurements on dev from the start"
             )
         return ""
     if not named:
         return ""
     width = config.model.d_model
-    before, after = make_schedule(trunk.training, width), make_schedule(config.training, width)
+    before, after = make_schedule(parent_run.training, width), make_schedule(config.training, width)
     for at in range(1, step + 1):
         if not math.isclose(before(at), after(at), rel_tol=1e-12, abs_tol=0.0):
             return (
-                f"it differs from its trunk in {', '.join(named)}, so the learning rate differs already at step "
+                f"it differs from its parent run in {', '.join(named)}, so the learning rate differs already at step "
                 f"{at:,} ({before(at):.3g}, and {after(at):.3g} here), before step {step:,}. A branch may have another "
                 "end of the schedule; up to its first step the rates must be equal"
             )
@@ -136,7 +136,7 @@ def _rates(trunk: RunConfig, config: RunConfig, step: int, changed: list[str]) -
 
 
 def _checkpoints(config: RunConfig, step: int) -> str:
-    """Why its evaluation would need checkpoints of the trunk; "" where its own are enough."""
+    """Why its evaluation would need checkpoints of the parent run; "" where its own are enough."""
     training, choice = config.training, config.evaluation.checkpoint
     kind, _, number = choice.partition(":")
     every = training.eval_steps if kind == "best" else training.checkpoint_steps
@@ -145,7 +145,7 @@ def _checkpoints(config: RunConfig, step: int) -> str:
     if kind == "last" or first > step:
         return ""
     return (
-        f'evaluation.checkpoint = "{choice}" would need the checkpoint of step {first:,}, which is its trunk\'s: a '
-        f"branch is evaluated with its own, of later steps than {step:,}. Set training."
+        f'evaluation.checkpoint = "{choice}" would need the checkpoint of step {first:,}, which is its parent run\'s: '
+        f"a branch is evaluated with its own, of later steps than {step:,}. Set training."
         f"{'eval_steps' if kind == 'best' else 'checkpoint_steps'} to less"
     )

@@ -119,9 +119,9 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
                 _equal(where, name, value, theirs.get(name, without), "the run recorded")
     _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
     _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
-    if run.trunk is not None:
-        recorded = result.trunk.run_id, result.trunk.step
-        _equal(where, "trunk and its steps", tuple(run.trunk), recorded, "the run recorded")
+    if run.parent_run is not None:
+        recorded = result.parent_run.run_id, result.parent_run.step
+        _equal(where, "parent run and its steps", tuple(run.parent_run), recorded, "the run recorded")
     if names:
         _equal(where, "run_id", run.run_id, _named(run, about), "its settings give")
     settings = dict(flatten(run.config))

@@ -47,8 +47,8 @@ def _sentences(table: Table) -> Iterator[str]:
         if row.ensemble
     )
     yield from (
-        f"{branch_in_words(rows, trunk, step)}: the steps up to there are those of {trunk} with the same seed."
-        for (trunk, step), rows in places(table).items()
+        f"{branch_in_words(rows, parent_run, step)}: steps up to there are those of {parent_run} with the same seed."
+        for (parent_run, step), rows in places(table).items()
     )
     ours = base.run.config.setting_roles.frozen_defaults  # then it is a Transformer, whose settings have words
     yield from _transformer(base) if ours else ()

@@ -231,7 +231,7 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
 
 
 # --- Branches share steps with another row, so their seeds are paired
-# Dunnett's test takes the rows' trainings for independent. A branch has its first steps in common with its trunk, seed
+# Dunnett's test takes the rows' trainings for independent. A branch has its first steps in common with its parent, seed
 # by seed, and so with the other branches of it. The difference of the same seed's values is one number per seed,
 # whatever the two share, and the seeds are independent: the t test of these differences holds. Bonferroni's correction
 # over the tested rows of a column holds however they depend on each other.

@@ -113,7 +113,7 @@ class Row:
     @property
     def branch(self) -> bool:
         """Whether the row begins with another row's trainings."""
-        return any(o.run.trunk for o in self.outcomes)
+        return any(o.run.parent_run for o in self.outcomes)
 
     @property
     def imported(self) -> bool:

@@ -218,7 +218,7 @@ def spent_on(table: Table, plan: Plan, found: Spending, decisions: Mapping[str, 
 
 
 def _runs(row: Row, seeds: int | None = None) -> list[str]:
-    """The runs of a row, or of its first seeds, with its members and trunks; each once."""
+    """The runs of a row, or of its first seeds, with its members and parent runs; each once."""
     outcomes = row.outcomes[:seeds]
     return list(dict.fromkeys(i for o in outcomes for i in (o.run.run_id, *o.run.reads)))
 
@@ -242,7 +242,7 @@ def _decided(
         seeds = decision.seeds if decision else None
         sides, of_base = [], _runs(by_key[base], seeds)
         own = _runs(row, seeds)
-        if row.branch:  # its trunk may be base, whose cost is counted below
+        if row.branch:  # its parent run may be base, whose cost is counted below
             own = [run_id for run_id in own if run_id not in of_base]
         for runs in (own, of_base):
             sides.append(total(amounts(run_id, found) for run_id in (*runs, *_trials(runs, found, shown))))

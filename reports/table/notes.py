@@ -195,45 +195,48 @@ def imported(table: Table) -> Iterator[str]:
         yield f"Not imported yet, or not for every seed: {', '.join(lacking)} (`ablations import`)."
 
 
-# --- Rows that are branches: what they share with their trunk, and which trunk is missing
+# --- Rows that are branches: what they share with their parent run, and which parent run is missing
 
 
 def places(table: Table) -> dict[tuple[str, int], list[Row]]:
-    """Trunk and last shared step → the rows that branch there."""
+    """Parent run and last shared step → the rows that branch there."""
     named = {outcome.run.run_id: outcome.run.row for outcome in table.members}
     found: dict[tuple[str, int], list[Row]] = {}
     for row in table.rows:
-        if row.branch and (start := row.outcomes[0].run.trunk):
+        if row.branch and (start := row.outcomes[0].run.parent_run):
             found.setdefault((named.get(start.run_id, start.run_id), start.step), []).append(row)
     return found
 
 
-def branch_in_words(rows: list[Row], trunk: str, step: int) -> str:
+def branch_in_words(rows: list[Row], parent_run: str, step: int) -> str:
     """ "smooth and tail branch from base after step 30"."""
     *first, last = [row.key for row in rows]
     keys = f"{', '.join(first)} and {last}" if first else last
-    return f"{keys} branch{'' if first else 'es'} from {trunk} after step {step:,}"
+    return f"{keys} branch{'' if first else 'es'} from {parent_run} after step {step:,}"
 
 
 def branches(table: Table) -> Iterator[str]:
-    """One sentence for each place from which rows branch, and one on runs without a number because of their trunk."""
+    """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
     shown = {row.key for row in table.rows}
-    for (trunk, step), rows in places(table).items():
-        there = "" if trunk in shown else f"; {trunk} is no row of this table, so its steps are in none of them"
+    for (parent_run, step), rows in places(table).items():
+        there = (
+            "" if parent_run in shown else f"; {parent_run} is no row of this table, so its steps are in none of them"
+        )
         yield (
-            f"{BRANCH}: {branch_in_words(rows, trunk, step)}: the steps up to there are those of {trunk} with the same "
-            f"seed, trained once. What is changed acts from step {step + 1:,} on, and costs are of those steps "
+            f"{BRANCH}: {branch_in_words(rows, parent_run, step)}: the steps up to there are those of {parent_run} "
+            "with the same seed, trained once. What is changed acts from step "
+            f"{step + 1:,} on, and costs are of those steps "
             f"alone{there}."
         )
-    trunks = {outcome.run.run_id: outcome.run for outcome in table.members}
+    parent_runs = {outcome.run.run_id: outcome.run for outcome in table.members}
     lacking = [
         f"{outcome.run.name}, as {run.name} {_HOW.get(run.state, run.state)}"
         for outcome in table.outcomes
-        if outcome.record is None and outcome.run.trunk and (run := trunks.get(outcome.run.trunk.run_id))
+        if outcome.record is None and outcome.run.parent_run and (run := parent_runs.get(outcome.run.parent_run.run_id))
         if run.state not in ("finished", "stale", "waiting")
     ]
     if lacking:
-        yield f"Branches without a number, because their trunk is missing: {'; '.join(lacking)}."
+        yield f"Branches without a number, because their parent run is missing: {'; '.join(lacking)}."
 
 
 # --- Other systems' published results as rows of the printed table; none of them was run here

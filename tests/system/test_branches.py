@@ -1,4 +1,4 @@
-"""Branches of one trunk on the command line: they equal undisturbed runs; every verb knows them."""
+"""Branches of one parent run on the command line: they equal undisturbed runs; every verb knows them."""
 
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ def head(steps: int) -> str:
 
 
 def study_of(steps: int = STEPS) -> str:
-    """A trunk, a branch of two thirds of it that changes nothing, and two from its end, a third and a tenth longer."""
+    """A parent, a branch of two thirds of it that changes nothing, and two from its end, a third and a tenth longer."""
     return f"""{head(steps)}
 [[variation]]
 key = "base"
@@ -86,14 +86,14 @@ def events(store: Path, run_id: str) -> list[dict[str, Any]]:
     return [event for folder in sorted(store.glob(f"runs/{run_id}/attempts/*")) for event in read_events(folder)]
 
 
-def test_a_trunk_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_path: Path) -> None:
+def test_a_parent_run_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_path: Path) -> None:
     """Bit for bit, where nothing differs before the branch; their costs add up to those of the whole."""
     store, other = tmp_path / "store", tmp_path / "other"
     branched, whole = write(tmp_path, STUDY + LONGER), write(tmp_path, WHOLE, "whole")
     cli("run", branched, "--store", store, "--devices", "cpu:2")
     cli("run", whole, "--store", other, "--devices", "cpu:2")
     ours, theirs = rows(cli, branched, store), rows(cli, whole, other)
-    assert ours["base"]["run_id"] == theirs["base"]["run_id"], "a trunk is named as any run"
+    assert ours["base"]["run_id"] == theirs["base"]["run_id"], "a parent run is named as any run"
     assert weights(store, ours["base"]["run_id"]) == weights(other, theirs["base"]["run_id"])
     for row in ("decay", "longer"):
         mine, its = ours[row]["run_id"], theirs[row]["run_id"]
@@ -104,7 +104,7 @@ def test_a_trunk_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_path:
         for name in ("flops", "target_tokens"):
             parts = getattr(base, name) + getattr(records[0], name)
             assert parts == pytest.approx(getattr(records[1], name), rel=1e-12)
-        assert records[0].continues is None and records[0].trunk.step == STEPS
+        assert records[0].continues is None and records[0].parent_run.step == STEPS
         found = [
             list(at.glob(f"runs/{name}/evaluations/*/translations.txt")) for at, name in ((store, mine), (other, its))
         ]
@@ -114,7 +114,7 @@ def test_a_trunk_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_path:
 
 
 def test_killed_at_random_the_table_is_the_same_byte_for_byte(tmp_path: Path) -> None:
-    """Kills of the trunk, of its branches and of the coordinator, as in tests/chaos.py."""
+    """Kills of the parent run, of its branches and of the coordinator, as in tests/chaos.py."""
     study = write(tmp_path, study_of(600))
     done = table(tmp_path, kills=5, seed=FIVE_KILLS, study=str(study), options=["--seeds", "1"], pause_s=(0.2, 1.2))
     assert done["rows"] == 4
@@ -128,7 +128,7 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     assert "two steps of 4 rows" in tried.stderr and "none failed" in tried.stderr
     cli("queue", study, *store)
     why = {job["members"][0]["row"]: job["doing"] for job in as_json(cli("status", *store, "--json"))}
-    assert why == {"base": "", **dict.fromkeys(("same", "decay", "smooth"), "waits for its trunk")}
+    assert why == {"base": "", **dict.fromkeys(("same", "decay", "smooth"), "waits for its parent run")}
     table = cli("run", study, *store, "--devices", "cpu:2").stdout
     assert "- ‡: decay and smooth branch from base after step 30: the steps up to there are those of base" in table
     assert "‡: same branches from base after step 20" in table
@@ -136,7 +136,7 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     for format_, name in (("latex", "t.tex"), ("html", "t.html"), ("markdown", "t.md"), ("csv", "t.csv")):
         cli("report", study, *store, "--format", format_, "--out", tmp_path / name)
         assert "all equal to the store's" in cli("verify", tmp_path / name, study, *store).stdout
-    assert "trunk steps: 30" in cli("explain", study, "smooth.ppl", *store).stdout
+    assert "parent run steps: 30" in cli("explain", study, "smooth.ppl", *store).stdout
     assert "begins with the state of run" in cli("log", "smooth", *store).stdout
     assert "branch from base after step 30" in cli("report", study, *store, "--format", "setup").stdout
     alone = cli("report", study, *store, "--rows", "smooth").stdout
@@ -153,7 +153,7 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     assert {run["state"] for run in again} == {"missing"}
 
 
-def test_a_trunk_without_the_checkpoint_is_trained_again_and_says_so(cli: Cli, tmp_path: Path) -> None:
+def test_a_parent_run_without_the_checkpoint_is_trained_again_and_says_so(cli: Cli, tmp_path: Path) -> None:
     """It was trained before the branch was written, or its checkpoints were pruned."""
     store = tmp_path / "store"
     before = write(tmp_path, head(30) + '\n[[variation]]\nkey = "base"\n', "before")
@@ -176,14 +176,14 @@ def test_a_trunk_without_the_checkpoint_is_trained_again_and_says_so(cli: Cli, t
     assert {row: weights(store, run["run_id"]) for row, run in rows(cli, after, store).items()} == whole
 
 
-def test_a_branch_of_a_failed_trunk_waits_and_says_why(cli: Cli, tmp_path: Path) -> None:
+def test_a_branch_of_a_failed_parent_run_waits_and_says_why(cli: Cli, tmp_path: Path) -> None:
     study = write(
         tmp_path, study_of(30).replace('schedule = "constant"', 'schedule = "constant", learning_rate = 1e30')
     )
     store = tmp_path / "store"
-    for _ in range(2):  # the second tries the trunk again
+    for _ in range(2):  # the second tries the parent run again
         done = cli("run", study, "--store", store, "--devices", "cpu:2", code=1)
-        assert "Branches without a number, because their trunk is missing" in done.stdout
+        assert "Branches without a number, because their parent run is missing" in done.stdout
         jobs = {job["members"][0]["row"]: job for job in as_json(cli("status", "--store", store, "--json"))}
         assert jobs["base"]["state"] == "failed"
         assert {jobs[row]["state"] for row in ("same", "decay", "smooth")} == {"waiting"}
@@ -198,7 +198,7 @@ def test_a_branch_of_a_failed_trunk_waits_and_says_why(cli: Cli, tmp_path: Path)
 @pytest.mark.parametrize(
     ("change", "part"),
     [
-        ((f"step = {STEPS}", "step = 61"), 'it branches from step 61, and its trunk "base" has 60 steps'),
+        ((f"step = {STEPS}", "step = 61"), 'it branches from step 61, and its parent run "base" has 60 steps'),
         (("label_smoothing = 0.3,", "warmup_steps = 20,"), "the learning rate differs already at step 1 "),
         (("{label_smoothing = 0.3,", "{seed = 2,"), "seed"),
         (("set = {training = {label_smoothing = 0.3,", "set = {model.d_model = 16, training = {"), "in model.d_model"),

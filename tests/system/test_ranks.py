@@ -14,7 +14,7 @@ import torch
 
 from experiments.config import RunConfig
 from experiments.events.event_log import read_events
-from experiments.identity import PROBE_ID, Trunk, with_trunk
+from experiments.identity import PROBE_ID, ParentRun, with_parent_run
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.spec import AttemptSpec
@@ -40,11 +40,13 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 def _start(
-    store: Store, name: str, ranks: int, earlier: str = "", trunk: Trunk | None = None, **changes: Any
+    store: Store, name: str, ranks: int, earlier: str = "", parent_run: ParentRun | None = None, **changes: Any
 ) -> "subprocess.Popen[bytes]":
     settings = {**SETTINGS, **changes}
     config = RunConfig(**settings)
-    inputs = with_trunk(TASK.inputs(config, store.root), trunk) if trunk else TASK.inputs(config, store.root)
+    inputs = (
+        with_parent_run(TASK.inputs(config, store.root), parent_run) if parent_run else TASK.inputs(config, store.root)
+    )
     folder = store.root / "runs" / name / "attempts" / "1"
     folder.mkdir(parents=True)
     spec = {
@@ -123,13 +125,13 @@ def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, ch
 
 
 def test_a_branch_by_three_ranks_equals_an_undisturbed_run(store: Store) -> None:
-    """Every rank begins with the trunk's state."""
-    trunk, name = "ab" * 8, f"{0xBEA:016x}"
+    """Every rank begins with the parent run's state."""
+    parent_run, name = "ab" * 8, f"{0xBEA:016x}"
     short = {"training": {**SETTINGS["training"], "train_steps": 12}}
-    _finished(store, trunk, _start(store, trunk, 3, **short))
-    _folder(store, trunk).rename(store.attempt_folder(trunk, 1))  # where a coordinator has it
+    _finished(store, parent_run, _start(store, parent_run, 3, **short))
+    _folder(store, parent_run).rename(store.attempt_folder(parent_run, 1))  # where a coordinator has it
     whole = _finished(store, "unbranched", _start(store, "unbranched", 3))
-    events = _finished(store, name, _start(store, name, 3, trunk=Trunk(trunk, 12)))
+    events = _finished(store, name, _start(store, name, 3, parent_run=ParentRun(parent_run, 12)))
     assert [e["step"] for e in events if e["kind"] == "branched"] == [12]
     assert _losses(events) == {step: loss for step, loss in _losses(whole).items() if step > 12}
     for file in ("model.safetensors", "optimizer.safetensors"):

@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.config import TaskConfig
 from experiments.errors import Damaged, DiskFull, UserError
-from experiments.identity import Trunk, members_in, trunk_in
+from experiments.identity import ParentRun, members_in, parent_run_in
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
 from experiments.jobs.attempts.publish import leftover, missing
@@ -263,7 +263,7 @@ class Placement:
                 self._ledger.score_again(claimed.job, taken.replaced)
                 claimed = self._ledger.job(run_id) if taken.replaced else claimed
             parts = self._parts(claimed.job, code)
-            if TRAINING in parts and (why := no_trunk(self._store, self._ledger, claimed.job, code)):
+            if TRAINING in parts and (why := no_parent_run(self._store, self._ledger, claimed.job, code)):
                 self._ledger.hold(run_id, why)
                 self.look = True
                 return None
@@ -294,7 +294,7 @@ class Placement:
         parts, weights = missing(self._store, job), self._store.weights_folder(job.run_id)
         if self._load_task is None or weights is None or TRAINING in parts or members_in(job.inputs):
             return parts
-        if any(checkpoint_of(self._store, Trunk(job.run_id, step), code) is None for step in job.read_at):
+        if any(checkpoint_of(self._store, ParentRun(job.run_id, step), code) is None for step in job.read_at):
             return [TRAINING, *parts]
         lacking = [*(item for item in job.evaluations if item["eval_id"] in parts), *job.read_by]
         return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
@@ -331,26 +331,26 @@ class Placement:
             return None
 
 
-# --- Whether a branch can start: its trunk must have left the checkpoint with which it begins
+# --- Whether a branch can start: its parent run must have left the checkpoint with which it begins
 
 
-def no_trunk(store: Store, ledger: Ledger, job: Job, code: str) -> str:
-    """Why a branch waits although its trunk has ended; "" for one that can begin or go on, and for other runs.
+def no_parent_run(store: Store, ledger: Ledger, job: Job, code: str) -> str:
+    """Why a branch waits although its parent run has ended; "" for one that can begin or go on, and for other runs.
 
-    A trunk that failed after that step is no reason: its checkpoint is what an undisturbed one would have left.
+    A parent run that failed after that step is no reason: its checkpoint is what an undisturbed one would have left.
     """
-    trunk = trunk_in(job.inputs)
-    if trunk is None or checkpoint_of(store, trunk, code) is not None or _begun(store, job.run_id):
+    parent_run = parent_run_in(job.inputs)
+    if parent_run is None or checkpoint_of(store, parent_run, code) is not None or _begun(store, job.run_id):
         return ""
-    name, state = trunk.run_id, "is not queued"
+    name, state = parent_run.run_id, "is not queued"
     for found in ledger.status():
-        if found.run_id == trunk.run_id:
+        if found.run_id == parent_run.run_id:
             rows = ", ".join(dict.fromkeys(member.row for member in found.members))
-            name = f"{rows} (seed {found.seed}, run {trunk.run_id})" if rows else name
+            name = f"{rows} (seed {found.seed}, run {parent_run.run_id})" if rows else name
             state = {State.FAILED: "has failed", State.CANCELLED: "was cancelled"}.get(found.state, "has ended")
     return (
-        f"held: it begins with {name} after step {trunk.step:,}, which {state} without a checkpoint of that step by "
-        "the present code. `ablations run` trains that run again, and then this one"
+        f"held: it begins with {name} after step {parent_run.step:,}, which {state} without a checkpoint of that step "
+        "by the present code. `ablations run` trains that run again, and then this one"
     )
 
 

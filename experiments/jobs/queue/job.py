@@ -93,7 +93,7 @@ class Job:
     rerun_after: int = 0  # results of attempts up to this number are stale: train again
     keeps: tuple[Keep, ...] = ()  # checkpoints that all requests for this run need
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
-    after: tuple[str, ...] = ()  # run_ids of its members or its trunk: it starts when none of them waits or runs
+    after: tuple[str, ...] = ()  # run_ids of its members or its parent run: it starts when none of them waits or runs
     limit: int | None = None  # examples of each set that evaluations take, for `run --smoke`; None: all
     read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
     read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints

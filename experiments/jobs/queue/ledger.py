@@ -38,7 +38,7 @@ class Ledger(Queue):
         """The first waiting jobs of each user but those over their quota; none of the inputs_keys in `without`.
 
         Of a user by priority, turn, predicted cost and age; of several users in turn (shares.py). An ensemble is left
-        out while a member waits or runs, a branch while its trunk does.
+        out while a member waits or runs, a branch while its parent run does.
         """
         marks = ",".join("?" * len(without))
         by_user = [

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from experiments.errors import Damaged
 from experiments.events.event_log import record_time
-from experiments.identity import trunk_in
+from experiments.identity import parent_run_in
 from experiments.jobs.devices.sharing import makespan
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.database import explain
@@ -390,7 +390,7 @@ class Queue(Reading):
             names += "memory_gb=?, gpu_memory_gb=?, devices=?, signature=?, held=''"
             self._db.execute(f"UPDATE jobs SET {names} WHERE run_id=?", (*values, job.run_id))
             return False
-        doing = f"waits for its {'trunk' if trunk_in(job.inputs) else 'members'}" if job.after else ""
+        doing = f"waits for its {'parent_run' if parent_run_in(job.inputs) else 'members'}" if job.after else ""
         self._db.execute(
             "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, turn, cost, inputs_key, total, "
             "memory_gb, gpu_memory_gb, devices, signature, doing, user, pinned) "

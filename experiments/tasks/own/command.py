@@ -119,7 +119,7 @@ class ImportedTask(_Declared):
     base = ImportedConfig
     how = "Rows of this task are trained elsewhere: write imported = true in the row, and use `ablations import`."
 
-    def obstacles(self, config: Any, store: Path) -> list[UserError]:
+    def preflight(self, config: Any, store: Path) -> list[UserError]:
         return [UserError(self.how)]
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:

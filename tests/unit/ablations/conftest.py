@@ -50,8 +50,8 @@ class FakeTask(Task):
     def cost(self, config: RunConfig) -> float:
         return float(config.model.d_model * config.training.train_steps)
 
-    def not_a_branch(self, trunk: RunConfig, config: RunConfig, step: int) -> str:
-        return why_no_branch(trunk, config, step)
+    def not_a_branch(self, parent_run: RunConfig, config: RunConfig, step: int) -> str:
+        return why_no_branch(parent_run, config, step)
 
     def prepare(self, *arguments: Any) -> dict[str, Any]:
         raise AssertionError("planning prepares nothing")

@@ -1,4 +1,4 @@
-"""Rows that branch from another: their identities, settings and trunks, and refused ones."""
+"""Rows that branch from another: their identities, settings and parent runs, and refused ones."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from ablations.planning.planned import plan_as_json
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import step_cost
 from ablations.study.study import load_study
-from experiments.identity import Trunk, run_identity, with_trunk, without_runs
+from experiments.identity import ParentRun, run_identity, with_parent_run, without_runs
 from experiments.tasks.base import Task
 
 STUDY = """
@@ -41,15 +41,15 @@ def runs_of(plan):
     return {(run.row, run.seed): run for run in plan.runs}
 
 
-def test_its_identity_is_a_function_of_trunk_step_and_settings(own_study, plan_of):
+def test_its_identity_is_a_function_of_parent_run_step_and_settings(own_study, plan_of):
     plan = plan_of(own_study(STUDY + branch()), seeds=3)
     runs = runs_of(plan)
     for seed in (1, 2, 3):
         base, smooth = runs["base", seed], runs["smooth", seed]
-        assert smooth.trunk == Trunk(base.run_id, 300) and smooth.seed == smooth.config.seed == seed
-        assert smooth.run_id == run_identity(smooth.config, with_trunk(base.inputs, smooth.trunk))
+        assert smooth.parent_run == ParentRun(base.run_id, 300) and smooth.seed == smooth.config.seed == seed
+        assert smooth.run_id == run_identity(smooth.config, with_parent_run(base.inputs, smooth.parent_run))
         assert smooth.run_id != run_identity(smooth.config, base.inputs), "never that of a row trained from the start"
-        assert without_runs(smooth.inputs) == base.inputs and base.trunk is None
+        assert without_runs(smooth.inputs) == base.inputs and base.parent_run is None
     names = {
         plan_of(own_study(text)).runs[-1].run_id
         for text in (
@@ -73,19 +73,19 @@ def test_rows_from_the_start_keep_their_identities(own_study, plan_of):
     assert [run.kept_at for run in alone] == [(), ()] and [run.kept_at for run in beside[:2]] == [(300,), ()]
 
 
-def test_it_has_the_settings_of_its_trunk_and_its_own(own_study, plan_of):
+def test_it_has_the_settings_of_its_parent_run_and_its_own(own_study, plan_of):
     wide = branch(start='row = "wide", step = 300')
     for profile in ("small", None):
         runs = runs_of(plan_of(own_study(STUDY + wide), profile=profile))
-        trunk, smooth = runs["wide", 1].config, runs["smooth", 1].config
-        assert smooth.model == trunk.model and smooth.data == trunk.data
-        assert smooth.training == trunk.training.model_copy(update={"label_smoothing": 0.3})
+        parent_run, smooth = runs["wide", 1].config, runs["smooth", 1].config
+        assert smooth.model == parent_run.model and smooth.data == parent_run.data
+        assert smooth.training == parent_run.training.model_copy(update={"label_smoothing": 0.3})
 
 
 def test_profiles_scale_its_step_as_they_scale_train_steps(own_study, plan_of):
     study = own_study(STUDY + branch(start='row = "base", step = 300, by_profile = {short = 25}'))
     steps = {
-        name: runs_of(plan_of(study, profile=name))["smooth", 1].trunk.step for name in ("small", "short")
+        name: runs_of(plan_of(study, profile=name))["smooth", 1].parent_run.step for name in ("small", "short")
     }  # fmt: skip
     assert steps == {"small": 150, "short": 25}
     run = runs_of(plan_of(study, profile="short"))["smooth", 1]
@@ -102,37 +102,37 @@ def test_only_its_own_steps_are_forecast(own_study, plan_of):
     assert step_cost(base) == step_cost(smooth) and smooth.cost == base.cost / 2
 
 
-def test_it_has_its_trunks_seeds(own_study, plan_of):
+def test_it_has_its_parent_runs_seeds(own_study, plan_of):
     text = STUDY.replace('key = "wide"', 'key = "wide"\nseeds = 2\nseed_offset = 10')
     plan = plan_of(own_study(text + branch(start='row = "wide", step = 300')))
     assert [run.seed for run in plan.runs if run.row == "smooth"] == [11, 12]
     assert [run.run_id for run in plan.members] == [run.run_id for run in plan.runs if run.row == "wide"]
 
 
-def test_a_trunk_that_is_no_row_of_the_table_is_planned_too(own_study, plan_of):
+def test_a_parent_run_that_is_no_row_of_the_table_is_planned_too(own_study, plan_of):
     study = own_study(STUDY + branch() + branch(key="later", start='row = "base", step = 500', more=""))
     plan = plan_of(study, rows="smooth", seeds=2)
     assert [(run.row, run.seed) for run in plan.trainings] == [
         ("smooth", 1), ("smooth", 2), ("base", 1), ("base", 2),
     ]  # fmt: skip
     whole = runs_of(plan_of(study, seeds=2))
-    for trunk in plan.members:
-        assert trunk.run_id == whole["base", trunk.seed].run_id
-        assert (trunk.kept_at, trunk.read_at, trunk.evaluations) == ((300, 500), (300,), ())
+    for parent_run in plan.members:
+        assert parent_run.run_id == whole["base", parent_run.seed].run_id
+        assert (parent_run.kept_at, parent_run.read_at, parent_run.evaluations) == ((300, 500), (300,), ())
     assert wanted(plan, "keep") == [*plan.runs, *plan.members]
     assert [run.kept_at for run in plan_of(study, rows="base").runs] == [(300, 500)], "also of rows not selected"
 
 
-def test_a_plan_is_read_back_from_json_with_its_trunks(own_study, plan_of):
+def test_a_plan_is_read_back_from_json_with_its_parent_runs(own_study, plan_of):
     for rows in ("smooth", None):
         plan = plan_of(own_study(STUDY + branch(start='row = "wide", step = 300')), rows=rows)
         again = plan_from_json(plan_to_json(plan))
-        assert [(run.row, run.seed, run.run_id, run.config, run.trunk) for run in again.trainings] == [
-            (run.row, run.seed, run.run_id, run.config, run.trunk) for run in plan.trainings
+        assert [(run.row, run.seed, run.run_id, run.config, run.parent_run) for run in again.trainings] == [
+            (run.row, run.seed, run.run_id, run.config, run.parent_run) for run in plan.trainings
         ]
         assert [run.row for run in again.members] == ["wide"]
-    told = {line["row"]: line.get("trunk") for line in plan_as_json(plan)}
-    assert told == {"base": None, "wide": None, "smooth": plan.runs[-1].trunk._asdict()}
+    told = {line["row"]: line.get("parent_run") for line in plan_as_json(plan)}
+    assert told == {"base": None, "wide": None, "smooth": plan.runs[-1].parent_run._asdict()}
 
 
 def test_a_branch_that_changes_nothing_is_a_row_like_others(own_study, plan_of):
@@ -154,7 +154,7 @@ def test_a_branch_that_changes_nothing_is_a_row_like_others(own_study, plan_of):
         (branch(start="step = 3"), "from, row: it is missing"),
         (branch(start='row = "base", steps = 3'), "there is nothing called steps. Nearest names: step"),
         (branch(start='row = "base", step = 3, by_profile = {smal = 2}'), "by_profile.smal: there is no such profile"),
-        (branch(more="seed_offset = 3"), "a branch has the seeds of its trunk"),
+        (branch(more="seed_offset = 3"), "a branch has the seeds of its parent run"),
         (branch(more='ensemble = {of = "base", seeds = [1]}'), "an ensemble trains nothing, so it has no `from`"),
         (
             branch() + '[[variation]]\nkey = "all"\nensemble = {of = "smooth", seeds = [1, 2]}',
@@ -174,13 +174,13 @@ def test_seeds_by_a_rule_know_no_branches(own_study, mistake):
 @pytest.mark.parametrize(
     ("rows", "options", "part"),
     [
-        (branch(start='row = "base", step = 700'), {}, 'from step 700, and its trunk "base" has 600 steps'),
+        (branch(start='row = "base", step = 700'), {}, 'from step 700, and its parent run "base" has 600 steps'),
         (branch(start='row = "base", step = 600'), {}, "from step 600, and it has 600 steps"),
-        (branch(), {"profile": "short"}, 'branches from step 300, and its trunk "base" has 60 steps'),
-        (branch(), {"sets": ["training.train_steps=200"]}, 'and its trunk "base" has 200 steps'),
+        (branch(), {"profile": "short"}, 'branches from step 300, and its parent run "base" has 60 steps'),
+        (branch(), {"sets": ["training.train_steps=200"]}, 'and its parent run "base" has 200 steps'),
         (branch(start='row = "base", step = 301'), {"profile": "small"}, "from.step = 301 times steps = 0.5 is 150.5"),
         (branch(more="set = {model.d_model = 256}"), {}, "in model.d_model, which acts before step 300"),
-        (branch(more="set = {data.vocab_size = 256}"), {}, "differs from its trunk in data.vocab_size"),
+        (branch(more="set = {data.vocab_size = 256}"), {}, "differs from its parent run in data.vocab_size"),
         (branch(more="set = {training.warmup_steps = 8000}"), {}, "the learning rate differs already at step 1"),
         (branch(more='set = {evaluation.checkpoint = "average:2", training.checkpoint_steps = 300}'), {},
          "would need the checkpoint of step 300"),

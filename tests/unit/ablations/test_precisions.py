@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from ablations.service import forecast
-from ablations.service.preflight import obstacles, warnings
+from ablations.service.preflight import refusals, warnings
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.train import shortened
 from experiments.jobs.attempts.probe import Measured, Point, keep, kept
@@ -59,7 +59,7 @@ def chosen(tmp_path: Any) -> Selected:
 
 def test_it_is_planned_with_one_warning_where_it_is_slow(chosen: Selected, slow: bool) -> None:
     slots, runs = parse_slots("cpu:1"), chosen.plan.runs
-    assert not obstacles(chosen, runs, slots)
+    assert not refusals(chosen, runs, slots)
     assert [warning[:60] for warning in warnings(chosen, runs, slots)] == (
         ['base, scored: the precision is "bf16", for which this proces'] if slow else []
     )

@@ -133,8 +133,8 @@ def test_a_plan_knows_the_vocabulary_that_is_prepared(algorithm: str, tmp_path: 
 
 def test_learned_positions_are_refused_only_where_the_table_is_too_short(tmp_path: Path) -> None:
     enough = {"positions": "learned", "max_length": 61}
-    assert TASK.obstacles(config(model=enough), tmp_path) == []
-    (error,) = TASK.obstacles(config(model={**enough, "max_length": 60}), tmp_path)
+    assert TASK.preflight(config(model=enough), tmp_path) == []
+    (error,) = TASK.preflight(config(model={**enough, "max_length": 60}), tmp_path)
     assert "the longest sentence of 41-60 has 61 pieces (EOS counted), and learned positions reach no further" in str(
         error
     )
@@ -160,7 +160,7 @@ def test_what_cannot_be_is_refused(settings: dict[str, Any], words: str) -> None
 
 
 def test_too_few_different_inputs_are_refused_before_anything_runs(tmp_path: Path) -> None:
-    (error,) = TASK.obstacles(config(symbols=2, dev_lengths="1-3"), tmp_path)
+    (error,) = TASK.preflight(config(symbols=2, dev_lengths="1-3"), tmp_path)
     assert "has too few different inputs for dev" in str(error) and "or lower data.set_pairs" in str(error)
     with pytest.raises(UserError, match=r"data\.train_lengths, data\.dev_lengths and data\.test_lengths say its sets"):
         TASK.corpus(config(test=["newstest"]))

@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def found(folder: Path, tmp_path: Path) -> Callable[..., list[UserError]]:
     def of(**settings: Any) -> list[UserError]:
-        return TASK.obstacles(config(folder, **settings), tmp_path / "store")
+        return TASK.preflight(config(folder, **settings), tmp_path / "store")
 
     return of
 
@@ -133,10 +133,10 @@ def test_the_built_in_corpus_allows_fewer_pieces_than_is_said(tmp_path: Path, si
 
 def test_a_vocabulary_beyond_the_built_in_corpus_needs_another(tmp_path: Path) -> None:
     for size in (37000, 2999):
-        (error,) = TASK.obstacles(config("builtin", data__vocab_size=size, data__builtin_pairs=300), tmp_path)
+        (error,) = TASK.preflight(config("builtin", data__vocab_size=size, data__builtin_pairs=300), tmp_path)
         assert isinstance(error, NeedsCorpus) and "--corpus DIR" in str(error) and str(size) in str(error)
     parsing = PARSING.config_type.model_validate_json(json.dumps({"task": "parsing"}))
-    (error,) = PARSING.obstacles(parsing, tmp_path)
+    (error,) = PARSING.preflight(parsing, tmp_path)
     assert isinstance(error, NeedsCorpus)
 
 

@@ -70,7 +70,7 @@ def test_dev_comes_back_and_bounds_of_its_length_hold(folder: Path, tmp_path: Pa
             assert tokenizer.decode(pieces[i].tolist()) == lines[i]
     if units == "byte":
         assert source.decode(dev.sides["source"][0].tolist()) == dev.source[0]
-    assert not list(TASK.obstacles(settings, tmp_path / "elsewhere"))
+    assert not list(TASK.preflight(settings, tmp_path / "elsewhere"))
 
 
 @pytest.mark.parametrize("units", ["char", "byte"])
@@ -102,10 +102,10 @@ def test_words_that_spaces_do_not_part_are_refused_before_and_while_preparing(tm
     settings = config(place, "word", vocab_size=40)
     with pytest.raises(UserError, match=r"data\.units = word cannot hold the .* side of text: .* of its words") as e:
         prepared(settings, tmp_path / "store")
-    assert [str(error) for error in TASK.obstacles(settings, tmp_path / "elsewhere")] == [str(e.value)]
-    (error,) = TASK.obstacles(config(place, "word", vocab_size=9000), tmp_path / "elsewhere")
+    assert [str(error) for error in TASK.preflight(settings, tmp_path / "elsewhere")] == [str(e.value)]
+    (error,) = TASK.preflight(config(place, "word", vocab_size=9000), tmp_path / "elsewhere")
     assert "is more than the training text of text allows: its words" in str(error) and "1028 or less" in str(error)
-    assert not TASK.obstacles(config(place, "byte"), tmp_path / "elsewhere")
+    assert not TASK.preflight(config(place, "byte"), tmp_path / "elsewhere")
 
 
 def test_counting_is_remembered_and_another_text_counted_anew(folder: Path) -> None:
@@ -126,4 +126,4 @@ def test_of_trees_the_sentences_have_units_and_the_symbols_stay_symbols(tmp_path
     target, source = PARSING.vocab_sizes(settings)
     assert source == facts["vocab_size"]["source"] and target == 64 >= facts["vocab_size"]["target"]
     assert facts["train"]["target"]["unknown"] == 0
-    assert not PARSING.obstacles(settings, tmp_path / "elsewhere")
+    assert not PARSING.preflight(settings, tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""A branch's training: the trunk's state at a step, and from there on its own settings."""
+"""A branch's training: the parent run's state at a step, and from there on its own settings."""
 
 import shutil
 from typing import ClassVar
@@ -10,7 +10,7 @@ from experiments.config import DeviceSpec, RunConfig, TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.errors import UserError
 from experiments.events.lines import EVENT
-from experiments.identity import Trunk, run_identity, trunk_in, with_members, with_trunk, without_runs
+from experiments.identity import ParentRun, parent_run_in, run_identity, with_members, with_parent_run, without_runs
 from experiments.store.results import TrainingResult
 from experiments.store.retention import AT, Keep, at_steps, union
 from experiments.training import checkpoint, retention
@@ -23,7 +23,7 @@ from model.network import build_model
 from tests.small_training import META, PIECES, SIZES, kinds, pairs, run
 
 STEP, LAST = 5, 12
-TRUNK = Trunk("0123456789abcdef", STEP)
+PARENT = ParentRun("0123456789abcdef", STEP)
 BRANCH = {"lineage": "of the branch", "code": "c", "run_id": "fedcba9876543210"}
 
 
@@ -31,17 +31,17 @@ def settings(**given):
     return TrainingConfig(**{"train_steps": LAST, "warmup_steps": 3, "checkpoint_steps": 4, **given})
 
 
-def trunk_of(folder, training, **options):
-    """A trunk that keeps the checkpoint of STEP."""
-    return run(folder, settings=training, keeps=at_steps([STEP]), meta={**META, "run_id": TRUNK.run_id}, **options)
+def parent_run_of(folder, training, **options):
+    """A parent run that keeps the checkpoint of STEP."""
+    return run(folder, settings=training, keeps=at_steps([STEP]), meta={**META, "run_id": PARENT.run_id}, **options)
 
 
 def start_in(folder):
-    return Start(TRUNK, folder / "checkpoints" / f"step-{STEP:08d}")
+    return Start(PARENT, folder / "checkpoints" / f"step-{STEP:08d}")
 
 
-def branch(folder, trunk, training, **options):
-    return run(folder, settings=training, start=start_in(trunk), meta=BRANCH, **options)
+def branch(folder, parent_run, training, **options):
+    return run(folder, settings=training, start=start_in(parent_run), meta=BRANCH, **options)
 
 
 def same(one, other):
@@ -79,15 +79,15 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize("given", OPTIMIZERS)
-def test_a_branch_that_changes_nothing_is_the_trunk_going_on(tmp_path, given):
-    trunk, _, _ = trunk_of(tmp_path / "trunk", settings(**given))
-    found, facts, events = branch(tmp_path / "branch", tmp_path / "trunk", settings(**given))
-    assert same(trunk, found)
+def test_a_branch_that_changes_nothing_is_the_parent_run_going_on(tmp_path, given):
+    parent_run, _, _ = parent_run_of(tmp_path / "parent_run", settings(**given))
+    found, facts, events = branch(tmp_path / "branch", tmp_path / "parent_run", settings(**given))
+    assert same(parent_run, found)
     assert facts["resumed_from"] == STEP and facts["target_tokens"] == sum(
         pairs(step).num_target_tokens for step in range(1, LAST + 1)
     )
     [told] = kinds(events, "branched")
-    assert (told["step"], told["run"], told["changed"]) == (STEP, TRUNK.run_id, {})
+    assert (told["step"], told["run"], told["changed"]) == (STEP, PARENT.run_id, {})
     EVENT.validate_python({"t": 1.0, **told})
     assert not kinds(events, "resumed")
 
@@ -106,45 +106,45 @@ def test_a_branch_that_changes_nothing_is_the_trunk_going_on(tmp_path, given):
 def test_a_branch_is_an_undisturbed_training_whose_settings_change_there(tmp_path, before, after):
     first, then = settings(**before), settings(**{**before, "train_steps": LAST, **after})
     assert not why_no_branch(RunConfig(training=first), RunConfig(training=then), STEP)
-    trunk_of(tmp_path / "trunk", first)
-    found, _, _ = branch(tmp_path / "branch", tmp_path / "trunk", then)
+    parent_run_of(tmp_path / "parent_run", first)
+    found, _, _ = branch(tmp_path / "branch", tmp_path / "parent_run", then)
     assert same(found, switched(lambda step: first if step <= STEP else then))
     assert not same(found, switched(lambda step: first))
 
 
 def test_dropout_may_change_there(tmp_path):
-    trunk_of(tmp_path / "trunk", settings())
+    parent_run_of(tmp_path / "parent_run", settings())
     none = SIZES.model_copy(update={"dropout": 0.0})
-    kept, _, _ = branch(tmp_path / "kept", tmp_path / "trunk", settings())
-    found, _, _ = branch(tmp_path / "none", tmp_path / "trunk", settings(), sizes=none)
+    kept, _, _ = branch(tmp_path / "kept", tmp_path / "parent_run", settings())
+    found, _, _ = branch(tmp_path / "none", tmp_path / "parent_run", settings(), sizes=none)
     assert not same(kept, found)
 
 
 @pytest.mark.parametrize("stops", [(6,), (7, 9), (10, 11)])
 def test_stopped_and_resumed_it_equals_an_undisturbed_one(tmp_path, stops):
     changed = settings(label_smoothing=0.3)
-    trunk_of(tmp_path / "trunk", settings())
-    expected, facts, _ = branch(tmp_path / "straight", tmp_path / "trunk", changed)
+    parent_run_of(tmp_path / "parent_run", settings())
+    expected, facts, _ = branch(tmp_path / "straight", tmp_path / "parent_run", changed)
     attempts = []
     for number, stop in enumerate((*stops, None)):
         folder = tmp_path / str(number)
         options = {"stop_at": stop, "earlier": attempts} if attempts else {"stop_at": stop and stop - STEP}
-        found, last, events = branch(folder, tmp_path / "trunk", changed, **options)
+        found, last, events = branch(folder, tmp_path / "parent_run", changed, **options)
         assert bool(kinds(events, "branched")) == (not attempts), "later attempts go on with their own checkpoints"
         attempts = [folder, *attempts]
-    assert same(expected, found) and last["trunk"] == facts["trunk"]
+    assert same(expected, found) and last["parent_run"] == facts["parent_run"]
 
 
-def test_killed_before_its_first_checkpoint_it_begins_again_with_the_trunk(tmp_path):
-    trunk_of(tmp_path / "trunk", settings())
-    expected, _, _ = branch(tmp_path / "straight", tmp_path / "trunk", settings(label_smoothing=0.3))
-    branch(tmp_path / "killed", tmp_path / "trunk", settings(label_smoothing=0.3), stop_at=1)
+def test_killed_before_its_first_checkpoint_it_begins_again_with_the_parent_run(tmp_path):
+    parent_run_of(tmp_path / "parent_run", settings())
+    expected, _, _ = branch(tmp_path / "straight", tmp_path / "parent_run", settings(label_smoothing=0.3))
+    branch(tmp_path / "killed", tmp_path / "parent_run", settings(label_smoothing=0.3), stop_at=1)
     for path in retention.all_of(tmp_path / "killed"):
         shutil.rmtree(path)
     found, _, events = run(
         tmp_path / "again",
         settings=settings(label_smoothing=0.3),
-        start=start_in(tmp_path / "trunk"),
+        start=start_in(tmp_path / "parent_run"),
         meta=BRANCH,
         batches=lambda step: [pairs(step)],
     )
@@ -152,32 +152,32 @@ def test_killed_before_its_first_checkpoint_it_begins_again_with_the_trunk(tmp_p
 
 
 def test_it_knows_the_weights_with_which_it_began(tmp_path):
-    trunk_of(tmp_path / "trunk", settings())
-    _, facts, _ = branch(tmp_path / "branch", tmp_path / "trunk", settings(label_smoothing=0.3))
-    record = TrainingResult.read({"trunk": facts["trunk"]}).trunk
-    assert (record.run_id, record.step) == TRUNK
-    assert record.weights == digest_of(start_in(tmp_path / "trunk").path)
-    trunk_of(tmp_path / "other", settings(label_smoothing=0.2))
+    parent_run_of(tmp_path / "parent_run", settings())
+    _, facts, _ = branch(tmp_path / "branch", tmp_path / "parent_run", settings(label_smoothing=0.3))
+    record = TrainingResult.read({"parent_run": facts["parent_run"]}).parent_run
+    assert (record.run_id, record.step) == PARENT
+    assert record.weights == digest_of(start_in(tmp_path / "parent_run").path)
+    parent_run_of(tmp_path / "other", settings(label_smoothing=0.2))
     assert record.weights != digest_of(start_in(tmp_path / "other").path)
-    assert TrainingResult.read({}).trunk.run_id == ""  # of earlier stores, and of trainings from the start
+    assert TrainingResult.read({}).parent_run.run_id == ""  # of earlier stores, and of trainings from the start
 
 
 def test_of_the_plateau_only_a_branch_that_has_it_takes_its_halvings(tmp_path):
     plateau = settings(schedule="plateau", plateau_patience=0, eval_steps=1)
     worse = {"evaluate": lambda step: {"perplexity": 1.0 + step}}
-    trunk, _, _ = trunk_of(tmp_path / "trunk", plateau, **worse)
-    found, _, _ = branch(tmp_path / "branch", tmp_path / "trunk", plateau, **worse)
-    assert same(trunk, found)
+    parent_run, _, _ = parent_run_of(tmp_path / "parent_run", plateau, **worse)
+    found, _, _ = branch(tmp_path / "branch", tmp_path / "parent_run", plateau, **worse)
+    assert same(parent_run, found)
 
 
 class TestTheCheckpoint:
     def test_is_kept_with_the_optimizers_state_whatever_else_goes(self, tmp_path):
-        trunk_of(tmp_path, settings(keep_checkpoints=1, keep_optimizer=False))
+        parent_run_of(tmp_path, settings(keep_checkpoints=1, keep_optimizer=False))
         kept = {path.name: meta["files"] for path in retention.all_of(tmp_path) if (meta := retention.meta_of(path))}
         assert list(kept) == ["step-00000005", "step-00000012"]
         assert [retention.OPTIMIZER in files for files in kept.values()] == [True, False]
 
-    def test_a_trunk_that_did_not_keep_it_does_not_resume_after_it(self, tmp_path):
+    def test_a_parent_run_that_did_not_keep_it_does_not_resume_after_it(self, tmp_path):
         run(tmp_path / "1", settings=settings(checkpoint_steps=2), stop_at=9, meta=META)
         options = {"keeps": at_steps([STEP]), "earlier": [tmp_path / "1"]}
         _, facts, events = run(tmp_path / "2", settings=settings(checkpoint_steps=2), **options)
@@ -185,7 +185,7 @@ class TestTheCheckpoint:
         assert "the checkpoint of step 5, needed for a branch" in kinds(events, "checkpoint_skipped")[0]["reason"]
         assert start_in(tmp_path / "2").open().step == STEP
 
-    def test_before_it_the_trunk_resumes_as_ever(self, tmp_path):
+    def test_before_it_the_parent_run_resumes_as_ever(self, tmp_path):
         run(tmp_path / "1", settings=settings(checkpoint_steps=2), stop_at=4, meta=META)
         options = {"keeps": at_steps([STEP, 20]), "earlier": [tmp_path / "1"]}
         _, facts, _ = run(tmp_path / "2", settings=settings(checkpoint_steps=2), **options)
@@ -197,8 +197,8 @@ class TestTheCheckpoint:
 
     @pytest.mark.parametrize("harm", ["missing", "damaged"])
     def test_without_it_a_branch_does_not_begin_at_step_0(self, tmp_path, harm):
-        trunk_of(tmp_path / "trunk", settings())
-        there = start_in(tmp_path / "trunk")
+        parent_run_of(tmp_path / "parent_run", settings())
+        there = start_in(tmp_path / "parent_run")
         if harm == "damaged":
             file = there.path / "model.safetensors"
             file.write_bytes(file.read_bytes()[:-1] + b"\xff")
@@ -207,30 +207,30 @@ class TestTheCheckpoint:
                 path=None if harm == "missing" else there.path
             ))  # fmt: skip
         text = str(caught.value)
-        assert f"branches from run {TRUNK.run_id} after step {STEP}" in text and "\n" not in text
-        assert "trains the trunk again" in text
+        assert f"branches from run {PARENT.run_id} after step {STEP}" in text and "\n" not in text
+        assert "trains the parent run again" in text
 
 
 class TestItsName:
     INPUTS: ClassVar = {"corpus": "0" * 16}
 
-    def test_follows_from_trunk_step_and_settings(self):
+    def test_follows_from_parent_run_step_and_settings(self):
         config, other = RunConfig(), RunConfig(training=TrainingConfig(label_smoothing=0.3))
         names = [
-            run_identity(of, with_trunk(self.INPUTS, trunk))
+            run_identity(of, with_parent_run(self.INPUTS, parent_run))
             for of in (config, other)
-            for trunk in (TRUNK, TRUNK._replace(step=6), TRUNK._replace(run_id="f" * 16))
+            for parent_run in (PARENT, PARENT._replace(step=6), PARENT._replace(run_id="f" * 16))
         ]
         assert len({*names, run_identity(config, self.INPUTS), run_identity(other, self.INPUTS)}) == 8
 
     def test_is_read_back(self):
-        inputs = with_trunk(self.INPUTS, TRUNK)
-        assert trunk_in(inputs) == TRUNK and trunk_in(self.INPUTS) is None
+        inputs = with_parent_run(self.INPUTS, PARENT)
+        assert parent_run_in(inputs) == PARENT and parent_run_in(self.INPUTS) is None
         assert without_runs(inputs) == without_runs(with_members(self.INPUTS, ["a"])) == self.INPUTS
 
-    @pytest.mark.parametrize("theirs", [{"trunk": "a file"}, {"trunk": "f" * 16}, {"trunk steps": "5"}])
+    @pytest.mark.parametrize("theirs", [{"parent_run": "a file"}, {"parent_run": "f" * 16}, {"parent run steps": "5"}])
     def test_other_inputs_of_these_names_are_data(self, theirs):
-        assert trunk_in(theirs) is None and without_runs(theirs) == theirs
+        assert parent_run_in(theirs) is None and without_runs(theirs) == theirs
 
 
 def config(model=None, data=None, evaluation=None, **training):
@@ -254,7 +254,7 @@ def test_what_acts_step_by_step_may_differ(changed):
 @pytest.mark.parametrize(
     ("changed", "part"),
     [
-        ({"model": {"d_model": 256}}, "differs from its trunk in model.d_model, which acts before step 80,000"),
+        ({"model": {"d_model": 256}}, "differs from its parent run in model.d_model, which acts before step 80,000"),
         ({"model": {"norm": "pre", "d_ff": 8}}, "model.d_ff, model.norm, which act before"),
         ({"data": {"vocab_size": 1000}}, "data.vocab_size, which acts before"),
         ({"data": {"units": "char"}}, "data.units"),
@@ -266,14 +266,14 @@ def test_what_acts_step_by_step_may_differ(changed):
         ({"optimizer": "lion"}, "the moments that a branch goes on with"),
         (
             {"evaluation": {"checkpoint": "average:5"}, "keep_checkpoints": 5, "checkpoint_steps": 5000},
-            "would need the checkpoint of step 80,000, which is its trunk's",
+            "would need the checkpoint of step 80,000, which is its parent run's",
         ),
         ({"evaluation": {"checkpoint": "best"}, "eval_steps": 60_000}, "would need the checkpoint of step 60,000"),
     ],
 )
 def test_what_acts_before_may_not(changed, part):
-    trunk = {"data": {"units": "bpe"}}
-    assert part in why_no_branch(config(**trunk), config(**changed), 80_000)
+    parent_run = {"data": {"units": "bpe"}}
+    assert part in why_no_branch(config(**parent_run), config(**changed), 80_000)
 
 
 def test_checkpoints_of_its_own_are_enough():
@@ -285,7 +285,7 @@ def test_checkpoints_of_its_own_are_enough():
 def test_bytes_may_be_of_another_text():
     one, other = ({"data": {"units": "byte", "builtin_pairs": pairs}} for pairs in (100, 200))
     assert why_no_branch(config(**one), config(**other), 5) == ""
-    assert "pieces come from the trunk" in why_no_branch(config(), config(**other), 5)
+    assert "pieces come from the parent run" in why_no_branch(config(), config(**other), 5)
 
 
 def test_a_schedules_end_may_differ_from_the_step_on():
@@ -298,5 +298,5 @@ def test_a_schedules_end_may_differ_from_the_step_on():
     assert "already at step 101" in why_no_branch(config(**cosine), config(**cosine, min_lr_ratio=0.1), 800)
 
 
-def test_the_seed_is_the_trunks_and_no_difference():
+def test_the_seed_is_the_parent_runs_and_no_difference():
     assert why_no_branch(config(), config().model_copy(update={"seed": 3}), 5) == ""

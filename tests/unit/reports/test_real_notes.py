@@ -373,7 +373,7 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
     assert named - written == {
         "TrainingResult.imported", *_named(Imported),
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
-        "TrainingResult.trunk", "TrunkRecord.run_id", "TrunkRecord.step", "TrunkRecord.weights",
+        "TrainingResult.parent_run", "ParentRunRecord.run_id", "ParentRunRecord.step", "ParentRunRecord.weights",
     }  # fmt: skip
 
 

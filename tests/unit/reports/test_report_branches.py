@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from experiments.identity import Trunk, with_trunk
+from experiments.identity import ParentRun, with_parent_run
 from reports.render.formats import render
 from reports.results import dunnett
 
 CHANCE = np.random.default_rng(3)
 BASE = [(math.exp(1.6 + x), 25 + 10 * x) for x in CHANCE.normal(0, 0.05, 6)]
 OTHER = [(math.exp(1.9 + x), 22 + 10 * x) for x in CHANCE.normal(0, 0.05, 6)]
-TRUNK = Trunk("0123456789abcdef", 300)
+PARENT = ParentRun("0123456789abcdef", 300)
 
 
 def shifted(by, noise):
@@ -32,7 +32,7 @@ def with_branches(bench, *rows):
         bench.row(f"T{number}", {"training.label_smoothing": 0.2 + number / 10}, results=results)
         for place in range(len(bench.runs) - len(results), len(bench.runs)):
             run = bench.runs[place]
-            bench.runs[place] = replace(run, inputs=with_trunk(run.inputs, TRUNK))
+            bench.runs[place] = replace(run, inputs=with_parent_run(run.inputs, PARENT))
             bench.store.results[run.run_id]["inputs"] = dict(bench.runs[place].inputs)
     return bench
 
@@ -84,7 +84,7 @@ def test_the_table_marks_what_is_shared_and_says_how_it_is_tested(bench):
 def test_where_all_rows_are_branches_dunnett_is_not_named(bench):
     bench.row("base", results=BASE)
     bench.row("T", {"training.label_smoothing": 0.2}, results=shifted(0.3, NOISE[0]))
-    bench.runs[6:] = [replace(run, inputs=with_trunk(run.inputs, TRUNK)) for run in bench.runs[6:]]
+    bench.runs[6:] = [replace(run, inputs=with_parent_run(run.inputs, PARENT)) for run in bench.runs[6:]]
     for run in bench.runs[6:]:
         bench.store.results[run.run_id]["inputs"] = dict(run.inputs)
     table = bench.table()
