@@ -35,7 +35,7 @@ def builtin_studies() -> list[str]:
 def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Model:
     """Find, read and validate a study. Raises UserError with what is wrong, in which file, and what to do.
 
-    many: accept more than design.MANY_ROWS rows.
+    many: accept more than `MANY_ROWS` rows.
     """
     table, origin, folder = _read(name_or_path, Path(), _LONGEST_CHAIN)
     table = expand(table, origin, many)

@@ -143,7 +143,7 @@ def newest(
 
 
 def link_checkpoints(saved: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
-    """Link earlier attempts' checkpoints up to `found` into `folder`: averages and the best may need them."""
+    """Link earlier attempts' checkpoints up to `saved` into `folder`: averages and the best may need them."""
     (folder / "checkpoints").mkdir(exist_ok=True)
     for path in [saved.path, *(p for a in attempts for p in all_of(a) if step_of(p) < saved.step)]:
         target = folder / "checkpoints" / path.name

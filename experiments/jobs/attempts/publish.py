@@ -1,6 +1,6 @@
 """Move results from an attempt's folder to the run's folder: the only place where a result becomes valid.
 
-A child writes only into its attempt's folder. What is complete there (`result.json`, an evaluation's folder with a
+A child writes into its attempt's folder. What is complete there (`result.json`, an evaluation's folder with a
 `result.json`) is moved by renames. Every step can be repeated: if a coordinator dies in between, the next one does the
 rest. Files with damaged JSON count as not written.
 """
