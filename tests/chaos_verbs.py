@@ -242,7 +242,10 @@ class Copy:
         return sorted(found)
 
     def _in_mlflow(self) -> list[Any]:
-        """The runs that MLflow shows: name, state, parameters, and metrics but for costs and speeds."""
+        """The runs that MLflow shows: name, state, parameters, and metrics but for costs, speeds and curves.
+
+        A training that is stopped measures its loss at that step too, which an undisturbed one does not.
+        """
         if not (self.store / "mlflow.db").is_file():
             return []
         with contextlib.closing(sqlite3.connect(self.store / "mlflow.db")) as database:
@@ -251,7 +254,8 @@ class Copy:
             ).fetchall()
             metrics = (
                 "SELECT key, step, value FROM metrics WHERE run_uuid = ? AND key NOT LIKE 'cost|_%' ESCAPE '|' "
-                "AND key NOT LIKE '%|_s' ESCAPE '|'"
+                "AND key NOT LIKE '%|_s' ESCAPE '|' "
+                "AND (key NOT LIKE 'train|_%' ESCAPE '|' OR key LIKE 'train|_start|_%' ESCAPE '|')"
             )
             asked = ("SELECT key, value FROM params WHERE run_uuid = ?", metrics)
             return sorted(

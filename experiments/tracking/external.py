@@ -30,8 +30,7 @@ def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str =
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders of earlier versions
     from mlflow import MlflowClient
 
-    for name in ("mlflow", "alembic"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)  # what they cannot read is in the exception too
+    logging.disable()  # what MLflow cannot read is in its exception too
     try:
         with tempfile.TemporaryDirectory(prefix="ablations-mlflow-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -43,6 +42,8 @@ def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str =
     except Exception as error:  # of MLflow, SQLAlchemy, requests: whatever keeps it from being read
         first = (str(error).strip().splitlines()[:1] or [type(error).__name__])[0].rstrip(".")
         raise UserError(f"{where} cannot be read: {first[:500]}. Nothing was imported.") from None
+    finally:
+        logging.disable(logging.NOTSET)
     left_out = tuple(
         f"{run_called(_name(run))}: its status is {run.info.status}" for run in runs if run.info.status != "FINISHED"
     )
