@@ -120,7 +120,7 @@ def _say_failed(error: Exception, events: EventWriter, folder: Path, limit_gb: f
         events.emit("preempted", step=None)
         return ChildExit.PREEMPTED
     cls, message = failure_class(error), str(error)
-    if cls is FailureClass.OUT_OF_MEMORY and limit_gb is not None:
+    if cls == FailureClass.OUT_OF_MEMORY and limit_gb is not None:
         said = f"{message.rstrip('.')}. " if message else ""
         message = f"{said}The run may use {limit_gb:g} GB (--devices)."
     try:

@@ -179,8 +179,8 @@ def self_made(folder: Path) -> Path:
 
 def test_figures_are_files_of_the_same_bytes(cli: Cli, tiny: Path, store: Path, tmp_path: Path) -> None:
     for folder in ("one", "two"):
-        options = ["--seeds", "2", "--store", store, "--formats", "pdf,svg,png", "--out", tmp_path / folder]
-        cli("report", tiny, "--figures", "pdf", *options)
+        options = ["--seeds", "2", "--store", store, "--out", tmp_path / folder]
+        cli("report", tiny, "--figures", "pdf,svg,png", *options)
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
     assert {"effects.pdf", "cost.svg", "curves.png", "lengths.pdf"} <= set(names)
     for name in names:
