@@ -390,7 +390,7 @@ class Queue(Reading):
             names += "memory_gb=?, gpu_memory_gb=?, devices=?, signature=?, held=''"
             self._db.execute(f"UPDATE jobs SET {names} WHERE run_id=?", (*values, job.run_id))
             return False
-        doing = f"waits for its {'parent_run' if parent_run_in(job.inputs) else 'members'}" if job.after else ""
+        doing = f"waits for its {'parent run' if parent_run_in(job.inputs) else 'members'}" if job.after else ""
         self._db.execute(
             "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, turn, cost, inputs_key, total, "
             "memory_gb, gpu_memory_gb, devices, signature, doing, user, pinned) "
