@@ -6,6 +6,7 @@ and circles of imports between files. Exits with 1 if a limit is exceeded.
 
 import ast
 import io
+import re
 import sys
 import tokenize
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("ablations", "model", "experiments", "reports")
 MOST_LINES, MOST_FILES, MOST_CIRCLES = 37_000, 330, 0  # they only fall
 LEAST_DOCUMENTED = 0.91
+_FILE = re.compile(r"[\w/.-]+\.(?:py|toml|md)\b")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _NO_CODE = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
 
@@ -49,6 +51,18 @@ def circles() -> list[list[str]]:
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
     imports = networkx.DiGraph((a, b) for a in graph.modules for b in graph.find_modules_directly_imported_by(a))
     return [sorted(circle) for circle in networkx.strongly_connected_components(imports) if len(circle) > 1]
+
+
+def named_files(page: str) -> list[str]:
+    """The files that a page names. A name without a folder is in the folder of the name before it in its cell."""
+    found = []
+    for line in page.splitlines():
+        for cell in line.split(" | "):
+            folder = Path()
+            for name in _FILE.findall(cell):
+                folder = Path(name).parent if "/" in name or name == "pyproject.toml" else folder
+                found.append(str(folder / Path(name).name))
+    return found
 
 
 def main() -> int:

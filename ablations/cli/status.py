@@ -58,8 +58,8 @@ def status(
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
 
     With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
-    last table used. Quotas are an agreement between colleagues, no barrier: whoever can write in the store can change
-    them. The user who has used least goes first.
+    last table used. Quotas are a convention, not a protection: anyone who can write to the store can change them. The
+    user who has used least goes first.
     """
     opened = selectors.open()
     if users or quota:

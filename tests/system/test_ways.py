@@ -2,17 +2,17 @@
 
 import json
 import os
-import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.house import ROOT, named_files
+
 from .conftest import command, environment
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 STUDY = """
 name = "way"
 title = "One row"
@@ -28,15 +28,10 @@ set = {model.num_heads = 3}
 
 
 def documented(section: str) -> set[str]:
-    """The files of a section's table; a name without folders lies where the file before it lies."""
-    text = (
-        (ROOT / "docs/architecture.md").read_text(encoding="utf-8").partition(f"## {section}")[2].partition("\n## ")[0]
-    )
-    files, folder = set(), Path()
-    for name in re.findall(r"[\w/]+\.py", "\n".join(line for line in text.splitlines() if line.startswith("|"))):
-        folder = Path(name).parent if "/" in name else folder
-        files.add(str(folder / Path(name).name))
-    return files
+    """The files of a section's table."""
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    lines = page.partition(f"## {section}")[2].partition("\n## ")[0].splitlines()
+    return set(named_files("\n".join(line for line in lines if line.startswith("|"))))
 
 
 def traced(folder: Path, value: object, *lines: str) -> dict[str, set[str]]:

@@ -3,7 +3,7 @@
 What counts is the use of the last DAYS days (of UTC, today included): devices × time from the first event of an attempt
 to its end, which belongs to the day of the end. The user with the least use goes first. A quota limits the same use.
 
-This is an agreement between colleagues and no barrier: who can write in a store can take any user's name.
+This is a convention, not a protection: anyone who can write to a store can use any user's name.
 """
 
 import getpass
