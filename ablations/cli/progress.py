@@ -25,7 +25,8 @@ from experiments.jobs.queue.queue import Queue
 from experiments.processes.meter import GpuLoad, processors_percent
 from experiments.store.layout import Store
 
-PLAIN_EVERY_S = 10.0
+PLAIN_EVERY_S = 2.0  # at most, where output is no terminal, and only if something has changed
+PLAIN_SILENT_S = 600.0  # at least: a long training gives a sign of life
 BAR = 20  # characters
 LOAD_EVERY_S = 2.0
 STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (Ctrl-C again: at once)"
@@ -41,9 +42,12 @@ class Watched:
 
 
 def work_on(store: Store, options: WorkOptions, until: Until = "empty", watched: Watched | None = None) -> Summary:
-    """Work on the store's queue, show progress, and print why held runs were not started."""
+    """Work on the store's queue, show progress, and print why held runs were not started.
+
+    watched: only the runs of this table start; others stay queued.
+    """
     with Live(store, watched) as live:
-        summary = options.start(store, until, live.update)
+        summary = options.start(store, until, live.update, only=watched.run_ids if watched else None)
     for reason in held(store):
         typer.echo(f"not run, {reason}", err=True)
     return summary
@@ -57,6 +61,7 @@ class Live:
         self._console = Console(file=unguarded(sys.stderr))
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._began = self._printed_at = time.monotonic()
+        self._printed: object = None  # what the last plain line told, but for steps and times
         self._store, self._watched = store, watched
         self._counted: dict[State, int] = {}  # of the whole queue, when `_counts` was made
         self._counts: dict[State, int] = {}
@@ -72,13 +77,20 @@ class Live:
             self._live.stop()
 
     def update(self, view: View) -> None:
-        """Show the coordinator's state: redrawn in a terminal, otherwise a line every PLAIN_EVERY_S."""
+        """Show the coordinator's state: redrawn in a terminal, otherwise a line when runs begin or end."""
         if self._console.is_terminal:
             summary = Text(visible(f"{self._summary(view)}; {self._load.words()}"), overflow="ellipsis", no_wrap=True)
             self._live.update(Group(summary, _bars(view)), refresh=True)
-        elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
-            self._printed_at = time.monotonic()
+            return
+        now, told = time.monotonic(), self._told(view)
+        if now - self._printed_at >= (PLAIN_EVERY_S if told != self._printed else PLAIN_SILENT_S):
+            self._printed_at, self._printed = now, told
             print("; ".join([self._summary(view), *words.lines(view)]), file=sys.stderr, flush=True)
+
+    def _told(self, view: View) -> object:
+        """What has to change for another plain line."""
+        running = {live.run_id for live in view.running}
+        return dict(self._counts_of(view.counts)), view.preparing.rstrip("0123456789,/ "), view.stopping, running
 
     def _summary(self, view: View) -> str:
         counts = self._counts_of(view.counts)
