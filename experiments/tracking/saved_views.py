@@ -36,9 +36,8 @@ def save(client: Any, published: Published, table: Table) -> None:
 def _state(table: Table, search: str) -> str:
     """The page's state: these runs in the table's order, its columns (metrics first), charts of its metrics."""
     varying = list(dict.fromkeys(name for line in table.lines for name in line.params))
-    heads = {f"metrics.`{to_key(name)}`": name for name in table.columns}
-    heads |= {f"params.`{to_key(name)}`": name for name in varying}
-    widths = {column: _width(head) for column, head in heads.items()}
+    heads = [("metrics", to_key(name)) for name in table.columns] + [("params", to_key(name)) for name in varying]
+    widths = {f"{kind}.`{head}`": _width(head) for kind, head in heads}
     section = {"uuid": "table", "name": "The table", "display": True, "isReordered": False, "deleted": False,
                "columns": 2, "cardHeight": max(360, 160 + 20 * len(table.lines))}  # fmt: skip
     state = {
@@ -53,8 +52,8 @@ def _state(table: Table, search: str) -> str:
         "useGroupedValuesInCharts": True,
         "runsHiddenMode": "SHOW_ALL",
         "hideEmptyCharts": True,
-        "selectedColumns": list(heads),
-        "columnOrder": [NAME, CREATED, *heads],
+        "selectedColumns": list(widths),
+        "columnOrder": [NAME, CREATED, *widths],
         "columnWidths": WIDTHS | widths,
         "compareRunSections": [{**section, "isGenerated": False}],
         "compareRunCharts": _charts(table, varying),
