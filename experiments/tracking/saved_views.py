@@ -18,7 +18,7 @@ from experiments.tracking.record import NUM_PARAMS
 
 VIEW = "mlflow.sharedViewState."
 NAME, CREATED = "attributes.`Run Name`", "runDateAndNestInfo"  # columns that the page always has
-WIDTHS = {NAME: 160, CREATED: 136}  # pixels
+WIDTHS = {NAME: 180, CREATED: 142}  # pixels
 
 
 def links(published: Published, server: str) -> tuple[str, str]:

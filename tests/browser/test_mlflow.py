@@ -97,7 +97,7 @@ def in_training_mode(page: Any) -> bool:
 def names_in(page: Any) -> list[str]:
     """The run names that the list shows, from top to bottom."""
     cells = page.locator(".ag-row [col-id='attributes.`Run Name`']")
-    seen = {cell.bounding_box()["y"]: cell.inner_text().strip() for cell in cells.all() if cell.bounding_box()}
+    seen = {cell.bounding_box()["y"]: cell.inner_text().strip().rpartition("\n")[2] for cell in cells.all()}
     return [seen[y] for y in sorted(seen)]
 
 
