@@ -20,7 +20,7 @@ from ablations.service.forecast import forecast
 from ablations.service.preflight import missing_precisions, paragraphs, warnings
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Place, Queueing, Selected, Selectors, choose
-from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results
+from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from ablations.service.train import Training, options_for, queue_runs
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
@@ -141,7 +141,8 @@ def run_chosen(
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
         # with the time that measurements of this store predict
         expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
-        watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected)
+        so_far = partial(table_of, chosen, provisional=True, printing=replace(printing, notes="none"))
+        watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected, so_far if show else None)
         return work_on(chosen.store, working, watched=watched)
 
     summary = Training(chosen, stale, work, plain_progress, say).run()

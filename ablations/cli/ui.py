@@ -248,8 +248,7 @@ def _cost(table: Printed) -> dict[str, float]:
     spent = table.spent
     if spent is None:
         return {}
-    found = {**spent.total.as_json(), **{f"tuning_{name}": value for name, value in spent.tuning.as_json().items()}}
-    return {name: float(value) for name, value in found.items() if isinstance(value, int | float) and value}
+    return spent.total.known() | {f"tuning_{name}": value for name, value in spent.tuning.known().items()}
 
 
 # --- `ablations ui --rebuild`: MLflow's database, or a sink's files, written again from the runs
