@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,9 @@ from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection
 from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
+from experiments.jobs.attempts.outcomes import printed
 from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.loop import lines_in_short
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
@@ -168,12 +170,31 @@ def _exit_if_bad(summary: Summary) -> None:
     if summary.interrupted:
         typer.echo("stopped; the same command continues from the last checkpoints", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)
+    _say_failures(summary.failures)
     if summary.failed:
         typer.echo(f"{summary.failed} failed; `ablations status` shows why", err=True)
     if summary.left:
         typer.echo(f"{number(summary.left, 'run')} stay queued; the same command continues", err=True)
     if summary.failed or summary.left:
         raise typer.Exit(FAILED)
+
+
+REASONS, LINES = 3, 6  # different reasons that are printed, and lines of each
+
+
+def _say_failures(failures: Mapping[str, str]) -> None:
+    """The last lines of failed runs; of those that end alike but for their numbers, the lines of the first."""
+    by_reason: dict[str, list[str]] = {}
+    for run, error in failures.items():
+        by_reason.setdefault(lines_in_short(error), []).append(run)
+    for runs in list(by_reason.values())[:REASONS]:
+        alike = ", ".join(runs[1:4]) + (f" and {len(runs) - 4} more" if len(runs) > 4 else "")
+        error = failures[runs[0]]
+        lines = printed(error)[-LINES:] or error.splitlines()[-LINES:]
+        head = f"{runs[0]} failed{f' (likewise {alike})' if alike else ''}:"
+        typer.echo("\n".join([head, *(f"  {line}" for line in lines)]), err=True)
+    if len(by_reason) > REASONS:
+        typer.echo(f"… and {len(by_reason) - REASONS} other reasons", err=True)
 
 
 # --- `ablations evaluate`: decode finished runs again with other settings, without training
