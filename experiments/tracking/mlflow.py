@@ -299,7 +299,8 @@ class Tracker:
     def _write(self, entry: _Entry) -> None:
         """Write what waits. MLflow writes the tags of a call last, so POSITION follows its points."""
         if any(entry.unwritten.values()):
-            self._client.log_batch(entry.mlflow_id, **entry.unwritten)
+            tags = {tag.key: tag for tag in entry.unwritten.get("tags", ())}  # of POSITION the last one
+            self._client.log_batch(entry.mlflow_id, **{**entry.unwritten, "tags": [*tags.values()]})
         entry.unwritten = {}
 
 
