@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tests import warm_torch
 from tests.stores import made_once
 
 from .warm_command import WarmCommands
@@ -53,14 +54,23 @@ def environment() -> dict[str, str]:
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "ablations.cli.main", *map(str, arguments)]
+    return [sys.executable, "-m", "tests.system.shared_command", *map(str, arguments)]
 
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _torch_is_imported_once(_state_of_its_own: None) -> Iterator[None]:
+    """Tables that this process or a `cli` trains ask one process of this session for their fork servers."""
+    warm_torch.share()
+    torch = warm_torch.WarmTorch()
+    yield
+    torch.close()
+
+
 @pytest.fixture(scope="session")
-def cli() -> Iterator[Cli]:
+def cli(_torch_is_imported_once: None) -> Iterator[Cli]:
     """The command in a process of its own, which begins with its modules imported (warm_command.py)."""
     warm = WarmCommands(environment())
 

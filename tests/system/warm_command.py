@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.child import forkserver
+from tests import warm_torch
 
 COMMAND = "ablations.cli.main"  # run anew by each process, so it is not among the modules below
 MODULES = (
@@ -96,6 +97,7 @@ def main(fd: int) -> None:
     with warnings.catch_warnings(action="ignore"):
         for name in MODULES:
             importlib.import_module(name)
+    warm_torch.share()
     assert COMMAND not in sys.modules and "torch" not in sys.modules
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     threads = [name for name in threads if name != "jemalloc_bg_thd"]  # Arrow's allocator starts its own again
