@@ -61,7 +61,7 @@ Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _torch_is_imported_once(_state_of_its_own: None) -> Iterator[None]:
+def shared_torch(_state_of_its_own: None) -> Iterator[None]:
     """Tables that this process or a `cli` trains ask one process of this session for their fork servers."""
     warm_torch.share()
     torch = warm_torch.WarmTorch()
@@ -70,7 +70,7 @@ def _torch_is_imported_once(_state_of_its_own: None) -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def cli(_torch_is_imported_once: None) -> Iterator[Cli]:
+def cli(shared_torch: None) -> Iterator[Cli]:
     """The command in a process of its own, which begins with its modules imported (warm_command.py)."""
     warm = WarmCommands(environment())
 
