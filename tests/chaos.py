@@ -60,10 +60,16 @@ SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps
 
 
 class Killer:
-    """Kills one child, the coordinator, or all processes at random moments, or causes another fault."""
+    """Kills one child, the coordinator, or all processes at random moments, or causes another fault.
 
-    def __init__(self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
+    saved: the first time not before a child has a checkpoint, with which the next one goes on.
+    """
+
+    def __init__(
+        self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float], saved: bool = False
+    ) -> None:
         self._store, self._moments, self._chance, self._pause_s = store, moments, chance, pause_s
+        self._saved = saved
         self._clock_s = 0.0
         self.files = Files(store, chance)
         self.killed: Counter[str] = Counter()
@@ -90,8 +96,12 @@ class Killer:
 
     def _await_children(self, process: subprocess.Popen[bytes]) -> None:
         """Killing a coordinator that has not begun tests nothing."""
-        while process.poll() is None and not self._children():
+        while process.poll() is None and not (self._children() and self._may_go_on()):
             time.sleep(0.02)
+
+    def _may_go_on(self) -> bool:
+        first = self._saved and not self.killed["moments"]
+        return not first or any(self._store.runs.glob("*/attempts/*/checkpoints/step-*"))
 
     def _start_again(self, process: subprocess.Popen[bytes]) -> bool:
         queue = Queue(self._store.queue_db)
@@ -241,7 +251,7 @@ def table(
     call("queue", *chosen, "--store", store.root)
     killed = chosen if verb == "run" else []
     began = time.monotonic()
-    killer = Killer(store, kills, random.Random(seed), pause_s)
+    killer = Killer(store, kills, random.Random(seed), pause_s, saved=True)
     killer.run(lambda: _start(_cli(verb, *killed, "--store", store.root, "--devices", "cpu:2"), store))
     for format_ in ("latex", "csv", "json"):
         tables = [call("report", *chosen, "--store", at, "--format", format_) for at in (undisturbed, store.root)]

@@ -21,6 +21,7 @@ from tests.stores import made_once
 from .warm_command import WarmCommands
 
 PATIENCE_S = 240
+WITH_TORCH = ("translate", "generate", "attention", "export")  # verbs that compute in the command's own process
 TINY = """
 name = "tiny"
 title = "A table of width 8"
@@ -72,10 +73,10 @@ def shared_torch(_state_of_its_own: None) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def cli(shared_torch: None) -> Iterator[Cli]:
     """The command in a process of its own, which begins with its modules imported (warm_command.py)."""
-    warm = WarmCommands(environment())
+    servers = {torch: WarmCommands(environment(), ["torch"] * torch) for torch in (False, True)}
 
     def call(*arguments: str | Path, code: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        given = environment()
+        given, warm = environment(), servers[arguments[0] in WITH_TORCH]
         if warm.can_run(given):
             done = warm.run([str(word) for word in arguments], given, cwd or Path.cwd(), PATIENCE_S)
         else:
@@ -86,7 +87,8 @@ def cli(shared_torch: None) -> Iterator[Cli]:
         return done
 
     yield call
-    warm.close()
+    for server in servers.values():
+        server.close()
 
 
 @pytest.fixture(scope="session")
