@@ -329,8 +329,8 @@ def run(
     say: Callable[[str], None] = _say if progress else _ignore
     working = options_for(chosen, asked, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
 
-    def work(_plan: Plan, _runs: list[PlannedRun]) -> Summary:
-        return _work(chosen.store, working, say)
+    def work(plan: Plan, _runs: list[PlannedRun]) -> Summary:
+        return _work(chosen.store, working, say, {run.run_id for run in plan.trainings})
 
     summary = Training(chosen, stale, work, _ignore, say).run()
     if summary.interrupted:
@@ -347,7 +347,7 @@ def _at_present(chosen: SelectedTable) -> SelectedTable:
     return replace(chosen, replan=lambda: planned)
 
 
-def _work(store: Store, working: WorkOptions, say: Callable[[str], None]) -> Summary:
+def _work(store: Store, working: WorkOptions, say: Callable[[str], None], only: set[str]) -> Summary:
     shown_at = time.monotonic()
 
     def show(view: View) -> None:
@@ -357,7 +357,7 @@ def _work(store: Store, working: WorkOptions, say: Callable[[str], None]) -> Sum
             line = words.summary(words.counted(view.counts), view.preparing, view.left_s)
             say("; ".join([line, *words.lines(view)]))
 
-    summary = working.start(store, "empty", show)
+    summary = working.start(store, "empty", show, only=only)
     for reason in held(store):
         say(f"not run, {reason}")
     return summary

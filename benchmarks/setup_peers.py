@@ -1,4 +1,4 @@
-"""Environments for the toolkits of benchmarks.decoding and benchmarks.training: `python -m benchmarks.setup_peers DIR`.
+"""Environments for the peers of benchmarks.decoding, training and overhead: `python -m benchmarks.setup_peers DIR`.
 
 Each toolkit has its own, so that none installs another torch; the version of torch is this project's.
 """
@@ -38,6 +38,9 @@ RECIPES: dict[str, tuple[tuple[str, ...], ...]] = {
     "opennmt": ((TORCH, *OPENNMT_NEEDS), ("--no-deps", "OpenNMT-py==3.5.1")),
     # fairseq 0.12.2 for Python 3.11; it builds its extensions against the torch of its environment
     "fairseq": ((TORCH, *FAIRSEQ_NEEDS), ("--no-deps", "--no-build-isolation", "fairseq-fixed==0.12.3.1")),
+    "hydra": (("hydra-core==1.3.8", "hydra-joblib-launcher==1.2.0"),),
+    "ray": (("ray[tune]==2.60.0",),),
+    "optuna": (("optuna==5.0.0",),),
 }
 
 

@@ -135,9 +135,10 @@ def explain(
     *,
     selectors: Selectors,
     significance: options.Significance = "auto",
+    full: Annotated[bool, typer.Option("--full", help="All facts, not the first ten lines.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Trace a cell to its runs: commit, command, data digests, decoding, signature, files."""
+    """Trace a cell to its runs: values, command, commit, files; with --full data digests, decoding, signatures too."""
     if cell is None:  # one argument is the cell
         study, cell = None, study
     if cell is None:
@@ -147,7 +148,7 @@ def explain(
     if as_json:
         print_json(found)
     else:
-        typer.echo(explaining.as_text(found).rstrip("\n"))
+        typer.echo((explaining.as_text if full else explaining.in_short)(found).rstrip("\n"))
 
 
 # --- `ablations compare`: compare a table with another study, store, code revision or printed table

@@ -1,31 +1,39 @@
 """Progress in the terminal: a line with a bar per running row; plain lines where output is not a terminal."""
 
+import contextlib
 import sys
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
 import typer
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live as RichLive
 from rich.progress_bar import ProgressBar
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 from ablations.cli.terminal import unguarded, visible
 from ablations.service import work as words
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import duration
+from experiments.errors import UserError
 from experiments.jobs.coordinator.loop import GRACE_S, Until
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.processes.meter import GpuLoad, processors_percent
 from experiments.store.layout import Store
+from reports.render.formats import render
+from reports.render.terminal import so_far
+from reports.results.table import Table
 
-PLAIN_EVERY_S = 10.0
+PLAIN_EVERY_S = 2.0  # at most, where output is no terminal, and only if something has changed
+PLAIN_SILENT_S = 600.0  # at least: a long training gives a sign of life
+SO_FAR_S = 120.0  # where output is no terminal, the table so far is printed after this time, then after twice as long …
+BUILDING = 0.05  # the table so far takes at most this share of the time: it is built in the coordinator's process
 BAR = 20  # characters
 LOAD_EVERY_S = 2.0
 STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (Ctrl-C again: at once)"
@@ -38,12 +46,16 @@ class Watched:
     name: str
     run_ids: Collection[str]
     expected_s: float | None = None  # predicted before the start, from what the store has measured
+    table: Callable[[], Table] | None = None  # as it is now, without notes; None: not shown
 
 
 def work_on(store: Store, options: WorkOptions, until: Until = "empty", watched: Watched | None = None) -> Summary:
-    """Work on the store's queue, show progress, and print why held runs were not started."""
+    """Work on the store's queue, show progress, and print why held runs were not started.
+
+    watched: only the runs of this table start; others stay queued.
+    """
     with Live(store, watched) as live:
-        summary = options.start(store, until, live.update)
+        summary = options.start(store, until, live.update, only=watched.run_ids if watched else None)
     for reason in held(store):
         typer.echo(f"not run, {reason}", err=True)
     return summary
@@ -57,10 +69,14 @@ class Live:
         self._console = Console(file=unguarded(sys.stderr))
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._began = self._printed_at = time.monotonic()
+        self._printed: object = None  # what the last plain line told, but for steps and times
         self._store, self._watched = store, watched
         self._counted: dict[State, int] = {}  # of the whole queue, when `_counts` was made
         self._counts: dict[State, int] = {}
         self._load = _Load()
+        self._shown: RenderableType = ""  # the table so far
+        self._finished = 0  # runs in it
+        self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S  # since the start
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -72,13 +88,42 @@ class Live:
             self._live.stop()
 
     def update(self, view: View) -> None:
-        """Show the coordinator's state: redrawn in a terminal, otherwise a line every PLAIN_EVERY_S."""
+        """Show the coordinator's state: redrawn in a terminal, otherwise a line when runs begin or end."""
         if self._console.is_terminal:
             summary = Text(visible(f"{self._summary(view)}; {self._load.words()}"), overflow="ellipsis", no_wrap=True)
-            self._live.update(Group(summary, _bars(view)), refresh=True)
-        elif time.monotonic() - self._printed_at >= PLAIN_EVERY_S:
-            self._printed_at = time.monotonic()
+            self._live.update(Group(summary, _bars(view), self._table_so_far(view)), refresh=True)
+            return
+        now, told = time.monotonic(), self._told(view)
+        if now - self._printed_at >= (PLAIN_EVERY_S if told != self._printed else PLAIN_SILENT_S):
+            self._printed_at, self._printed = now, told
             print("; ".join([self._summary(view), *words.lines(view)]), file=sys.stderr, flush=True)
+        self._print_table_so_far(view)
+
+    def _table_so_far(self, view: View) -> RenderableType:
+        """Built again when a run has finished."""
+        finished, began = view.counts.get(State.FINISHED, 0), time.monotonic()
+        due = finished > self._finished and began - self._began >= self._next_table_s
+        if self._watched and self._watched.table and due:
+            lines = self._console.height - len(view.running) - 2
+            with contextlib.suppress(UserError):  # the command itself reports a damaged store
+                self._shown = Group("", so_far(self._watched.table(), self._console.width, lines))
+            self._finished, now = finished, time.monotonic()
+            self._next_table_s = now - self._began + (now - began) / BUILDING
+        return self._shown
+
+    def _print_table_so_far(self, view: View) -> None:
+        """As Markdown, after SO_FAR_S, twice that time, four times …"""
+        passed, finished = time.monotonic() - self._began, view.counts.get(State.FINISHED, 0)
+        if self._watched and self._watched.table and passed >= self._next_table_s and finished > self._finished:
+            with contextlib.suppress(UserError):
+                text = render(self._watched.table(), "markdown")
+                print(f"\nThe table so far:\n\n{text.strip()}\n", file=sys.stderr, flush=True)
+            self._finished, self._next_table_s = finished, 2 * passed
+
+    def _told(self, view: View) -> object:
+        """What has to change for another plain line."""
+        running = {live.run_id for live in view.running}
+        return dict(self._counts_of(view.counts)), view.preparing.rstrip("0123456789,/ "), view.stopping, running
 
     def _summary(self, view: View) -> str:
         counts = self._counts_of(view.counts)
@@ -119,14 +164,14 @@ class _Load:
         return self._words
 
 
-def _bars(view: View) -> Table:
+def _bars(view: View) -> RichTable:
     """A line per running row: name, bar, step, numbers, time left, device."""
-    grid = Table.grid(padding=(0, 1))
+    grid = RichTable.grid(padding=(0, 1))
     for _ in range(5):
         grid.add_column(no_wrap=True)
     for live in view.running:
-        job, step = live.claimed.job, live.progress.step
-        bar = ProgressBar(job.total_steps or 1, step or 0, width=BAR) if job.total_steps else Text("")
+        total, step = live.claimed.job.total_steps or live.progress.total, live.progress.step
+        bar = ProgressBar(total, step or 0, width=BAR) if total else Text("")
         texts = [words.name(live), words.step(live), ", ".join(words.numbers(live)), f"on {live.slot.name}"]
         name, *rest = (Text(visible(text), overflow="ellipsis") for text in texts)
         grid.add_row(name, bar, *rest)

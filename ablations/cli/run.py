@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ from ablations.service.forecast import forecast
 from ablations.service.preflight import missing_precisions, paragraphs, warnings
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Place, Queueing, Selected, Selectors, choose
-from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results
+from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from ablations.service.train import Training, options_for, queue_runs
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
@@ -30,7 +30,9 @@ from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection
 from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
+from experiments.jobs.attempts.outcomes import printed
 from experiments.jobs.coordinator.background import Background
+from experiments.jobs.coordinator.loop import lines_in_short
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
@@ -141,7 +143,8 @@ def run_chosen(
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
         # with the time that measurements of this store predict
         expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
-        watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected)
+        so_far = partial(table_of, chosen, provisional=True, printing=replace(printing, notes="none"))
+        watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected, so_far if show else None)
         return work_on(chosen.store, working, watched=watched)
 
     summary = Training(chosen, stale, work, plain_progress, say).run()
@@ -167,12 +170,31 @@ def _exit_if_bad(summary: Summary) -> None:
     if summary.interrupted:
         typer.echo("stopped; the same command continues from the last checkpoints", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)
+    _say_failures(summary.failures)
     if summary.failed:
         typer.echo(f"{summary.failed} failed; `ablations status` shows why", err=True)
     if summary.left:
         typer.echo(f"{number(summary.left, 'run')} stay queued; the same command continues", err=True)
     if summary.failed or summary.left:
         raise typer.Exit(FAILED)
+
+
+REASONS, LINES = 3, 6  # different reasons that are printed, and lines of each
+
+
+def _say_failures(failures: Mapping[str, str]) -> None:
+    """The last lines of failed runs; of those that end alike but for their numbers, the lines of the first."""
+    by_reason: dict[str, list[str]] = {}
+    for run, error in failures.items():
+        by_reason.setdefault(lines_in_short(error), []).append(run)
+    for runs in list(by_reason.values())[:REASONS]:
+        alike = ", ".join(runs[1:4]) + (f" and {len(runs) - 4} more" if len(runs) > 4 else "")
+        error = failures[runs[0]]
+        lines = printed(error)[-LINES:] or error.splitlines()[-LINES:]
+        head = f"{runs[0]} failed{f' (likewise {alike})' if alike else ''}:"
+        typer.echo("\n".join([head, *(f"  {line}" for line in lines)]), err=True)
+    if len(by_reason) > REASONS:
+        typer.echo(f"… and {len(by_reason) - REASONS} other reasons", err=True)
 
 
 # --- `ablations evaluate`: decode finished runs again with other settings, without training

@@ -239,13 +239,21 @@ def log(
     place: Place,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; the last if unset.")] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Print new lines and points of the curve until the run ends.")
+        bool,
+        typer.Option(
+            "--follow", "-f", help="Print new lines and points until the run ends; of a row's runs, the running one."
+        ),
     ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show a run's attempts with their outcomes, and the log of the last attempt."""
     opened = place.open()
     rows = chosen(opened, [run])
+    if len(rows) > 1 and follow:
+        running = [row for row in rows if row.state is State.RUNNING]
+        selected, rows = rows, [max(running or rows, key=lambda row: row.started or row.queued)]
+        if len(running) != 1:
+            say(f"{run} selects {len(selected)} runs, {len(running) or 'none'} of them running: this is the newest")
     if len(rows) > 1:
         raise UserError(f"{run} selects {len(rows)} runs; name one by its run_id or its seed:\n{labels(rows)}")
     row, numbers = rows[0], opened.attempts(rows[0].run_id)

@@ -26,6 +26,7 @@ from experiments.store.durable import remove_folder
 from experiments.store.layout import CONFIG, Store, TableRow, config_of, description_of, keep_row
 from experiments.store.retention import at_steps, union
 from experiments.tasks.base import Progress, Task, settings_read
+from experiments.tasks.columns import Column
 
 STALE = ("keep", "rerun")
 
@@ -74,13 +75,29 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     seeds: dict[str, set[int]] = {}  # of the plan's rows
     for run in plan.trainings:
         seeds.setdefault(run.row, set()).add(run.seed)
-    jobs = []
+    jobs, places = [], _places(plan, chosen.columns)
     for run in runs:
-        # its seed's place among those of its row; a trial of tuning is no run of the plan
-        turn = sum(seed < run.seed for seed in seeds.get(run.row, ()))
+        # its seed's place among those of its row, then the row's; a trial of tuning is no run of the plan
+        turn = sum(seed < run.seed for seed in seeds.get(run.row, ())) * (len(places) + 1) + places.get(run.row, 0)
         jobs.append(replace(_job(chosen, plan, run, stale, code), turn=turn, limit=limit))
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
+
+
+def _places(plan: Plan, columns: Sequence[Column]) -> dict[str, int]:
+    """Row → its place in the order of training: base, then the rows with the largest published changes of a metric.
+
+    So a table says something early. Rows without a published number share the last place.
+    """
+    rows, base = plan.study.variations, plan.study.base_row
+    published = base.paper if base else {}
+    metric = next((column.paper for column in columns if published.get(column.paper)), "")
+    changes = {
+        row.key: abs(row.paper[metric] / published[metric] - 1) for row in rows if metric and metric in row.paper
+    }
+    largest = sorted(changes, key=lambda key: -changes[key])
+    order = dict.fromkeys([base.key, *largest] if base else largest)
+    return dict.fromkeys((row.key for row in rows), len(order)) | {key: at for at, key in enumerate(order)}
 
 
 def join(chosen: Selected, plan: Plan) -> None:

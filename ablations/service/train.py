@@ -71,9 +71,13 @@ class Training:
             track_ended(self.chosen.store)
             self.say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
         asked: set[str] = set()
+        announced = False
         while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
             asked |= {run.run_id for run in runs}
             queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
+            if not announced:
+                announced = True
+                self._announce_others(plan)
             summary = summary.plus(self._own(self.work_on(plan, runs), runs))
             if not plan.by_rule:
                 break
@@ -82,6 +86,14 @@ class Training:
         if not summary.interrupted:
             complete_mlflow(self.chosen.store, self.say)
         return summary
+
+    def _announce_others(self, plan: Plan) -> None:
+        """Say how many queued runs of other selections wait for `ablations work`."""
+        with Queue(self.chosen.store.queue_db, create=False) as queue:
+            waiting = {run_id for run_id, state in queue.states().items() if state is State.WAITING}
+        if others := len(waiting.difference(run.run_id for run in plan.trainings)):
+            words = f"{number(others, 'queued run')} of other selections {'waits' if others == 1 else 'wait'}"
+            self.say(f"{words}: `ablations work` trains {'it' if others == 1 else 'them'}")
 
     def _own(self, summary: Summary, runs: Iterable[PlannedRun]) -> Summary:
         """Of the runs that were not started only these: others may wait for another user's quota."""

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -84,10 +84,11 @@ class WorkOptions:
         on_progress: Callable[[View], None] | None = None,
         *,
         tracked: bool = True,
+        only: Collection[str] | None = None,
     ) -> Summary:
         """Work on the store's queue until `until`; `on_progress` is called about twice a second.
 
-        tracked: write the runs to MLflow.
+        tracked: write the runs to MLflow. only: run_ids; other runs that wait now stay queued.
         """
         slots = self.slots if until != "submitted" else self._for_all(store)
         return work(
@@ -101,6 +102,7 @@ class WorkOptions:
             hang_s=self.hang_after * 60,
             notifier=Notifier(self.notify) if self.notify else None,
             sinks=[sink_of(store, name) for name in dict.fromkeys(self.sinks or ())] if tracked else (),
+            only=only,
         )
 
     def _engine(self, store: Store) -> Engine:
@@ -243,7 +245,7 @@ def name(live: RunningAttempt) -> str:
 
 
 def step(live: RunningAttempt) -> str:
-    total, reached = live.claimed.job.total_steps, live.progress.step
+    total, reached = live.claimed.job.total_steps or live.progress.total, live.progress.step
     at = f"step {reached:,}/{total:,}" if reached is not None and total else ""
     return " ".join(filter(None, [live.progress.doing, at]))
 

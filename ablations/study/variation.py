@@ -1,6 +1,6 @@
 """A row of a study, and a profile: a size of the whole table."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from fractions import Fraction
 from typing import Self
 
@@ -26,8 +26,17 @@ class Scale(StrictModel):
     """Ratios that multiply the sizes of base and rows (which settings: ablations/study/variation.py)."""
 
     width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
+    head_width: FiniteFloat | None = Field(None, gt=0, description="of d_k and d_v; if unset, width multiplies them")
     depth: FiniteFloat = Field(1.0, gt=0, description="of num_layers")
     steps: FiniteFloat = Field(1.0, gt=0, description="of train_steps and warmup_steps")
+
+    def multiplied(self) -> Iterator[tuple[str, Fraction, tuple[str, ...]]]:
+        """Each ratio but 1: its name, its value as written (10 × 0.1 is exactly 1), the settings that it multiplies."""
+        for name, settings in SCALED.items():
+            ratio = getattr(self, name)
+            if ratio not in (None, 1.0):
+                heads = SCALED["head_width"] if name == "width" and self.head_width is None else ()
+                yield name, Fraction(str(ratio)), (*settings, *heads)
 
 
 class Profile(StrictModel):
@@ -122,7 +131,8 @@ class Variation(StrictModel):
 
 # The settings that each ratio multiplies.
 SCALED = {
-    "width": ("model.d_model", "model.d_ff", "model.d_k", "model.d_v"),
+    "width": ("model.d_model", "model.d_ff"),
+    "head_width": ("model.d_k", "model.d_v"),
     "depth": ("model.num_layers",),
     "steps": ("training.train_steps", "training.warmup_steps"),
 }
@@ -130,8 +140,8 @@ SCALED = {
 
 def check_ratios(profile: Profile, known: Collection[str], where: str) -> None:
     """Raises UserError for a ratio that multiplies no setting: a user's own task may name its sizes differently."""
-    for kind, names in SCALED.items():
-        if getattr(profile.scale, kind) != 1 and not any(name in known for name in names):
+    for kind, _, names in profile.scale.multiplied():
+        if not any(name in known for name in names):
             raise UserError(
                 f"{where}: scale.{kind} multiplies nothing, because the task has none of the settings "
                 f"{', '.join(names)}. Give the sizes in the profile's `set` instead."
@@ -155,9 +165,8 @@ def scaled(settings: Mapping[str, Setting], profile: Profile, name: str, where: 
     Raises UserError for a result that is not an integer of at least 1 (a declared 0 stays 0).
     """
     result: dict[str, Setting] = {}
-    for kind, names in SCALED.items():
-        ratio = Fraction(str(getattr(profile.scale, kind)))  # 0.1 as written, so that 10 × 0.1 is exactly 1
-        for key in names if ratio != 1 else ():
+    for kind, ratio, names in profile.scale.multiplied():
+        for key in names:
             old = settings.get(key)
             if old is None or isinstance(old.value, bool) or not isinstance(old.value, int):
                 continue

@@ -1,4 +1,4 @@
-"""A process that imports torch once and forks: children start in milliseconds instead of seconds.
+"""A process that imports torch, or the child's program, once and forks: children start in milliseconds, not seconds.
 
     python -P -m experiments.child.forkserver FD MODULE…
 
@@ -7,8 +7,8 @@ log}, and answers {pid} or {error}; when a child ends it sends {pid, code}. It e
 continue.
 
 It only imports and never computes: after one parallel operation of torch a forked child hangs, because the threads of
-the pool are not copied. Children set their own number of threads. It imports no other module of this project, so a
-child always runs the code that is on disk when it starts.
+the pool are not copied. Children set their own number of threads. A child always runs the code that is on disk when it
+starts: if a module of this project that the server has imported was edited since, the child starts from nothing.
 """
 
 import atexit
@@ -37,11 +37,23 @@ def main(arguments: Sequence[str]) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # then a child's garbage collection does not copy the shared pages
+    ours = _states()
     connection = socket.socket(fileno=int(arguments[0]))
     _say(connection, {"ready": True})
     program = serve(connection)
-    if program is not None:
-        finish(run(program))
+    if program is None:
+        return
+    if _states() != ours:
+        os.execve(sys.executable, [sys.executable, *program], os.environ)
+    finish(run(program))
+
+
+def _states() -> list[tuple[int, int, int] | None]:
+    """What an edit of this program's imported modules changes."""
+    ours = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] in ("experiments", "model")]
+    files = [Path(one.__file__) for one in ours if one.__file__]
+    states = [file.stat() if file.exists() else None for file in files]
+    return [one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in states]
 
 
 def serve(connection: socket.socket) -> list[str] | None:
@@ -138,6 +150,7 @@ def run(argv: list[str]) -> int:
     try:
         if argv[:2] == ["-P", "-m"]:
             sys.argv = argv[2:]
+            sys.modules.pop(argv[2], None)  # imported by the server: runpy would warn
             runpy.run_module(argv[2], run_name="__main__", alter_sys=True)
         else:
             sys.argv = argv

@@ -1,10 +1,14 @@
-"""What each attempt at a run cost, from its first and its last event, and how long a run trained. Imports no torch.
+"""What each attempt at a run cost, from its first and its last event, sums of it, and how long a run trained.
 
 Attempts that failed, were stopped or killed, or were repeated are among them. An amount that was not recorded is None.
+Imports no torch.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, fields
+from functools import reduce
 from itertools import islice
+from operator import add
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,6 @@ from experiments.events.event_log import ENDS, NOT_FSYNCED, Tail, last_event
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
-from experiments.store.spec import FILE
 from experiments.store.spec import FILE as SPEC
 
 HEAD = 20  # one of the first events is "started"
@@ -110,6 +113,92 @@ def _record(store: Store, run_id: str) -> TrainingResult:
         return TrainingResult()
 
 
+# --- Sums over attempts: the only ones; tables and MLflow show these
+
+
+HOUR, KWH = 3600.0, 3.6e6
+
+
+@dataclass(frozen=True)
+class Amounts:
+    """Sums over attempts. What some attempts did not record is counted by `without_…`: the sum is of the others."""
+
+    runs: int = 0
+    attempts: int = 0
+    early: int = 0  # that failed, were stopped or killed
+    unseen: int = 0  # that run, or whose start or end is not known: counted between their known events
+    wall_s: float = 0.0
+    thread_s: float = 0.0  # leased: wall time × threads, of attempts on processors
+    gpu_s: float = 0.0  # leased: wall time × GPUs × their share
+    without_lease: int = 0
+    cpu_s: float = 0.0
+    without_cpu: int = 0
+    cpu_joules: float = 0.0
+    without_cpu_joules: int = 0
+    gpu_joules: float = 0.0
+    without_gpu_joules: int = 0  # of the attempts on GPUs
+    on_gpus: int = 0
+
+    def __add__(self, other: "Amounts") -> "Amounts":
+        return Amounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def as_json(self) -> dict[str, Any]:
+        """Hours and kWh; None where no attempt recorded the amount, `without` where some did not."""
+        without = {"device": self.without_lease, "cpu": self.without_cpu, "cpu_energy": self.without_cpu_joules}
+        without["gpu_energy"] = self.without_gpu_joules
+        return {
+            "runs": self.runs,
+            "attempts": self.attempts,
+            "ended_early": self.early,
+            "end_unknown": self.unseen,
+            "wall_hours": self.wall_s / HOUR,
+            "thread_hours": self.thread_s / HOUR,
+            "gpu_hours": self.gpu_s / HOUR,
+            "cpu_hours": self.cpu_s / HOUR if self.without_cpu < self.attempts else None,
+            "cpu_kwh": self.cpu_joules / KWH if self.without_cpu_joules < self.attempts else None,
+            "gpu_kwh": self.gpu_joules / KWH if self.without_gpu_joules < self.on_gpus else None,
+            "attempts_without": {name: count for name, count in without.items() if count},
+        }
+
+    def known(self) -> dict[str, float]:
+        """The numbers of `as_json` but those that are 0 or that no attempt recorded."""
+        return {name: float(value) for name, value in self.as_json().items() if value and not isinstance(value, dict)}
+
+
+NOTHING = Amounts()
+
+
+def amounts_of(attempts: Iterable[AttemptCost]) -> Amounts:
+    """Of these attempts, whatever run they are at."""
+    return total(map(_of_attempt, attempts))
+
+
+def _of_attempt(one: AttemptCost) -> Amounts:
+    gpu = one.kind == "cuda"
+    leased = one.device_s or 0.0
+    return Amounts(
+        attempts=1,
+        early=one.ended not in ("finished", ""),
+        unseen=not one.seen,
+        wall_s=one.wall_s,
+        thread_s=0.0 if gpu else leased,
+        gpu_s=leased if gpu else 0.0,
+        without_lease=one.device_s is None,
+        cpu_s=one.cpu_s or 0.0,
+        without_cpu=one.cpu_s is None,
+        cpu_joules=one.cpu_joules or 0.0,
+        without_cpu_joules=one.cpu_joules is None,
+        gpu_joules=one.gpu_joules or 0.0,
+        without_gpu_joules=gpu and one.gpu_joules is None,
+        on_gpus=gpu,
+    )
+
+
+def total(parts: Iterable[Amounts]) -> Amounts:
+    """The sum."""
+    return reduce(add, parts, NOTHING)
+
+
 # --- Training time of a run over all its attempts
 
 
@@ -149,7 +238,7 @@ def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, l
 def _trains(folder: Path) -> bool:
     """Whether the attempt trained; others only evaluate. An unreadable spec counts as training."""
     try:
-        spec: Any = read_json(folder / FILE)
+        spec: Any = read_json(folder / SPEC)
     except UserError:
         return True
     return bool(spec.get("train")) if isinstance(spec, dict) else spec is not None

@@ -5,6 +5,7 @@ clock: psutil adds the ticks to the boot's time of day, which moves with the clo
 them, and other fields of /proc/PID/stat. Imports no torch, and psutil only on systems without /proc.
 """
 
+import contextlib
 import functools
 import os
 import time
@@ -12,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 PROC = Path("/proc/self/stat")
-STAT = "/proc/{}/stat"
+STAT, TASKS = "/proc/{}/stat", "/proc/{}/task"
+CHILDREN = f"{TASKS}/{{}}/children"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CLOCK_S = 2.0  # tolerance for two readings of one start time, for small clock steps
 _STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted behind the name
@@ -52,17 +54,23 @@ def is_alive(identity: Any) -> bool:
     return stat is not None and stat.start_ticks == identity["start_ticks"] and stat.state not in "ZX"
 
 
-def descendants(pid: int) -> list[int]:
-    """Ids of all processes started below a process, parents first, without zombies; [] without /proc."""
-    stats = {int(path.name): _read_stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
-    children: dict[int, list[int]] = {}
-    for child, stat in stats.items():
-        if stat is not None:
-            children.setdefault(stat.parent, []).append(child)
-    below = list(children.get(pid, ()))
+def descendants() -> list[int]:
+    """Ids of all processes started below this one, parents first, without zombies; [] without /proc."""
+    below = _children(os.getpid())
     for child in below:
-        below += children.get(child, ())
-    return [child for child in below if (stat := stats[child]) is not None and stat.state not in "ZX"]
+        below += _children(child)
+    return [child for child in below if (stat := _read_stat(child)) is not None and stat.state not in "ZX"]
+
+
+def _children(pid: int) -> list[int]:
+    """Those that the kernel lists; of a kernel that does not (CONFIG_PROC_CHILDREN), those whose parent it is."""
+    if Path(CHILDREN.format(os.getpid(), os.getpid())).exists():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            texts = [(thread / "children").read_bytes() for thread in Path(TASKS.format(pid)).iterdir()]
+            return [int(child) for text in texts for child in text.split()]
+        return []
+    stats = {int(path.name): _read_stat(int(path.name)) for path in Path("/proc").glob("[0-9]*")}
+    return [child for child, stat in stats.items() if stat is not None and stat.parent == pid]
 
 
 def age_s() -> float:
@@ -75,7 +83,7 @@ def age_s() -> float:
 
 def cpu_below_s() -> float:
     """CPU seconds of the living processes below this one, with those below them that have ended; 0 without /proc."""
-    stats = map(_read_stat, descendants(os.getpid()))
+    stats = map(_read_stat, descendants())
     return sum(stat.cpu_ticks for stat in stats if stat is not None) / os.sysconf("SC_CLK_TCK")
 
 

@@ -3,18 +3,23 @@
 A small process, the keeper, stands between the two. On Linux, orphans below the keeper become its children, even after
 leaving the command's session, so it sees all of them. It ends them when the command has ended, or when its pipe
 closes: the kernel closes the pipe when the process at the other end dies in any way.
+
+The keeper is a fork of this process, not a program of its own: starting an interpreter for it took longer than all else
+that it does. It computes nothing and imports nothing, so it waits for no lock that a thread of this process had.
 """
 
 import contextlib
 import ctypes
 import os
+import resource
 import select
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from itertools import pairwise
 from typing import Any, NoReturn
 
 from experiments.processes.identity import descendants
@@ -23,7 +28,8 @@ LEAVE_S = 2.0  # time between SIGTERM and SIGKILL for processes that outlive the
 KILLED_S = 10.0  # a process blocked by a dead disk cannot be killed: stop waiting for it
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TERMINATE = b"T"
-_PROGRAM = "import sys; sys.path.append(sys.argv[1]); from experiments.processes.keeper import main; main(sys.argv[2:])"
+_ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Kept:
@@ -31,9 +37,8 @@ class Kept:
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
         theirs, self._ours = os.pipe()
-        program = [sys.executable, "-I", "-S", "-c", _PROGRAM, str(Path(__file__).parents[2]), str(theirs)]
         try:
-            self.process = subprocess.Popen([*program, *argv], pass_fds=[theirs], process_group=0, **options)
+            self.process = subprocess.Popen(list(argv), preexec_fn=lambda: _stand_between(theirs), **options)
         except BaseException:
             os.close(self._ours)
             raise
@@ -61,38 +66,74 @@ def kept(argv: Sequence[str], **options: Any) -> Iterator[Kept]:
         command.close()
 
 
-def main(arguments: Sequence[str]) -> NoReturn:
-    """The keeper's program: `PIPE ARGV…`."""
-    pipe, argv = int(arguments[0]), arguments[1:]
+def _stand_between(pipe: int) -> None:
+    """Fork once more: return in the process that becomes the command; the present one is its keeper until it ends."""
+    os.setpgid(0, 0)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(wake)
-    asked = [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]
-    for number in (*asked, signal.SIGCHLD):
+    for number in (*_ASKED, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)  # only the byte in `woken` matters
-    command = subprocess.Popen(argv, process_group=0, preexec_fn=lambda: _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL))
-    while command.poll() is None:
+    command = os.fork()
+    if command == 0:
+        signal.set_wakeup_fd(-1)
+        for number in (*_ASKED, signal.SIGCHLD):
+            signal.signal(number, signal.SIG_DFL)
+        os.setpgid(0, 0)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        return
+    try:
+        _keep(command, pipe, woken, wake)
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+
+
+def _keep(command: int, pipe: int, woken: int, wake: int) -> NoReturn:
+    """The keeper: wait for the command or for the pipe, then end all that is left below."""
+    needed = [2, *sorted((pipe, woken, wake)), os.sysconf("SC_OPEN_MAX")]
+    for below, above in pairwise(needed):  # what else is open, such as locks and sockets, belongs to the first process
+        os.closerange(below + 1, above)
+    while (code := _ended(command)) is None:
         ready, _, _ = select.select([pipe, woken], [], [])
         signals = os.read(woken, 100) if woken in ready else b""
         word = os.read(pipe, 1) if pipe in ready else None
         if word == b"":
             break
-        if word == _TERMINATE or set(signals) & {*asked}:
-            _signal(command.pid, signal.SIGTERM)
-    if command.poll() is not None:
-        _signal(command.pid, signal.SIGTERM)
+        if word == _TERMINATE or set(signals) & {*_ASKED}:
+            _signal(command, signal.SIGTERM)
+    if code is not None:
+        _signal(command, signal.SIGTERM)
         _wait(LEAVE_S, lambda: _closed(pipe))
-    _wait(KILLED_S, lambda: _signal(command.pid, signal.SIGKILL))
-    _leave_like(command.poll())
+    _wait(KILLED_S, lambda: _signal(command, signal.SIGKILL))
+    _leave_like(code)
+
+
+def _ended(command: int) -> int | None:
+    """The command's exit code, negative for a signal; None while it lives. Other ended children are reaped."""
+    while (found := os.waitpid(-1, os.WNOHANG))[0]:
+        if found[0] == command:
+            return os.waitstatus_to_exitcode(found[1])
+    return None
+
+
+def _childless() -> bool:
+    """Whether nothing is left below this process; a living process below it is its child, or below one."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return True
+    return False
 
 
 def _signal(group: int, number: int) -> None:
     """Signal the command's group and all its descendants; without /proc only the group is known."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
-    for pid in descendants(os.getpid()):
+    for pid in descendants():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
@@ -101,10 +142,7 @@ def _wait(seconds: float, each_time: Callable[[], object]) -> None:
     """Wait until no descendant is left, at most `seconds`, or until `each_time` returns true."""
     until = time.monotonic() + seconds
     while time.monotonic() < until and not each_time():
-        with contextlib.suppress(ChildProcessError):
-            while os.waitpid(-1, os.WNOHANG)[0]:
-                pass
-        if not descendants(os.getpid()):
+        if _childless():
             return
         time.sleep(0.01)
 
@@ -116,8 +154,6 @@ def _closed(pipe: int) -> bool:
 def _leave_like(code: int | None) -> NoReturn:
     """End with the command's exit code or signal."""
     if code is not None and code < 0:
-        import resource
-
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command itself has dumped a core, if any
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
@@ -125,5 +161,5 @@ def _leave_like(code: int | None) -> NoReturn:
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(option, value)
+    if _LIBRARY is not None:
+        _LIBRARY.prctl(option, value)

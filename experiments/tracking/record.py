@@ -5,12 +5,13 @@ Everything follows from the run's files, so a database filled while runs train e
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
+from itertools import accumulate
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.events.accounting import AttemptCost, attempt_costs
+from experiments.events.accounting import amounts_of, attempt_costs
 from experiments.events.history import History, Point
 from experiments.identity import digest, members_in, parent_run_in, without_runs
 from experiments.records import Member, TrackedRun
@@ -22,15 +23,6 @@ RECORD = "record"  # tag: digest of the records that MLflow shows whole
 PLACE = ("study", "profile", "corpus", "row", "group")  # tags: the parts of a Member
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 COST = "cost_"  # prefix of metrics on what a run or a table cost
-_COSTS: tuple[tuple[str, Callable[[AttemptCost], float | None]], ...] = (
-    ("attempts", lambda one: 1.0),
-    ("wall_hours", lambda one: one.wall_s / 3600),
-    ("thread_hours", lambda one: _hours(one, gpu=False)),
-    ("gpu_hours", lambda one: _hours(one, gpu=True)),
-    ("cpu_hours", lambda one: None if one.cpu_s is None else one.cpu_s / 3600),
-    ("cpu_kwh", lambda one: None if one.cpu_joules is None else one.cpu_joules / 3.6e6),
-    ("gpu_kwh", lambda one: None if one.gpu_joules is None else one.gpu_joules / 3.6e6),
-)
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
@@ -121,6 +113,7 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
     found: list[tuple[str, Any, float, int]] = [
         (NUM_PARAMS, (run.num_params or result.num_params) if begun else None, begun, 0),
         (TRAIN_WALL_S, train_s, trained, step),
+        (f"{COST}flops", None if row else result.flops, trained, step),
     ]
     own = row.evaluations if row else own_evaluations(store, run.run_id, history.evaluated_t)
     named = [
@@ -143,29 +136,14 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
 def cost_points(store: Store, run_id: str) -> Iterator[Point]:
     """What the run had cost at the end of each attempt, all attempts before it included; the step is its number.
 
-    An amount ends with the first attempt that did not record it. The last attempt counts once its end is known.
+    These are the sums that the table prints. The last attempt counts once its end is known.
     """
     attempts = attempt_costs(store, run_id)
-    sums: dict[str, float] = dict.fromkeys((name for name, _ in _COSTS), 0.0)
-    for one in attempts:
+    for one, sums in zip(attempts, accumulate(amounts_of([one]) for one in attempts), strict=True):
         if not one.seen and one is attempts[-1]:
             return
-        for name, of in _COSTS:
-            value = of(one)
-            if value is None:
-                sums.pop(name, None)
-            elif name in sums:
-                sums[name] += value
         if one.t is not None:  # else of the store that the run was imported from
-            known = {name: value for name, value in sums.items() if value}
-            yield from (Point(f"{COST}{name}", value, one.t, one.attempt) for name, value in known.items())
-
-
-def _hours(one: AttemptCost, *, gpu: bool) -> float | None:
-    """Hours of GPUs, or of threads, that an attempt leased; None where it did not say."""
-    if one.device_s is None:
-        return None
-    return one.device_s / 3600 if (one.kind == "cuda") is gpu else 0.0
+            yield from (Point(f"{COST}{name}", value, one.t, one.attempt) for name, value in sums.known().items())
 
 
 def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float]) -> dict[str, str]:

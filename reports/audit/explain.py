@@ -5,7 +5,7 @@ Of a bundle it also says which cells follow from its files.
 
 import shlex
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from ablations.study.messages import number, suggestion
@@ -119,6 +119,61 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     found["code_digest"] = facts.code
     found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"
     return found
+
+
+SHORT = 10  # lines of an explanation, unless all is printed
+
+
+def in_short(found: Mapping[str, Any]) -> str:
+    """What a reader asks first, in at most SHORT lines: the values, the runs behind them, and what made these."""
+    runs, changes = found["runs"], ", ".join(as_set(key, item) for key, item in found["changes_from_base"].items())
+    last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
+    last += [
+        f"signature of {key}: {text}"
+        for run in runs[:1]
+        for e in run["evaluations"]
+        for key, text in e["signature"].items()
+    ]
+    last = [*last[:2], "More (--full): configuration, decoding, digests of the data, versions, devices, costs."]
+    lines = [f"from bundle: {found['from_bundle']}"] if "from_bundle" in found else []
+    lines += [f"{found['study']} {found['row']}: {changes or 'no change from base'}"]
+    lines += _up_to(SHORT - len(lines) - len(last) - 1, map(_value_in_short, found["values"].values()), "column")
+    lines += _up_to(SHORT - len(lines) - len(last), (_run_in_short(run, found["values"]) for run in runs), "run")
+    return "\n".join(map(plain, [*lines, *last])) + "\n"
+
+
+def _up_to(count: int, lines: Iterable[str], what: str) -> list[str]:
+    every = list(lines)
+    left = len(every) - count + 1
+    return every if left <= 1 else [*every[: count - 1], f"… and {left} more {what}s"]
+
+
+def _value_in_short(value: Mapping[str, Any]) -> str:
+    if value["mean"] is None:
+        why = ", ".join(dict.fromkeys(value.get("lacking", ())))
+        return f"{value['head']}: no value, {value['n']} of {value['seeds']} seeds done{f' ({why})' if why else ''}"
+    spread = f" ± {value['sd']:.2g}" if value["sd"] is not None else ""
+    parts = [f"{value['head']} = {value['mean']:.5g}{spread}, n = {number(value['n'], 'seed')}"]
+    parts += [f"change from base {value['change_from_base']:+.3g}"] if value["change_from_base"] is not None else []
+    test = value.get("test", {})
+    parts += [f"p = {test['p_corrected']:.2g} between {test['between']}"] if test.get("p_corrected") is not None else []
+    parts += [f"paper {value['paper']:g}"] if value["paper"] is not None else []
+    return "; ".join(parts)
+
+
+def _run_in_short(run: Mapping[str, Any], values: Mapping[str, Mapping[str, Any]]) -> str:
+    metrics = {(e["set"], metric): value for e in run["evaluations"] for metric, value in e["metrics"].items()}
+    asked = [metrics.get((value["set"], value["metric"])) for value in values.values()]
+    numbers = ", ".join(f"{value:.5g}" for value in asked if value is not None)
+    name = f"seed {run['seed']}" if "seed" in run else "ensemble"
+    return f"{name}: {numbers or run['state']}; {run['folder']}"
+
+
+def _made_by(run: Mapping[str, Any]) -> str:
+    """The command of an own study and the commit of a run, as far as it recorded them."""
+    changed = " with changes" if run.get("dirty") else ""
+    commit = f"commit {run['commit'][:12]}{changed}" if run.get("commit") else ""
+    return " at ".join(filter(None, [run["configuration"].get("command") or "", commit]))
 
 
 def as_text(found: Mapping[str, Any]) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.config import OPTIMIZERS, SCHEDULES, OptimizerName, flatten
+from experiments.events.accounting import HOUR, Amounts
 from experiments.identity import without_runs
 from experiments.store.results import Encoded
 from model.config import ModelConfig
-from reports.results.accounting import Amounts, RowSpent, TableSpent
+from reports.results.accounting import RowSpent, TableSpent
 from reports.results.results import Outcome
 from reports.results.table import Table, missing_cells
 from reports.table.cost import count, duration, in_words, training_seconds
@@ -19,7 +20,6 @@ from reports.table.notes import branch_in_words, imported, places
 from reports.table.provenance import code, corpus_name, device, software, typical
 from reports.table.settings import show, unexpected
 
-HOUR = 3600.0
 # Settings that the paragraph has words for.
 _MODEL = ("model.num_layers", "model.d_model", "model.d_ff", "model.num_heads", "model.d_k", "model.d_v")
 _STEPS = ("training.train_steps", "training.warmup_steps", "training.tokens_per_batch")

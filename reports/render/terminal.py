@@ -7,6 +7,7 @@ out where it is narrow: the paper's numbers first, then costs, settings that no 
 import io
 import shutil
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -44,6 +45,17 @@ def for_terminal(table: Table, columns: int) -> RenderableType:
     parts += [Padding(Text(plain(text), style="dim"), (0, 0, 0, 2)) for text in shown.notes]
     parts += [Text(line, style="dim italic") for line in _further(hidden, len(shown.left_out))]
     return Group(*parts)
+
+
+def so_far(table: Table, columns: int, lines: int) -> RenderableType:
+    """The table alone, while it fills: its rows with a number, all of them if they stand on so many lines."""
+    shown = printed(table, "terminal")
+    keep = _fitting(shown, columns)
+    if len(table.rows) + len({row.group for row in table.rows}) + 2 > lines:
+        full = {row.key for row in table.rows if any(measure.values for measure in row.measures.values())}
+        grid = replace(shown.grid, lines=tuple(line for line in shown.grid.lines if line.row.key in full))
+        shown = replace(shown, grid=grid)
+    return _rich(shown, keep)
 
 
 def _further(columns: int, notes: int) -> Iterator[str]:

@@ -1,16 +1,14 @@
-"""What attempts cost, added up: of a run, a row, a comparison, a table; and which attempts count."""
+"""What a row, a comparison and a table cost, and which attempts count. Sums: experiments/events/accounting.py."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import reduce
-from operator import add
 from typing import Any
 
 from pydantic import Field
 
 from ablations.planning.planned import Plan
-from experiments.events.accounting import AttemptCost, attempt_costs
+from experiments.events.accounting import NOTHING, Amounts, AttemptCost, amounts_of, attempt_costs, total
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.store.results import Facts, Word
@@ -63,60 +61,15 @@ def tunings(store: Store, run_ids: Collection[str]) -> Iterator[tuple[dict[str, 
             yield record, found
 
 
-# --- Sums over them
-
-
-HOUR, KWH = 3600.0, 3.6e6
-
-
-@dataclass(frozen=True)
-class Amounts:
-    """Sums over attempts. What some attempts did not record is counted by `without_…`: the sum is of the others."""
-
-    runs: int = 0
-    attempts: int = 0
-    early: int = 0  # that failed, were stopped or killed
-    unseen: int = 0  # that run, or whose start or end is not known: counted between their known events
-    wall_s: float = 0.0
-    thread_s: float = 0.0  # leased: wall time × threads, of attempts on processors
-    gpu_s: float = 0.0  # leased: wall time × GPUs × their share
-    without_lease: int = 0
-    cpu_s: float = 0.0
-    without_cpu: int = 0
-    cpu_joules: float = 0.0
-    without_cpu_joules: int = 0
-    gpu_joules: float = 0.0
-    without_gpu_joules: int = 0  # of the attempts on GPUs
-    on_gpus: int = 0
-
-    def __add__(self, other: "Amounts") -> "Amounts":
-        return Amounts(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
-
-    def as_json(self) -> dict[str, Any]:
-        """Hours and kWh; None where no attempt recorded the amount, `without` where some did not."""
-        without = {"device": self.without_lease, "cpu": self.without_cpu, "cpu_energy": self.without_cpu_joules}
-        without["gpu_energy"] = self.without_gpu_joules
-        return {
-            "runs": self.runs,
-            "attempts": self.attempts,
-            "ended_early": self.early,
-            "end_unknown": self.unseen,
-            "wall_hours": self.wall_s / HOUR,
-            "thread_hours": self.thread_s / HOUR,
-            "gpu_hours": self.gpu_s / HOUR,
-            "cpu_hours": self.cpu_s / HOUR if self.without_cpu < self.attempts else None,
-            "cpu_kwh": self.cpu_joules / KWH if self.without_cpu_joules < self.attempts else None,
-            "gpu_kwh": self.gpu_joules / KWH if self.without_gpu_joules < self.on_gpus else None,
-            "attempts_without": {name: count for name, count in without.items() if count},
-        }
+# --- What rows, comparisons and the table cost
 
 
 @dataclass(frozen=True)
 class RowSpent:
     """What a row cost; of the runs that rows above it show too, nothing."""
 
-    runs: Amounts = Amounts()
-    tuning: Amounts = Amounts()
+    runs: Amounts = NOTHING
+    tuning: Amounts = NOTHING
     counted_in: tuple[str, ...] = ()  # rows above, with which it shares runs
 
     @property
@@ -158,34 +111,3 @@ def amounts(run_id: str, found: Spending) -> Amounts:
     """Of all attempts at a run."""
     attempts = found.runs.get(run_id, ())
     return Amounts(runs=int(bool(attempts))) + amounts_of(attempts)
-
-
-def amounts_of(attempts: Iterable[AttemptCost]) -> Amounts:
-    """Of these attempts, whatever run they are at."""
-    return total(map(_of_attempt, attempts))
-
-
-def _of_attempt(one: AttemptCost) -> Amounts:
-    gpu = one.kind == "cuda"
-    leased = one.device_s or 0.0
-    return Amounts(
-        attempts=1,
-        early=one.ended not in ("finished", ""),
-        unseen=not one.seen,
-        wall_s=one.wall_s,
-        thread_s=0.0 if gpu else leased,
-        gpu_s=leased if gpu else 0.0,
-        without_lease=one.device_s is None,
-        cpu_s=one.cpu_s or 0.0,
-        without_cpu=one.cpu_s is None,
-        cpu_joules=one.cpu_joules or 0.0,
-        without_cpu_joules=one.cpu_joules is None,
-        gpu_joules=one.gpu_joules or 0.0,
-        without_gpu_joules=gpu and one.gpu_joules is None,
-        on_gpus=gpu,
-    )
-
-
-def total(parts: Iterable[Amounts]) -> Amounts:
-    """The sum."""
-    return reduce(add, parts, Amounts())

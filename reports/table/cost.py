@@ -16,7 +16,8 @@ from ablations.planning.planned import Plan
 from ablations.study.messages import number
 from ablations.study.tuning import trials_of
 from experiments.config import flatten
-from reports.results.accounting import HOUR, KWH, Amounts, DecisionSpent, RowSpent, Spending, TableSpent, amounts, total
+from experiments.events.accounting import HOUR, KWH, Amounts, total
+from reports.results.accounting import DecisionSpent, RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome
 from reports.results.rule import Decision
 from reports.results.table import Row, Table

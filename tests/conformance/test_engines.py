@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
 from experiments.jobs.engines.load import ENGINES, engine_class, load_engine
-from experiments.jobs.engines.local import LocalEngine
+from experiments.jobs.engines.local import LIGHT, LocalEngine
 
 SLOT = Slot("cpu:0", "cpu", threads=2)
 PATIENCE_S = 120.0  # of a cluster that shares this machine with other work
@@ -38,6 +39,11 @@ def orphaned(_):
     return engine
 
 
+def light(_):
+    """As for runs of own functions and of commands: the server has imported the child's program."""
+    return LocalEngine(LIGHT)
+
+
 def on_slurm(request):
     request.getfixturevalue("slurm")
     from experiments.jobs.engines.slurm import SlurmEngine
@@ -51,7 +57,7 @@ def on_ray(request):
     return RayEngine({"address": request.getfixturevalue("ray_cluster").address})
 
 
-LOCAL = [forked, spawned, orphaned]
+LOCAL = [forked, light, spawned, orphaned]
 ALL = [*LOCAL, pytest.param(on_slurm, marks=pytest.mark.slurm), pytest.param(on_ray, marks=pytest.mark.ray)]
 
 
@@ -251,6 +257,57 @@ class TestLocalEngine(Starting):
         assert engine.adopt({**handle.ref, "host": "elsewhere"}) is None
         engine.kill(handle)
         self.ended(engine, handle)
+
+
+STATE = """
+import json, os, resource, signal, sys, threading, warnings
+limits = [name for name in vars(resource) if name.startswith("RLIMIT_")]
+os.umask(mask := os.umask(0))
+handlers = {number: signal.getsignal(number) for number in signal.valid_signals() if number not in (9, 19)}
+print(json.dumps({
+    "limits": {name: resource.getrlimit(getattr(resource, name)) for name in limits},
+    "umask": mask, "nice": os.nice(0), "folder": os.getcwd(), "affinity": sorted(os.sched_getaffinity(0)),
+    "files": {one: os.readlink(f"/proc/self/fd/{one}") for one in range(100) if os.path.exists(f"/proc/self/fd/{one}")},
+    "signals": {int(n): getattr(found, "__name__", str(found)) for n, found in handlers.items()},
+    "blocked": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, [])), "threads": threading.active_count(),
+    "flags": str(sys.flags), "path": sys.path[1:], "argv": sys.argv[1:], "reads": sys.stdin.read(), "main": __name__,
+    "environment": {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "GLIBC_TUNABLES")},
+    "torch": "torch" in sys.modules, "warnings": [str(one) for one in warnings.filters],
+}, sort_keys=True))
+"""
+
+
+def test_a_forked_child_has_the_state_of_a_started_one(tmp_path, monkeypatch):
+    """Limits, niceness, files, signals, folder, environment: the coordinator's, whatever the server needed."""
+    (tmp_path / "state.py").write_text(STATE)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    starting, told = Starting(), {}
+    for name, engine in {"forked": LocalEngine(LIGHT), "started": LocalEngine(fork=False)}.items():
+        (folder := tmp_path / name).mkdir()
+        launch = starting.launch(folder, "")
+        handle = engine.start(replace(launch, argv=[sys.executable, "-P", "-m", "state", "one", "two"]))
+        assert starting.ended(engine, handle) == Exit(0), launch.log.read_text()
+        engine.close()
+        told[name] = json.loads(launch.log.read_text().replace(str(folder), "FOLDER"))
+    assert told["forked"] == told["started"]
+
+
+def test_a_child_runs_the_code_that_is_on_disk_when_it_starts(tmp_path, monkeypatch):
+    """Also where the server has imported a module of this program that was edited since."""
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "__init__.py").touch()
+    (module := tmp_path / "model" / "edited.py").write_text("VALUE = 'as imported'\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    starting, engine = Starting(), LocalEngine(("model.edited",))
+    try:
+        for said in ("as imported", "edited"):
+            module.write_text(f"VALUE = {said!r}\n")
+            (folder := tmp_path / said).mkdir()
+            handle = starting.start(engine, folder, "import model.edited; print(model.edited.VALUE)")
+            assert starting.ended(engine, handle) == Exit(0)
+            assert (folder / "log.txt").read_text() == f"{said}\n"
+    finally:
+        engine.close()
 
 
 def test_every_engine_of_the_dictionary_loads_without_its_extra():

@@ -137,7 +137,7 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     for format_, name in (("latex", "t.tex"), ("html", "t.html"), ("markdown", "t.md"), ("csv", "t.csv")):
         cli("report", study, *store, "--format", format_, "--out", tmp_path / name)
         assert "all equal to the store's" in cli("verify", tmp_path / name, study, *store).stdout
-    assert "parent run steps: 30" in cli("explain", study, "smooth.ppl", *store).stdout
+    assert "parent run steps: 30" in cli("explain", study, "smooth.ppl", "--full", *store).stdout
     assert "begins with the state of run" in cli("log", "smooth", *store).stdout
     assert "branch from base after step 30" in cli("report", study, *store, "--format", "setup").stdout
     alone = cli("report", study, *store, "--rows", "smooth").stdout

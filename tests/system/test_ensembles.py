@@ -83,7 +83,7 @@ def test_every_verb_knows_it(cli: Cli, study: Path, tmp_path: Path) -> None:
     planned = cli("plan", study, *store).stdout
     assert "ensemble" in planned and "of base, seeds 1, 2, 3" in planned and "base   seed 3" in planned
     assert "seed 0" not in planned + table + cli("status", *store).stdout
-    explained = cli("explain", study, "three.ppl", *store).stdout
+    explained = cli("explain", study, "three.ppl", "--full", *store).stdout
     assert "ensemble member 3" in explained and "seed 0" not in explained
     page = tmp_path / "table.tex"
     cli("report", study, *store, "--format", "latex", "--out", page)

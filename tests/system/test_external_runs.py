@@ -84,7 +84,7 @@ def test_rows_from_elsewhere_stand_beside_ours_marked_and_tested(mixed: Path, cl
     tidy = list(csv.DictReader(io.StringIO(cli("report", study, "--store", store, "--format", "tidy-csv").stdout)))
     assert [(t["row"], t["imported"]) for t in tidy] == [("base", "false")] * 3 + [("theirs", "true")] * 3
 
-    explained = cli("explain", study, "theirs.loss_test", "--store", store).stdout
+    explained = cli("explain", study, "theirs.loss_test", "--full", "--store", store).stdout
     assert "source: theirs.csv" in explained and "optimizer: adam" in explained
     setup = cli("report", study, "--store", store, "--format", "setup").stdout
     assert "We train 1 variation" in setup and "3 of them trained elsewhere and imported" in setup

@@ -126,9 +126,11 @@ def _counted(trainer: Trainer, request: Mapping[str, Any]) -> dict[str, Any]:
 
 def versions(names: Sequence[str]) -> dict[str, str]:
     """Versions of Python and of packages by import name, read without importing them."""
+    known, missing = {"python": platform.python_version()}, []
+    if not names:
+        return known
     from importlib import metadata  # takes a while
 
-    known, missing = {"python": platform.python_version()}, []
     for name in names:
         try:
             known[name] = metadata.version(name)

@@ -4,6 +4,7 @@
 progress: three attempts in a row with at most one new step fail it.
 """
 
+import re
 import signal
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -157,3 +158,13 @@ def _killed_by(code: int | None) -> str:
 
 def _tail(log_tail: str) -> str:
     return f"\n{log_tail}" if log_tail else ""
+
+
+_TAIL = re.compile(r"^The end of .+ in the store:$", re.MULTILINE)  # the head of attempt.log_tail
+_OURS = re.compile(r"\d{4}-\d\d-\d\d [\d:,]+ [A-Z]+ experiments\.")  # what this program writes to a log
+
+
+def printed(error: str) -> list[str]:
+    """The lines of a failed run's log in its error (`decide`); [] where it printed nothing."""
+    lines = "".join(_TAIL.split(error, maxsplit=1)[1:]).splitlines()
+    return [line.rstrip() for line in lines if line.strip() and not _OURS.match(line)]

@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -30,30 +30,33 @@ from experiments.store.layout import Store
 
 # What a row's own settings bring about, such as divergence, does not concern the other rows.
 CONCERNS_ALL = (Outcome.BUG, Outcome.USER_ERROR)
+LINES = 3  # at the end of a log, that say why it failed
+_NUMBER = re.compile(r"\d+(?:[.,]\d+)*(?:[eE][-+]?\d+)?")
 _FRAME = re.compile(r'^ *File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 Table = tuple[str, str, str]  # study, profile, corpus
 
 
 class RepeatedFailures:
-    """The failures that this coordinator has seen, by table and traceback."""
+    """The failures that this coordinator has seen, by table, and by traceback or last lines."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._rows: dict[tuple[Table, str], set[str]] = {}
 
-    def add(self, job: Job, failure: Mapping[str, Any] | None) -> None:
+    def add(self, job: Job, failure: Mapping[str, Any] | None, error: str) -> None:
         """Take note of a failed job; hold the waiting jobs of its tables if another row has failed alike.
 
-        failure: the event of the attempt, with `cls`, `message` and `traceback`.
+        failure: the event of the attempt, with `cls`, `message` and `traceback`. error: the end of its log, too.
         """
-        place = traceback_in_short(failure or {})
-        if not place or (failure or {}).get("cls") not in CONCERNS_ALL:
+        if failure is None or failure.get("cls") not in CONCERNS_ALL:
             return
+        traced = traceback_in_short(failure)
+        place, what = traced or lines_in_short(error), "traceback" if traced else "last lines"
         for member in job.members:
             rows = self._rows.setdefault((member[:3], place), set())
             rows.add(member.row)
             if len(rows) > 1:
-                self._ledger.hold_table(member, _why(sorted(rows), member.study, place))
+                self._ledger.hold_table(member, _why(sorted(rows), member.study, what, place))
 
 
 def traceback_in_short(failure: Mapping[str, Any]) -> str:
@@ -67,11 +70,20 @@ def traceback_in_short(failure: Mapping[str, Any]) -> str:
     return f"{last[-1].partition(':')[0]} at {' > '.join(reversed(frames))}" if frames and last else ""
 
 
-def _why(rows: list[str], study: str, place: str) -> str:
+def lines_in_short(error: str) -> str:
+    """The last lines of a run's log without their numbers, which may be those of the row's settings.
+
+    Of a run that printed nothing: how it ended, without its command.
+    """
+    printed = outcomes.printed(error)
+    return _NUMBER.sub("#", " / ".join(printed[-LINES:])) if printed else error.partition(":")[0]
+
+
+def _why(rows: list[str], study: str, what: str, place: str) -> str:
     named = ", ".join(rows[:3]) + (f" and {len(rows) - 3} more" if len(rows) > 3 else "")
     innermost = place.partition(" > ")[0]
     return (
-        f"held: rows of {study} failed with the same traceback ({named}: {innermost}). "
+        f"held: rows of {study} failed with the same {what} ({named}: {innermost}). "
         "Once the cause is mended, the same command or `ablations retry` goes on"
     )
 
@@ -185,12 +197,17 @@ class Coordinator:
         self._draining = False
         self._disk_full = ""  # message of a child that could not write
 
-    def run(self, until: Until) -> None:
-        """Work until `until` holds, or until interrupted. Raises DiskFull if a child ran out of disk space."""
+    def run(self, until: Until, only: Collection[str] | None = None) -> None:
+        """Work until `until` holds, or until interrupted. Raises DiskFull if a child ran out of disk space.
+
+        only: run_ids; other runs that wait at the beginning are left for the next coordinator.
+        """
         try:
             for name in ("drain", "devices"):  # notes for or by a former coordinator
                 self._ledger.note(name)
             self._ledger.release_held()
+            if only is not None:
+                self._ledger.leave_others(only)
             self._recover()
             if until == "settled":
                 self._take_requests()
@@ -277,7 +294,7 @@ class Coordinator:
         self._placement.look = True
         self._reporter.ended(now, ending.state, ending.error)
         if ending.state is State.FAILED:
-            self._repeated_failures.add(now.job, live.progress.failure)
+            self._repeated_failures.add(now.job, live.progress.failure, ending.error)
         if ending.outcome is Outcome.DISK_FULL:
             self._disk_full = ending.detail
         if ending.detail or ending.error:

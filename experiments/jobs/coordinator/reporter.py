@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from experiments.errors import Damaged
 from experiments.identity import seed_in_words
@@ -131,11 +131,13 @@ class Summary:
     cancelled: int = 0
     interrupted: int = 0
     left: int = 0  # runs that were not started: `ablations drain`
+    failures: dict[str, str] = field(default_factory=dict)  # run, in words → its error
 
     def plus(self, other: "Summary") -> "Summary":
         """Both together, one after the other."""
         finished, failed = self.finished + other.finished, self.failed + other.failed
-        return Summary(finished, failed, self.cancelled + other.cancelled, other.interrupted, other.left)
+        cancelled, failures = self.cancelled + other.cancelled, self.failures | other.failures
+        return Summary(finished, failed, cancelled, other.interrupted, other.left, failures)
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,9 @@ class Reporter:
         """Report that a job has ended or waits again."""
         if state.ended:
             setattr(self.summary, state.value, getattr(self.summary, state.value) + 1)
+            if state is State.FAILED:
+                rows = ", ".join(dict.fromkeys(member.row for member in claimed.job.members)) or claimed.job.run_id
+                self.summary.failures[f"{rows} ({seed_in_words(claimed.job.seed)})"] = error
             if self._notifier is not None:
                 self._notifier.ended(claimed.job, state, error, self._ledger.unfinished)
         self.track(claimed, state, error)

@@ -37,11 +37,11 @@ def place(
     """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
 
     Order: higher priority first, then the user with the least use (`turns`, see queue/shares.py), then
-    the first seed of every row, so that a table has all of its rows early, then the longest by predicted cost. A job
-    that is as long as a slot's share of all waiting ones goes before its turn: the makespan stays within max(longest,
-    total / slots) plus one job. Ties keep the order of `waiting`. A run that started on one kind of device stays on it,
-    if the coordinator has a slot of that kind. A job that needs several slots keeps the free ones until it has all;
-    otherwise smaller jobs behind it could delay it without end.
+    the first seed of every row, so that a table has all of its rows early (base and large published changes first),
+    then the longest by predicted cost. A job that is as long as a slot's share of all waiting ones goes before its
+    turn: the makespan stays within max(longest, total / slots) plus one job. Ties keep the order of `waiting`. A run
+    that started on one kind of device stays on it, if the coordinator has a slot of that kind. A job that needs several
+    slots keeps the free ones until it has all; otherwise smaller jobs behind it could delay it without end.
     """
     kinds = {slot.kind for slot in slots}
     left, placed = list(free), []

@@ -44,14 +44,16 @@ def work(
     hang_s: float = HANG_S,
     notifier: Notifier | None = None,
     sinks: Sequence[Background] = (),
+    only: Collection[str] | None = None,
 ) -> Summary:
     """Work on a store's queue until it is empty, or as `until` says (loop.Until), or until SIGINT or SIGTERM.
 
     The first signal asks the children to save a checkpoint and waits for them; the second kills them. Without
-    `load_task` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped.
-    `refill` is called at the beginning and after each ended job, in this process under its lock, to queue more (a
-    tuner's next trial). `sinks` are told of runs as the tracker is, and are waited for SINKS_S at the end. Raises
-    UserError if another coordinator holds the store, DiskFull if the disk is full; then the work stays queued.
+    `load_task` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped. `refill`
+    is called at the beginning and after each ended job, in this process under its lock, to queue more (a tuner's next
+    trial). `only`: run_ids; other runs that wait now stay queued. `sinks` are told of runs as the tracker is, and are
+    waited for SINKS_S at the end. Raises UserError if another coordinator holds the store, DiskFull if the disk is
+    full; then the work stays queued.
     """
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
@@ -65,7 +67,9 @@ def work(
         placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
         try:
             with explain_os_errors(f"work on the store {store.root}"):
-                Coordinator(store, ledger, slots, engine, placement, reporter, interrupts, hang_s, refill).run(until)
+                Coordinator(store, ledger, slots, engine, placement, reporter, interrupts, hang_s, refill).run(
+                    until, only
+                )
         finally:
             if tracker is not None:
                 with contextlib.suppress(KeyboardInterrupt):  # second signal: the next coordinator writes the rest

@@ -25,7 +25,7 @@ from experiments.processes.processor import allocator
 
 # an optimizer's first use imports torch._dynamo, which takes as long as torch itself
 PRELOAD = ("torch", "torch._dynamo", "numpy", "pydantic", "psutil", "sentencepiece", "sacrebleu", "safetensors.torch")
-LIGHT = ("numpy", "pydantic", "psutil")  # for runs whose trainers have processes of their own
+LIGHT = ("experiments.child.ready",)  # for runs whose trainers have processes of their own
 log = logging.getLogger(__name__)
 
 

@@ -87,7 +87,7 @@ class Job:
     gpu_memory_gb: float = 0.0  # the same on a GPU
     devices: int = 1  # devices that train it together; 0: as many as shorten the total (../devices/sharing.py)
     priority: int = 0  # higher first
-    turn: int = 0  # lower first: the first seed of every row has 0, the second 1, …
+    turn: int = 0  # lower first: the first seeds of all rows (base, then large published changes), the second ones, …
     user: str = ""  # whose it is (shares.py); of a run that several users request, the first of them
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train again

@@ -4,6 +4,7 @@ Claiming is a compare-and-set: a process that finds the job no longer waiting ta
 only the coordinator makes stand in one class.
 """
 
+import json
 import math
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import Any
 from experiments.events.event_log import record_time
 from experiments.jobs.queue.database import explain
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting, to_text
-from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.queue import LEFT, Queue
 from experiments.jobs.queue.shares import DAY_S, DAYS, Shares, Turns, Use, in_turns
 
 # A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
@@ -84,6 +85,13 @@ class Ledger(Queue):
             "UPDATE jobs SET held=? WHERE state='waiting' AND run_id IN "
             "(SELECT run_id FROM members WHERE study=? AND profile=? AND corpus=?)",
             (why, *member[:3]),
+        )
+
+    def leave_others(self, run_ids: Collection[str]) -> None:
+        """Keep all waiting jobs but these from being started, until another coordinator works."""
+        self._write(
+            "UPDATE jobs SET held=? WHERE state='waiting' AND run_id NOT IN (SELECT value FROM json_each(?))",
+            (LEFT, json.dumps(list(run_ids))),
         )
 
     def release_held(self) -> None:

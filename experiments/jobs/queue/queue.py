@@ -36,6 +36,7 @@ from experiments.store.retention import union
 # --- Read the queue's SQLite file, without locks and without changes
 
 
+LEFT = "left by `ablations run`, which trains its own table; `ablations work` starts it"  # why a job is held
 _ROW = (
     "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
     "ended, left_s, held, user"
@@ -171,8 +172,9 @@ class Reading:
         return [str(row[0] or "") for row in rows]
 
     def held(self) -> list[str]:
-        """The reasons why jobs are held, each once."""
-        rows = self._read("SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held<>'' ORDER BY held")
+        """The reasons why jobs are held, each once; not of those that another table's `run` has left."""
+        kept = "SELECT DISTINCT held FROM jobs WHERE state='waiting' AND held NOT IN ('', ?) ORDER BY held"
+        rows = self._read(kept, (LEFT,))
         return [row[0] for row in rows]
 
     def notes(self) -> dict[str, str]:
@@ -294,7 +296,7 @@ class Queue(Reading):
         Jobs that wait because others failed are held no longer; those that need trust are held again.
         """
         with self._change():
-            self._db.execute("UPDATE jobs SET held='' WHERE held<>''")
+            self._db.execute("UPDATE jobs SET held='' WHERE held NOT IN ('', ?)", (LEFT,))
             return sum(
                 self._db.execute(
                     "UPDATE jobs SET state='waiting', stalls=0, hangs=0, error='', error_class='', doing='', "

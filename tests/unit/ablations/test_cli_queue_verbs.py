@@ -275,12 +275,12 @@ def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):
 
 
 def test_the_first_seed_of_every_row_is_queued_before_the_second_ones(tmp_path):
-    """Whatever they cost: C-N8 costs more than twice as much as C-N2."""
+    """Whatever they cost: C-N8 costs more than twice as much as C-N2, whose published change is larger."""
     store = Store.open(tmp_path / "store")
     call(store, "queue", "table3", "--rows", "C-N2,C-N8", "--seeds", "3")
     with Ledger(store.queue_db) as ledger:
         order = [(job.members[0].row, job.seed) for job in ledger.rows(State.WAITING, 10)]
-    assert order == [(row, seed) for seed in (1, 2, 3) for row in ("C-N8", "C-N2")]
+    assert order == [(row, seed) for seed in (1, 2, 3) for row in ("C-N2", "C-N8")]
 
 
 def test_requests_are_told_as_json(store):

@@ -102,6 +102,6 @@ def test_a_store_that_cannot_be_written_is_read(folder: Path, monkeypatch: pytes
 
 def test_what_explain_prints_is_what_set_takes(folder: Path) -> None:
     store, study = folder / "store", folder / "command.toml"
-    lines = [line.strip() for line in call(store, "explain", study, "fast").stdout.splitlines()]
+    lines = [line.strip() for line in call(store, "explain", study, "fast", "--full").stdout.splitlines()]
     assert lines.count("rate=5") == 2, "as changed from base, and in its configuration"
     assert "| fast" in call(store, "report", study, "--rows", "fast", "--set", "rate=5").stdout

@@ -60,8 +60,8 @@ def test_corpus_option_sets_the_corpus(rows_of):
 def test_what_a_row_changes_is_told_after_scaling(rows_of):
     assert rows_of(load_study("table3"), profile="demo")["A-h4"].overrides == {
         "model.num_heads": 4,
-        "model.d_k": 16,
-        "model.d_v": 16,
+        "model.d_k": 32,
+        "model.d_v": 32,
     }
 
 
@@ -98,6 +98,11 @@ def test_a_configuration_that_derives_settings_fails_the_proof(own_study, task):
     [
         ("width = 0.3", "", "model.d_model = 512 (set by the defaults) times width = 0.3 is 153.6"),
         (
+            "width = 0.5, head_width = 0.01",
+            "",
+            "model.d_k = 64 (set by the defaults) times head_width = 0.01 is 0.64",
+        ),
+        (
             "depth = 0.25",
             "set = {model.num_layers = 6}",
             'model.num_layers = 6 (set by row "x") times depth = 0.25 is 1.5',
@@ -116,6 +121,14 @@ def test_ratios_are_taken_as_written(own_study, rows_of):
     """In binary floating point 0.1 × 30 is 3.0000000000000004."""
     text = "[base]\nmodel = {num_layers = 30}\n[profile.p]\nscale = {depth = 0.1}\n" + BASE
     assert rows_of(own_study(text))["base"].config.model.num_layers == 3
+
+
+def test_heads_have_a_ratio_of_their_own(own_study, rows_of):
+    """Without it width scales them too."""
+    text = "[profile.p]\nscale = {{width = 0.125{}}}\n" + row("x", "set = {{model.d_k = 32}}")
+    for ratio, d_k, d_v in (("", 4, 8), (", head_width = 0.25", 8, 16), (", head_width = 1.0", 32, 64)):
+        model = rows_of(own_study(text.format(ratio)))["x"].config.model
+        assert (model.d_model, model.d_ff, model.d_k, model.d_v) == (64, 256, d_k, d_v)
 
 
 def test_a_size_that_the_profile_gives_itself_need_not_scale(own_study, rows_of):

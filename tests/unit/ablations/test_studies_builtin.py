@@ -92,21 +92,20 @@ def test_counted_parameters_round_to_the_printed_column_except_for_big(table3, r
     assert "213" in rows["big"].variation.note and "218.3" in rows["big"].variation.note
 
 
-def test_demo_profile_is_an_eighth_as_wide_and_half_as_deep(table3, rows_of):
+def test_demo_profile_is_an_eighth_as_wide_with_heads_of_a_quarter_and_half_as_deep(table3, rows_of):
     paper, demo = (rows_of(table3, profile=name) for name in ("paper", "demo"))
     assert len(demo) == 20
     for key, row in demo.items():
         large, small = paper[key].config.model, row.config.model
-        assert [8 * getattr(small, n) for n in ("d_model", "d_ff", "d_k", "d_v")] == [
-            getattr(large, n) for n in ("d_model", "d_ff", "d_k", "d_v")
-        ], key
+        assert (8 * small.d_model, 8 * small.d_ff) == (large.d_model, large.d_ff), key
+        assert (4 * small.d_k, 4 * small.d_v) == (large.d_k, large.d_v), key
         assert 2 * small.num_layers == large.num_layers, key
         same = ("num_heads", "dropout", "positions", "norm")
         assert [getattr(small, n) for n in same] == [getattr(large, n) for n in same], key
         assert row.config.training.label_smoothing == paper[key].config.training.label_smoothing, key
         assert set(row.overrides) == set(paper[key].overrides) - set(load_study("table3").profiles["demo"].set), key
     assert [demo[k].config.model.num_layers for k in ("C-N2", "C-N4", "base", "C-N8")] == [1, 2, 3, 4]
-    assert [demo[k].config.model.d_k for k in ("A-h1", "A-h4", "base", "A-h16", "A-h32")] == [64, 16, 8, 4, 2]
+    assert [demo[k].config.model.d_k for k in ("A-h1", "A-h4", "base", "A-h16", "A-h32")] == [128, 32, 16, 8, 4]
 
 
 def test_small_profile_trains_big_three_times_as_long_as_base_like_the_paper(table3, rows_of):

@@ -61,7 +61,7 @@ def test_a_row_named_after_a_size_prints_what_it_is_here(tmp_path):
     assert names("paper") == [row.key for row in study.variations]
     scaled = [name for name in names("demo") if "→" in name]
     assert scaled == [
-        "B-dk16 (16 → 2)", "B-dk32 (32 → 4)", "C-N2 (2 → 1)", "C-N4 (4 → 2)", "C-N8 (8 → 4)", "C-dmodel256 (256 → 32)",
+        "B-dk16 (16 → 4)", "B-dk32 (32 → 8)", "C-N2 (2 → 1)", "C-N4 (4 → 2)", "C-N8 (8 → 4)", "C-dmodel256 (256 → 32)",
         "C-dmodel1024 (1024 → 128)", "C-dff1024 (1024 → 128)", "C-dff4096 (4096 → 512)",
     ]  # fmt: skip
 

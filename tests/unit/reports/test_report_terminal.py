@@ -10,7 +10,7 @@ from rich.console import Console
 from ablations.study.parts import Choices
 from reports.render.cells import width
 from reports.render.formats import render
-from reports.render.terminal import for_terminal
+from reports.render.terminal import for_terminal, so_far
 from reports.results.table import Table
 from tests.unit.reports.conftest import Bench
 
@@ -89,3 +89,13 @@ def test_without_a_terminal_it_is_plain_text(table: Table, monkeypatch: pytest.M
     monkeypatch.setenv("COLUMNS", "70")
     text = render(table, "terminal")
     assert max(map(width, text.split("\n"))) <= 70 and not any(line.endswith(" ") for line in text.split("\n"))
+
+
+def test_while_it_fills_it_has_all_rows_where_they_fit_and_else_those_with_a_number(table: Table) -> None:
+    def keys(lines: int) -> list[str]:
+        stream = io.StringIO()
+        Console(file=stream, width=80, color_system=None).print(so_far(table, 80, lines))
+        return [line.split(" ")[0] for line in stream.getvalue().split("\n")[1:] if line.strip()]
+
+    assert [key for key in keys(40) if key in ("base", "A-h4", "A-h1", "E")] == ["base", "A-h4", "A-h1", "E"]
+    assert [key for key in keys(8) if key in ("base", "A-h4", "A-h1", "E")] == ["base", "A-h4", "E"]
