@@ -2,9 +2,11 @@
 
 import contextlib
 import errno
+import math
 import os
 import socket
 import subprocess
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -26,13 +28,16 @@ from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
-from experiments.tracking.page import Chart, Published, Table, publish, saved_views
+from experiments.tracking.page import Chart, Published, Table, TableRun, publish, published_tables
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
+from experiments.tracking.saved_views import links, save
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 from reports.render.formats import render
 from reports.render.markdown import escape
+from reports.results.comparable import change_digits
+from reports.results.results import Outcome
 from reports.results.table import Table as Printed
 from reports.table.settings import at, show
 
@@ -137,20 +142,22 @@ def _listener(port: int) -> str:
 
 
 def _print_views(store: Store, server: str) -> None:
-    """Print the links of the store's saved comparisons."""
+    """Print the links of the store's tables."""
     from experiments.tracking.mlflow import Tracker
 
     tracker = Tracker(store)
     with tracker.explained():
-        found = saved_views(tracker)
-    for name, views in found.items():
-        for view in views:
-            _print_view(name, view, server)
+        tables = published_tables(tracker)
+    for name, published in tables.items():
+        for one in published:
+            _print_view(name, one, server)
 
 
 def _print_view(name: str, published: Published, server: str) -> None:
-    typer.echo(f"{name} as a comparison: {published.view(server)}")
-    typer.echo(f"the same rows and their runs as a list: {published.listing(server)}")
+    charts, rows = links(published, server)
+    typer.echo(f"{name} as charts: {charts}")
+    typer.echo(f"{name} as a list, each row with its runs below it: {rows}")
+    typer.echo(f"the list without saved columns, for another version of MLflow: {published.listing(server)}")
 
 
 def _publish(chosen: Selected, uri: str) -> Published:
@@ -170,7 +177,9 @@ def _publish(chosen: Selected, uri: str) -> Published:
             tracker.sync(finished_run(chosen.store, run.run_id, [member(plan, run)]))
         table = _table(chosen, plan, table_of(chosen))
         with tracker.explained():
-            return publish(tracker, table)
+            published = publish(tracker, table)
+            save(tracker.client, published, table)
+            return published
     except Exception as error:
         if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
             raise
@@ -194,27 +203,43 @@ def _curves(table: Printed, store: Store) -> tuple[list[Chart], dict[str, dict[s
 
 def _lines(table: Printed, curves: Mapping[str, Mapping[str, list[tuple[int, float]]]]) -> Iterator[RowLine]:
     """The rows with what they print: settings with base's where they are blank, means, deviations, changes."""
-    varying = dict.fromkeys(name for row in table.rows for name in row.settings)
+    varying = list(dict.fromkeys(name for row in table.rows for name in row.settings))
+    names = _distinct({name: table.settings.get(name, name.rpartition(".")[2]) for name in varying})
+    heads = _heads(table)
     for row in table.rows:
         settings = at(row, varying)
         metrics: dict[str, float | None] = {NUM_PARAMS: row.num_params}
         for column in table.columns:
-            measure, name = row.measures[column.key], _metric(column)
-            metrics |= {f"{name}.mean": measure.mean, f"{name}.sd": measure.sd, f"{name}.change": measure.change}
+            measure, digits = row.measures[column.key], column.digits
+            values = (measure.mean, digits), (measure.sd, digits), (measure.change, change_digits(column))
+            metrics |= {n: _rounded(*value) for n, value in zip(_parts(column, heads), values, strict=True)}
         yield RowLine(
             row.key,
             row.group,
             row.n,
             # all of them: a chart leaves out a run that lacks one
-            {name: show(name, settings[name]) if name in settings else "–" for name in varying},
+            {names[name]: show(name, settings[name]) if name in settings else "–" for name in varying},
             {name: float(value) for name, value in metrics.items() if value is not None},
             curves.get(row.key, {}),
         )
 
 
-def _metric(column: Column) -> str:
-    """A column's metric as MLflow names it: plain on dev."""
-    return column.metric if column.set == "dev" else f"{column.metric}.{column.set}"
+def _heads(table: Printed) -> dict[str, str]:
+    """Short heads of the columns, by their keys: `BLEU` on dev, `BLEU test` on another set."""
+    bare = {column.key: column.header.removesuffix(f" ({column.set})") for column in table.columns}
+    return _distinct({c.key: bare[c.key] if c.set == "dev" else f"{bare[c.key]} {c.set}" for c in table.columns})
+
+
+def _parts(column: Column, heads: Mapping[str, str]) -> tuple[str, str, str]:
+    """The names of a column's mean, standard deviation and change from base."""
+    head = heads[column.key]
+    return head, f"{head} sd", f"Δ ln {head}" if column.logarithmic else f"Δ{head}"
+
+
+def _distinct(heads: dict[str, str]) -> dict[str, str]:
+    """By name; a head that several share is replaced by their names."""
+    several = {head for head, count in Counter(heads.values()).items() if count > 1}
+    return {name: name if head in several else head for name, head in heads.items()}
 
 
 def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
@@ -223,9 +248,17 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     files = {name: render(table, format_).encode() for format_, name in FILES.items()}
     files |= {"table.html": page(table, chosen).encode(), **draw(table, chosen.store, ["svg"])}
     of_curves, curves = _curves(table, chosen.store)
-    names = [_metric(column) for column in table.columns]
-    charts = [Chart(f"{_metric(column)}.mean", column.header) for column in table.columns]
-    places = [(place, row.key, outcome.run.run_id) for place, row in enumerate(table.rows) for outcome in row.outcomes]
+    heads = _heads(table)
+    charts = [Chart(heads[column.key], column.header) for column in table.columns]
+    runs = [
+        TableRun(row.key, outcome.run.run_id, _scores(outcome, table, heads))
+        for row in table.rows
+        for outcome in row.outcomes
+    ]
+    lines = list(_lines(table, curves))
+    shown = {name for line in lines for name in line.metrics}
+    parts = [_parts(column, heads) for column in table.columns]
+    names = [*(part[which] for which in range(3) for part in parts), NUM_PARAMS]  # all means first
     where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
     return Table(
         study=plan.study.name,
@@ -233,14 +266,25 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         corpus=where["corpus"],
         title=escape(table.title),
         latest=", ".join(f"{what} {escape(name)}" for what, name in where.items() if name),
-        runs=places,
-        lines=list(_lines(table, curves)),
+        runs=runs,
+        lines=lines,
         note=render(table, "markdown"),
         files=files,
         charts=[*charts, Chart(NUM_PARAMS, "parameters"), *of_curves],
-        columns=[*(f"{name}.{part}" for name in names for part in ("mean", "sd", "change")), *names, NUM_PARAMS],
+        columns=[name for name in names if name in shown],
         cost=_cost(table),
     )
+
+
+def _scores(outcome: Outcome, table: Printed, heads: Mapping[str, str]) -> dict[str, float]:
+    """Of one run, as the rows' means; not a number where it has none."""
+    values = {heads[c.key]: _rounded(outcome.measured(c.set, c.metric), c.digits) for c in table.columns}
+    return {head: math.nan if value is None else value for head, value in values.items()}
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    """As printed: MLflow's list cuts long numbers."""
+    return None if value is None else round(value, digits)
 
 
 def _cost(table: Printed) -> dict[str, float]:

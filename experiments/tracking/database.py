@@ -234,12 +234,14 @@ def place_artifact(source: Path, target: Path) -> None:
 
 
 # --- Runs that nothing trained: rows of a printed table, and rows that share another row's training
-# The rows of a printed table stand below the table's parent, with means, deviations and changes. A row that shares a
-# training has its own name and scores beside that training. Both are views of runs: they have no `run_id`, and are made
-# anew where their content has changed.
+# The rows of a printed table have means, deviations and changes, and page.py puts the trainings of each below it. A row
+# that shares a training has its own name and scores beside that training. Both are views of runs: they have no
+# `run_id`, and are made anew where their content has changed.
 
 
-ROWS_OF = "rows_of"  # tag: the parent's `heading`
+ROWS_OF = "rows_of"  # tag of a row: the parent's `heading`
+TABLE = "table"  # tag of a row and of the runs that it is made of: the same
+PARENT = "mlflow.parentRunId"
 SHARED = "training"  # tag of a row that shares a training: that run's run_id
 CONTENT = "content"  # tag: digest of all that the run shows; set last, so that an incomplete one has none
 POINTS_AT_ONCE, PARAMS_AT_ONCE = 900, 100  # MLflow's limits are 1,000 and 100
@@ -263,7 +265,7 @@ class View:
     """All that such a run shows."""
 
     experiment: str
-    parent: str  # its heading's id
+    parent: str  # its heading's id; "": none
     name: str
     tags: Mapping[str, str]
     params: Mapping[str, str]
@@ -272,32 +274,41 @@ class View:
     status: str = "FINISHED"
 
 
-def write_rows(client: Any, experiment: str, heading: str, about: Mapping[str, str], lines: Sequence[RowLine]) -> str:
-    """Bring the runs of a table's rows up to date; returns the search that finds them.
+def write_rows(
+    client: Any, experiment: str, heading: Any, about: Mapping[str, str], lines: Sequence[RowLine]
+) -> dict[str, str]:
+    """Bring the runs of a table's rows up to date; returns their ids by the rows' keys.
 
-    heading: the parent's id. about: the parent's tags; `order…` among them is the name of the tag with the row's place.
+    heading: the table's. about: its tags. A row has no parent, so that MLflow's list begins with rows. Only a list that
+    is sorted by start has runs below others, so a row's start says its place in the table.
     """
-    rows_of = digest([about["study"], about["profile"], about["corpus"]])
-    search = f"tags.{ROWS_OF} = '{rows_of}'"
+    table, begin = heading.data.tags["heading"], heading.info.start_time
     views = []
     for place, line in enumerate(lines):
-        tags = {**about, "row": line.key, "group": line.group, "seeds": str(line.seeds), ROWS_OF: rows_of}
-        tags |= {f"order.{about['study']}": f"{place:05d}"}
+        tags = {**about, "row": line.key, "group": line.group, "seeds": str(line.seeds), ROWS_OF: table, TABLE: table}
         points = [(name, value, 0, 0) for name, value in line.metrics.items()]
         points += [(name, value, 0, step) for name, curve in line.curves.items() for step, value in curve]
-        views.append(View(experiment, heading, line.key, tags, line.params, points))
-    write_views(client, views, client.search_runs([experiment], search, max_results=10_000))
-    return search
+        views.append(View(experiment, "", line.key, tags, line.params, points, (begin + place,) * 2))
+    ids = write_views(
+        client, views, client.search_runs([experiment], f"tags.{ROWS_OF} = '{table}'", max_results=10_000)
+    )
+    return dict(zip((line.key for line in lines), ids, strict=True))
 
 
-def write_views(client: Any, views: Iterable[View], known: Iterable[Any]) -> None:
-    """Make the views that are not among MLflow's `known` runs, and delete those of these that are no longer views."""
+def write_views(client: Any, views: Iterable[View], known: Iterable[Any]) -> list[str]:
+    """Make the views that are not among MLflow's `known` runs, and delete those of these that are no longer views.
+
+    Returns the views' ids.
+    """
     wanted = {_content(view): view for view in views}
+    ids: dict[str, str] = {}
     for run in known:
-        if wanted.pop(run.data.tags.get(CONTENT, ""), None) is None:
+        shown = run.data.tags.get(CONTENT, "")
+        if shown in wanted and shown not in ids:
+            ids[shown] = run.info.run_id
+        else:
             client.delete_run(run.info.run_id)
-    for shown, view in wanted.items():
-        _write(client, view, shown)
+    return [ids.get(shown) or _write(client, view, shown) for shown, view in wanted.items()]
 
 
 def _content(view: View) -> str:
@@ -306,11 +317,11 @@ def _content(view: View) -> str:
     return digest({name: value for name, value in told.items() if name not in ("experiment", "parent")})
 
 
-def _write(client: Any, view: View, content: str) -> None:
+def _write(client: Any, view: View, content: str) -> str:
     from mlflow.entities import Metric, Param, RunTag
 
     start, end = view.times_ms
-    tags = {**view.tags, "mlflow.parentRunId": view.parent}
+    tags = {**view.tags, **({PARENT: view.parent} if view.parent else {})}
     made = client.create_run(view.experiment, start_time=start, tags=tags, run_name=view.name)
     params = [Param(to_key(name), value[:PARAM_LENGTH]) for name, value in view.params.items()]
     points = [Metric(to_key(name), value, t, step) for name, value, t, step in view.points]
@@ -321,3 +332,5 @@ def _write(client: Any, view: View, content: str) -> None:
     client.set_terminated(made.info.run_id, view.status, end)
     named = whole_names([*view.params, *(name for name, *_ in view.points)])
     client.log_batch(made.info.run_id, tags=[RunTag(*item) for item in {**named, CONTENT: content}.items()])
+    mlflow_id: str = made.info.run_id
+    return mlflow_id

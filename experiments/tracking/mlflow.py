@@ -1,4 +1,5 @@
 """Runs in MLflow: one experiment per study, a parent run per study × profile × corpus, one run per row × seed below it.
+Once the table is shown, its rows stand between them (page.py).
 
 A training has one run, named for the first row that it was queued for. Every other row that shares it, also of another
 study, has a run of its own name and scores, without a curve, which the tag `training` leads back from.
@@ -33,6 +34,7 @@ from experiments.store.layout import Store, rows_of
 from experiments.tracking.database import (
     ANEW,
     PARAM_LENGTH,
+    PARENT,
     SHARED,
     Artifacts,
     Headings,
@@ -231,7 +233,7 @@ class Tracker:
         study, profile, corpus, *_ = of[0] if of else ("runs", "", "")
         start = _ms(history.first_t or run.imported_t) or None
         experiment, parent = self.headings.experiment(study), self.headings.heading(study, profile, corpus, start)
-        about = {"run_id": run.run_id, "mlflow.parentRunId": parent, "first_attempt": str(begin)}
+        about = {"run_id": run.run_id, PARENT: parent, "first_attempt": str(begin)}
         name = self._name(run, history)
         made = self._client.create_run(experiment, start_time=start, tags=about, run_name=name)
         self.artifacts.locate(made)

@@ -1,33 +1,30 @@
-"""A study's page in MLflow: a note with the table, its files, a run per row, and saved views of them.
+"""A study's page in MLflow: a note with the table, its files, a run per row with its trainings below it, and links.
 
-A saved view is an experiment's tag in the page's internal format (MLflow 3.17: JSON of the page's state, deflated). It
-is no public interface; a page that cannot read it still shows the runs. Links open MLflow's mode for model training:
-without `workflowType` it opens an experiment among traces of language models.
-Imports no mlflow: `publish` gets a Tracker.
+A link opens the rows in the table's order by what MLflow documents of its addresses: a search and what to sort by. The
+columns and charts of the table are in saved_views.py. Links open MLflow's mode for model training: without
+`workflowType` it opens an experiment among traces of language models. Imports no mlflow before `publish`, which gets a
+Tracker.
 """
 
-import base64
-import json
+import math
 import tempfile
-import zlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
-from experiments.identity import digest
-from experiments.tracking.database import SHARED, RowLine, to_key, write_rows
-from experiments.tracking.record import COST, NUM_PARAMS
+from experiments.tracking.database import PARENT, ROWS_OF, SHARED, TABLE, RowLine, to_key, write_rows
+from experiments.tracking.record import COST
 
 if TYPE_CHECKING:
     from experiments.tracking.mlflow import Tracker
 
 NOTE, NOTE_LENGTH = "mlflow.note.content", 7900  # MLflow allows 8,000 characters
-VIEW = "mlflow.sharedViewState."
-VIEW_LENGTH = 4900  # MLflow allows 5,000 characters in an experiment's tag
-LISTS = "list_of."  # tag: key of the saved charts → key of the saved list
+DESCRIPTION_LENGTH = 4900  # MLflow allows 5,000 characters in an experiment's tag
 KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"
-WIDTHS = {"params": 70, "metrics": 110}  # pixels of the list's columns
+ORDER = "attributes.start_time"  # by which the rows are in the table's order, with their runs below them
 FOLDER = "table"  # among the parent run's artifacts
 
 
@@ -41,6 +38,15 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class TableRun:
+    """A training of a row, with its scores under the heads of the rows' means."""
+
+    row: str
+    run_id: str
+    scores: Mapping[str, float]  # not a number: not there
+
+
+@dataclass(frozen=True)
 class Table:
     """A printed table and its runs, in the table's order."""
 
@@ -49,85 +55,101 @@ class Table:
     corpus: str
     title: str  # Markdown
     latest: str  # Markdown: its profile and corpus
-    runs: Sequence[tuple[int, str, str]]  # place of the row, its key, identity: by row, then by seed
+    runs: Sequence[TableRun]  # by row, then by seed
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]
     charts: Sequence[Chart]
-    columns: Sequence[str]  # metrics of the rows and of the runs that the list shows
+    columns: Sequence[str]  # metrics of the rows that the list shows
     cost: Mapping[str, float]  # what all of it cost; metrics of the heading
 
 
 @dataclass(frozen=True)
 class Published:
-    """A table's saved views in MLflow."""
+    """A table in MLflow."""
 
     experiment: str
-    charts: str  # keys of the saved views
-    lines: str = ""
+    table: str  # the tag TABLE of its rows and their runs
 
-    def view(self, server: str) -> str:
-        """The address of the charts on a server."""
-        return f"{self._page(server)}&viewStateShareKey={self.charts}&compareRunsMode=CHART"
+    @property
+    def rows(self) -> str:
+        """The search that finds its rows."""
+        return f"tags.{ROWS_OF} = '{self.table}'"
+
+    @property
+    def rows_and_runs(self) -> str:
+        """The search that finds its rows and the runs that these are made of."""
+        return f"tags.{TABLE} = '{self.table}'"
+
+    def page(self, server: str) -> str:
+        """The address of the experiment's runs."""
+        return f"{server.rstrip('/')}/#/experiments/{self.experiment}/runs?workflowType=machine_learning"
 
     def listing(self, server: str) -> str:
-        """The address of the list of rows, each with its runs."""
-        return f"{self._page(server)}&viewStateShareKey={self.lines}&compareRunsMode=TABLE"
-
-    def _page(self, server: str) -> str:
-        return f"{server.rstrip('/')}/#/experiments/{self.experiment}/runs?workflowType=machine_learning"
+        """The address of the list of rows, each with its runs, by what MLflow documents; columns are the browser's."""
+        choice = {"searchFilter": self.rows_and_runs, "orderByKey": ORDER, "orderByAsc": "true"}
+        return f"{self.page(server)}&{urlencode(choice | {'startTime': 'ALL', 'compareRunsMode': 'TABLE'})}"
 
 
 def publish(tracker: "Tracker", table: Table) -> Published:
-    """Write the note, files, rows and views of a table; can be repeated. The table's runs must have been synced."""
+    """Write the note, files and rows of a table; can be repeated. The table's runs must have been synced."""
     client = tracker.client
     experiment = tracker.headings.experiment(table.study)
-    heading = tracker.headings.heading(table.study, table.profile, table.corpus)
-    client.set_tag(heading, NOTE, _note(table.note))
+    heading = client.get_run(tracker.headings.heading(table.study, table.profile, table.corpus))
+    client.set_tag(heading.info.run_id, NOTE, _note(table.note))
     client.set_experiment_tag(experiment, NOTE, _described(table))
     client.set_experiment_tag(experiment, KIND, TRAINING)
-    known_costs = client.get_run(heading).data.metrics
     for name, value in table.cost.items():
-        if known_costs.get(f"{COST}{name}") != value:
-            client.log_metric(heading, f"{COST}{name}", value)
+        if heading.data.metrics.get(f"{COST}{name}") != value:
+            client.log_metric(heading.info.run_id, f"{COST}{name}", value)
     with tempfile.TemporaryDirectory(prefix="ablations-view-") as folder:
         for name, data in table.files.items():
             path = Path(folder) / name
             path.write_bytes(data)
-            tracker.artifacts.keep(heading, path, f"{FOLDER}/{name}", fresh=True)
+            tracker.artifacts.keep(heading.info.run_id, path, f"{FOLDER}/{name}", fresh=True)
+    published = Published(experiment, heading.data.tags["heading"])
     about = {"study": table.study, "profile": table.profile, "corpus": table.corpus}
     rows = write_rows(client, experiment, heading, about, table.lines)
-    every = _numbered(client, experiment, table) + [run.info.run_id for run in _runs_of(client, experiment, rows)]
-    order = f"tags.`order.{table.study}`"
-    both = f"attributes.run_id IN ({', '.join(repr(str(name)) for name in every)})"
-    of_list = _state(table, both, order)
-    if len(of_list) > VIEW_LENGTH:  # too many to list: use all runs below the parent run
-        of_list = _state(table, f"tags.`mlflow.parentRunId` = '{heading}'", order)
-    found = Published(experiment, *(digest([view, *about.values()]) for view in ("view", "list")))
-    client.set_experiment_tag(experiment, VIEW + found.charts, _state(table, rows, order))
-    client.set_experiment_tag(experiment, LISTS + found.charts, found.lines)
-    client.set_experiment_tag(experiment, VIEW + found.lines, of_list)
-    return found
+    _nest(client, published, table, heading.info.run_id, rows)
+    return published
 
 
-def _numbered(client: Any, experiment: str, table: Table) -> list[str]:
-    """MLflow's ids of the table's runs; each gets its place, after its row's.
+def _nest(client: Any, published: Published, table: Table, heading: str, rows: Mapping[str, str]) -> None:
+    """Put the table's runs below their rows, with their scores; runs that it no longer has, back.
 
     A row that shares a training has a run of its own for it (mlflow.py).
     """
-    order, ids = f"order.{table.study}", []
-    known: dict[tuple[str, str], Any] = {}
-    for run in _runs_of(client, experiment):
-        tags = run.data.tags
-        if (tags.get("profile"), tags.get("corpus")) == (table.profile, table.corpus):
-            known[tags.get("row", ""), tags.get("run_id") or tags.get(SHARED, "")] = run
-    for number, (row, key, run_id) in enumerate(table.runs):
-        if (key, run_id) in known:
-            place, run = f"{row:05d}.{number:05d}", known[key, run_id]
-            ids.append(run.info.run_id)
-            if run.data.tags.get(order) != place:
-                client.set_tag(run.info.run_id, order, place)
-    return ids
+    from mlflow.entities import Metric, RunTag
+
+    runs = {(run.row, run.run_id): run for run in table.runs}
+    now = int(time.time() * 1000)
+    for known in _runs_of(client, published.experiment):
+        tags, scores = known.data.tags, known.data.metrics
+        if (tags.get("profile"), tags.get("corpus")) != (table.profile, table.corpus) or ROWS_OF in tags:
+            continue
+        run = runs.get((tags.get("row", ""), tags.get("run_id") or tags.get(SHARED, "")))
+        if run is not None:
+            wanted = {TABLE: published.table, PARENT: rows[run.row]}
+            values = {to_key(name): value for name, value in run.scores.items()}
+        elif TABLE in tags:
+            wanted, values = {TABLE: "", PARENT: heading}, {}
+        else:
+            continue
+        changed = [RunTag(name, value) for name, value in wanted.items() if tags.get(name) != value]
+        points = [Metric(n, value, now, 0) for n, value in values.items() if str(value) != str(scores.get(n, math.nan))]
+        if changed or points:
+            client.log_batch(known.info.run_id, metrics=points, tags=changed)
+
+
+def published_tables(tracker: "Tracker") -> dict[str, list[Published]]:
+    """The published tables by study."""
+    tables: dict[str, list[Published]] = {}
+    for experiment in tracker.client.search_experiments():
+        for heading in _runs_of(tracker.client, experiment.experiment_id, "tags.heading != ''"):
+            if NOTE in heading.data.tags:
+                one = Published(experiment.experiment_id, heading.data.tags["heading"])
+                tables.setdefault(experiment.name, []).append(one)
+    return tables
 
 
 def _runs_of(client: Any, experiment: str, search: str = "") -> list[Any]:
@@ -153,82 +175,10 @@ def _described(table: Table) -> str:
     """What a reader of the experiment should know."""
     parts = [
         f"**{table.title}** (study `{table.study}`)" if table.title else f"Study `{table.study}`",
-        "A run named like a row has its means over seeds (`….mean`), their standard deviation (`….sd`) and the change "
-        "from base (`….change`; of the natural logarithm for perplexity). Runs named `row · seed` were trained. "
-        "The parent run has the whole table as its description, and files for papers among its artifacts.",
+        "A run named like a row has its means over seeds, under the table's heads, their standard deviation (`… sd`) "
+        "and the change from base (`Δ…`; of the natural logarithm for perplexity). Runs named `row · seed` were "
+        "trained. The run named like the table has the whole of it as its description, and files for papers among its "
+        "artifacts.",
         f"Latest table: {table.latest}.",
     ]
-    return "\n\n".join(parts)[:VIEW_LENGTH]
-
-
-def _state(table: Table, search: str, order: str) -> str:
-    """The page's state: these runs in the table's order, its columns, charts of its metrics."""
-    varying = list(dict.fromkeys(name for line in table.lines for name in line.params))
-    columns = [*(f"params.`{to_key(name)}`" for name in varying), *(f"metrics.`{to_key(n)}`" for n in table.columns)]
-    section = {"uuid": "table", "name": "The table", "display": True, "isReordered": False, "deleted": False,
-               "columns": 2, "cardHeight": max(360, 160 + 20 * len(table.lines))}  # fmt: skip
-    state = {
-        "searchFilter": search,
-        "orderByKey": order,
-        "orderByAsc": True,
-        "startTime": "ALL",
-        "lifecycleFilter": "Active",
-        "modelVersionFilter": "All Runs",
-        "datasetsFilter": [],
-        "groupBy": None,
-        "useGroupedValuesInCharts": True,
-        "runsHiddenMode": "SHOW_ALL",
-        "hideEmptyCharts": True,
-        "selectedColumns": columns,
-        "columnOrder": columns,
-        "columnWidths": {name: WIDTHS[name.partition(".")[0]] for name in columns},
-        "compareRunSections": [{**section, "isGenerated": False}],
-        "compareRunCharts": _charts(table, varying),
-    }
-    text = json.dumps(state, ensure_ascii=True, separators=(",", ":"))
-    return "deflate;" + base64.b64encode(zlib.compress(text.encode(), 9)).decode()
-
-
-def _charts(table: Table, varying: Sequence[str]) -> list[dict[str, Any]]:
-    """Bars and lines of each metric; settings against the last metric of quality; parameters against it."""
-    found = [_chart(chart, len(table.lines)) for chart in table.charts]
-    quality = next((c.metric for c in reversed(table.charts) if not c.curve and c.metric != NUM_PARAMS), None)
-    if quality is None:
-        return found
-    if any(NUM_PARAMS in line.metrics for line in table.lines):
-        axes = {"xaxis": {"key": NUM_PARAMS, "type": "METRIC"}, "yaxis": {"key": to_key(quality), "type": "METRIC"}}
-        words = f"{quality} against parameters"
-        found.append({"type": "SCATTER", **_common("scatter", words), **axes, "runsCountToCompare": 1000})
-    several = [name for name in varying if len({line.params.get(name) for line in table.lines}) > 1]
-    if several:
-        chosen = {"selectedParams": [to_key(name) for name in several], "selectedMetrics": [to_key(quality)]}
-        found.append({"type": "PARALLEL", **_common("parallel", "Settings and scores"), **chosen, "showAllRuns": True})
-    return found
-
-
-def _common(name: str, title: str) -> dict[str, Any]:
-    return {"uuid": digest(name), "metricSectionId": "table", "deleted": False, "isGenerated": False,
-            "displayName": title}  # fmt: skip
-
-
-def _chart(chart: Chart, rows: int) -> dict[str, Any]:
-    key = to_key(chart.metric)
-    common = {**_common(chart.metric, chart.title), "metricKey": key, "runsCountToCompare": max(10, rows)}
-    if not chart.curve:
-        return {"type": "BAR", **common}
-    return {"type": "LINE", **common, "selectedMetricKeys": [key], "xAxisKey": "step", "yAxisKey": "metric",
-            "scaleType": "log", "xAxisScaleType": "linear", "lineSmoothness": 0, "useGlobalXaxisKey": True}  # fmt: skip
-
-
-def saved_views(tracker: "Tracker") -> dict[str, list[Published]]:
-    """The saved views by study."""
-    found: dict[str, list[Published]] = {}
-    for experiment in tracker.client.search_experiments():
-        lists = {name.removeprefix(LISTS): value for name, value in experiment.tags.items() if name.startswith(LISTS)}
-        for name in sorted(experiment.tags):
-            key = name.removeprefix(VIEW)
-            if name.startswith(VIEW) and key not in lists.values():
-                found.setdefault(experiment.name, []).append(
-                    Published(experiment.experiment_id, key, lists.get(key, key))
-                )
-    return found
+    return "\n\n".join(parts)[:DESCRIPTION_LENGTH]

@@ -30,6 +30,7 @@ ITS_OWN = (
 class Links:
     view: str
     listing: str
+    documented: str
 
     @property
     def server(self) -> str:
@@ -45,8 +46,7 @@ def links(tiny: Path, finished: Path, tmp_path_factory: pytest.TempPathFactory) 
     """`ablations ui` on the tiny table, until the tests have ended."""
     port, log = free_port(), tmp_path_factory.mktemp("ui") / "log.txt"
     with serving(command("ui", tiny, "--seeds", "2", "--store", finished, "--port", str(port)), port, log):
-        view, listing = re.findall(r"http://\S+/#\S+", log.read_text())
-        yield Links(view, listing)
+        yield Links(*re.findall(r"http://\S+/#\S+", log.read_text()))
 
 
 def wait_for(page: Any, *texts: str) -> str:
@@ -66,8 +66,8 @@ def settles(page: Any, found: Callable[[], list[str]], wanted: list[str]) -> Non
 
 def test_the_saved_view_is_the_table(visit: Any, cli: Cli, tiny: Path, finished: Path, links: Links) -> None:
     seen = visit(links.view, {"width": 1800, "height": 2200}, wait="commit")  # high: cards out of sight are not made
-    titles = ("perplexity.mean", "bleu.mean", "num_params", "train_perplexity", "Parallel Coordinates")
-    text = wait_for(seen.page, "The table\n(6)", "Sort: order.tiny", "3 matching runs", *titles)
+    titles = ("PPL", "BLEU", "num_params", "train_perplexity", "Parallel Coordinates")
+    text = wait_for(seen.page, "The table\n(6)", "Sort: Created", "3 matching runs", *titles)
     settles(seen.page, lambda: [line for line in lines_of(seen.page) if line in ROWS][: len(ROWS)], ROWS)
     assert in_training_mode(seen.page)
     assert "A table of width 8" in text  # the experiment is described
@@ -94,19 +94,51 @@ def in_training_mode(page: Any) -> bool:
     return heading and "workflowType=machine_learning" in page.url and "/traces" not in page.url
 
 
-def test_the_list_has_the_rows_the_runs_and_the_columns_of_the_table(visit: Any, links: Links) -> None:
+def names_in(page: Any) -> list[str]:
+    """The run names that the list shows, from top to bottom."""
+    cells = page.locator(".ag-row [col-id='attributes.`Run Name`']")
+    seen = {cell.bounding_box()["y"]: cell.inner_text().strip().rpartition("\n")[2] for cell in cells.all()}
+    return [seen[y] for y in sorted(seen)]
+
+
+def test_the_list_opens_with_one_line_per_row_and_short_heads_that_are_not_cut(visit: Any, links: Links) -> None:
+    seen = visit(links.listing, {"width": 1300, "height": 900}, wait="commit")
+    text = wait_for(seen.page, "untrained", "Sort: Created", "9 matching runs", "MLflow Assistant")  # its panel is open
+    settles(seen.page, lambda: names_in(seen.page), ROWS)
+    assert in_training_mode(seen.page) and "seed 2" not in text
+    heads = seen.page.locator(".ag-header-cell")
+    shown = [head for head in heads.all() if head.inner_text().strip() and head.is_visible()]
+    names = [head.inner_text().strip() for head in shown]
+    assert names[:4] == ["Run Name", "Created", "PPL", "BLEU"] and set(names) & {"PPL sd", "BLEU sd"}
+    cut = "e => [...e.querySelectorAll('*')].some(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
+    assert not [head.inner_text() for head in shown if head.evaluate(cut)]
+    seen.shot("mlflow-list")
+    assert_quiet(seen, links)
+
+
+def test_the_list_has_the_columns_of_the_table_and_each_rows_runs_below_it(visit: Any, links: Links) -> None:
     seen = visit(links.listing, {"width": 3200, "height": 900}, wait="commit")  # wide: other columns are not made
-    wait_for(seen.page, "untrained · seed 2", "Sort: order.tiny", "9 matching runs", "bleu.change")
-    names = [name for row in ROWS for name in (row, f"{row} · seed 1", f"{row} · seed 2")]
-    settles(seen.page, lambda: [line for line in lines_of(seen.page) if line in names][: len(names)], names)
-    assert in_training_mode(seen.page)
-    wanted = ["model.num_heads", "model.d_k", "model.d_v", "training.train_steps"]
-    wanted += [f"{metric}.{part}" for metric in ("perplexity", "bleu") for part in ("mean", "sd", "change")]
-    wanted += ["perplexity", "bleu", "num_params"]
+    wait_for(seen.page, "untrained", "ΔBLEU")
+    settles(seen.page, lambda: names_in(seen.page), ROWS)
+    wanted = ["PPL", "BLEU", "PPL sd", "BLEU sd", "Δ ln PPL", "ΔBLEU", "num_params", "num_heads", "d_k", "d_v"]
+    wanted += ["train_steps"]
     heads = seen.page.locator(".ag-header-cell")
     # MLflow does not always keep the saved order of columns
     settles(seen.page, lambda: sorted(head for head in heads.all_inner_texts() if head in wanted), sorted(wanted))
-    seen.shot("mlflow-list")
+    for row in ROWS:
+        line = seen.page.locator(".ag-row", has=seen.page.get_by_role("link", name=row, exact=True))
+        line.locator("[col-id='attributes.`Run Name`'] button").first.click()
+    names = [name for row in ROWS for name in (row, f"{row} · seed 1", f"{row} · seed 2")]
+    settles(seen.page, lambda: names_in(seen.page), names)
+    seen.shot("mlflow-list-open")
+    assert_quiet(seen, links)
+
+
+def test_the_documented_link_opens_the_same_rows_without_a_saved_view(visit: Any, links: Links) -> None:
+    seen = visit(links.documented, wait="commit")
+    wait_for(seen.page, "untrained", "Sort: Created", "9 matching runs")
+    settles(seen.page, lambda: names_in(seen.page), ROWS)
+    assert in_training_mode(seen.page) and "shared view" not in seen.page.inner_text("body")
     assert_quiet(seen, links)
 
 
@@ -116,21 +148,20 @@ def test_a_row_has_the_tables_numbers(cli: Cli, tiny: Path, finished: Path, link
     client = MlflowClient(tracking_uri=f"sqlite:///{finished}/mlflow.db")
     found = {run.info.run_name: run for run in client.search_runs([links.experiment], "tags.rows_of != ''")}
     printed = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
-    assert sorted(found, key=lambda name: found[name].data.tags["order.tiny"]) == ROWS
+    assert sorted(found, key=lambda name: found[name].info.start_time) == ROWS
     for row in printed:
         metrics = found[row["row"]].data.metrics
-        assert metrics["perplexity.mean"] == pytest.approx(row["ppl"])
-        assert metrics["perplexity.sd"] == pytest.approx(row["ppl_sd"])
-        assert metrics.get("perplexity.change") == pytest.approx(row["ppl_change"]) or row["row"] == "base"
+        assert metrics["PPL"] == round(row["ppl"], 2) and metrics["PPL sd"] == round(row["ppl_sd"], 2)
+        assert row["row"] == "base" or metrics["Δ ln PPL"] == round(row["ppl_change"], 3)
         assert metrics["num_params"] == row["num_params"]
-        assert found[row["row"]].data.params["model.num_heads"] == ("1" if row["row"] == "h1" else "2")
+        assert found[row["row"]].data.params["num_heads"] == ("1" if row["row"] == "h1" else "2")
     before = {run.info.run_id for run in found.values()}
     cli("ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", links.server)
     again = client.search_runs([links.experiment], "tags.rows_of != ''")
     assert {run.info.run_id for run in again} == before  # nothing has changed, nothing is made anew
     cli("ui", tiny, "--seeds", "1", "--store", finished, "--tracking-uri", links.server)
     [base] = client.search_runs([links.experiment], "tags.rows_of != '' and tags.row = 'base'")
-    assert base.data.tags["seeds"] == "1" and "perplexity.sd" not in base.data.metrics
+    assert base.data.tags["seeds"] == "1" and "PPL sd" not in base.data.metrics
     cli("ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", links.server)
 
 

@@ -30,20 +30,29 @@ def test_the_table_and_its_runs_go_to_a_server(
     words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", server]
     said = [cli(*words).stdout for _ in range(2)]  # again: nothing twice
     assert said[0] == said[1]
-    view, listing = re.findall(r"http://\S+/#\S+", said[0])
-    assert view.startswith(server) and listing.startswith(server)
+    view, listing, documented = re.findall(r"http://\S+/#\S+", said[0])
+    assert all(link.startswith(server) for link in (view, listing, documented))
     client = MlflowClient(tracking_uri=server)
     experiment = client.get_experiment_by_name("tiny")
     key = re.search(r"viewStateShareKey=(\w+)", view)
     assert key and f"mlflow.sharedViewState.{key[1]}" in experiment.tags
-    runs = client.search_runs([experiment.experiment_id], order_by=["tags.`order.tiny`"])
-    heading, *below = sorted(runs, key=lambda run: run.data.tags.get("order.tiny", ""))
-    children = [run for run in below if "run_id" in run.data.tags]
-    assert [run.info.run_name for run in below if run not in children] == ["base", "h1", "untrained"]
+    runs = client.search_runs([experiment.experiment_id], "tags.table != ''", order_by=["start_time"])
+    [heading] = client.search_runs([experiment.experiment_id], "tags.heading != ''")
+    above = [run for run in runs if "run_id" not in run.data.tags]
+    assert [run.info.run_name for run in above] == ["base", "h1", "untrained"]
+    children = [
+        run
+        for row in above
+        for run in sorted(runs, key=lambda run: run.info.run_name)
+        if run.data.tags.get("mlflow.parentRunId") == row.info.run_id
+    ]
+    assert len(runs) == len(above) + len(children) and all("mlflow.parentRunId" not in row.data.tags for row in above)
     assert "workflowType=machine_learning" in view and "workflowType=machine_learning" in listing
     rows = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
     assert [run.data.tags["run_id"] for run in children] == [name for row in rows for name in row["run_ids"]]
-    assert {run.data.tags["mlflow.parentRunId"] for run in below} == {heading.info.run_id}
+    assert [run.data.metrics["PPL"] for run in children[:2]] == [
+        round(run.data.metrics["perplexity"], 2) for run in children[:2]
+    ]
     of_base = [run.data.metrics["perplexity"] for run in children[:2]]
     assert sum(of_base) / 2 == pytest.approx(rows[0]["ppl"])
     assert "A table of width 8" in heading.data.tags["mlflow.note.content"]

@@ -331,10 +331,42 @@ def test_mlflow_has_the_costs_of_the_table_at_its_parent_and_of_each_run(small, 
     assert spent is not None and heading.data.metrics["cost_attempts"] == spent.total.attempts == 14
     assert heading.data.metrics["cost_wall_hours"] * 3600 == pytest.approx(spent.total.wall_s)
     assert len(client.get_metric_history(heading.info.run_id, "cost_wall_hours")) == 1
-    below = client.search_runs([page.experiment], f"tags.mlflow.parentRunId = '{heading.info.run_id}'")
-    below = [run for run in below if "run_id" in run.data.tags]  # not the runs that stand for rows
+    below = client.search_runs([page.experiment], "tags.run_id != ''")  # not the runs that stand for rows
     assert len(below) == 14
     for name in ("attempts", "wall_hours", "thread_hours", "cpu_hours"):
         assert sum(run.data.metrics[f"cost_{name}"] for run in below) == pytest.approx(
             heading.data.metrics[f"cost_{name}"]
         )
+
+
+@pytest.mark.slow  # as above
+def test_mlflow_has_each_rows_runs_below_it_and_those_of_no_row_below_the_table(small, tmp_path):
+    from mlflow import MlflowClient
+
+    made = small["own"].copied(tmp_path / "nested")
+    page = _publish(made.chosen(), "")
+    client = MlflowClient(tracking_uri=f"sqlite:///{made.store}/mlflow.db")
+
+    def below(parent):
+        search = f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
+        runs = client.search_runs([page.experiment], search)
+        return {run.data.tags.get("run_id") or run.data.tags["training"]: run for run in runs}
+
+    rows = client.search_runs([page.experiment], page.rows, order_by=["attributes.start_time"])
+    printed = made.table().rows
+    assert [run.data.tags["row"] for run in rows] == [row.key for row in printed]
+    for row, run in zip(printed, rows, strict=True):
+        assert set(below(run)) == {outcome.run.run_id for outcome in row.outcomes if outcome.record}
+        for column in made.table().columns:
+            head = column.header.removesuffix(f" ({column.set})")
+            if column.set == "dev" and head in run.data.metrics:
+                scores = [one.data.metrics[head] for one in below(run).values()]
+                assert run.data.metrics[head] == pytest.approx(sum(scores) / len(scores), abs=10**-column.digits)
+    [heading] = client.search_runs([page.experiment], "tags.heading != ''")
+    assert not set(below(heading)) & {outcome.run.run_id for row in printed for outcome in row.outcomes if row.n}
+    alone = printed[0].key
+    _publish(made.chosen(rows=alone), "")
+    assert [run.data.tags["row"] for run in client.search_runs([page.experiment], page.rows)] == [alone]
+    others = {o.run.run_id for row in printed[1:] for o in row.outcomes if o.record}
+    others -= {o.run.run_id for o in printed[0].outcomes}
+    assert others <= set(below(heading)) and others
