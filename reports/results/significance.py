@@ -8,6 +8,7 @@ stored counts, Holm's correction over a column's rows; it knows nothing of the n
 seeds where base and every compared row have three, and no test otherwise.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -202,7 +203,9 @@ def _with_best(table: Table, column: Column) -> Table:
     values = {row.key: comparable.scale(row.measures[column.key].values, column) for row in asked}
     means = {key: float(np.mean(of)) for key, of in values.items()}
     best = min(means.values()) if column.better == "lower" else max(means.values())
-    bold = {key for key, mean in means.items() if mean == best}
+    bold = {
+        key for key, mean in means.items() if math.isclose(mean, best, rel_tol=1e-12)
+    }  # whatever the order of a sum
     if table.bold == "undistinguished":
         first = next(key for key in means if key in bold)
         others = [key for key in means if key != first]
