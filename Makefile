@@ -1,26 +1,41 @@
-# make demo: set-up + Table 3 in miniature.  make test: set-up + the everyday tests.
+# make demo: the program + Table 3 in miniature.  make test: what tests it too + the everyday tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PROGRAM := $(VENV)/.program
 VALIDATOR := .venv-validator
 PYTEST := $(BIN)/python -m pytest
 EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray and not crates
 
-.PHONY: setup demo test test-system test-slow test-avx2 test-nightly test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
+.PHONY: setup compiled demo test test-system test-slow test-avx2 test-nightly test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
 
 setup: $(STAMP)
 
 # pip honours constraints.txt, so a fresh clone gets the versions the tests ran with
-$(STAMP): pyproject.toml constraints.txt
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Set another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable $(1)
+endef
 
-demo: setup
+# all that tests and checks need
+$(STAMP): pyproject.toml setup.py constraints.txt
+	$(call install,'.[dev]')
+	@touch $(PROGRAM) $(STAMP)
+
+# the program alone
+$(PROGRAM): pyproject.toml setup.py constraints.txt
+	$(call install,.)
+	@touch $(PROGRAM)
+
+# modules as bytecode: where PYTHONDONTWRITEBYTECODE is set, each of the thousands of processes would compile them anew
+compiled: setup
+	$(BIN)/python -m compileall -q ablations experiments model reports tests
+
+demo: $(PROGRAM)
 	$(BIN)/ablations run table3 --profile demo --paper
 	@echo
 	@echo "The runs in MLflow:        ablations ui"
@@ -33,12 +48,12 @@ test: setup
 
 # the same code in processes as users start them: commands, children, git, other interpreters. In the order of the
 # folders, so that the long files come first
-test-system: setup
+test-system: compiled
 	$(PYTEST) -m "process and $(EVERYWHERE)" -n 2 --dist loadfile --no-loadscope-reorder
 
-# trains for real, kills processes
-test-slow: setup
-	$(PYTEST) -m "slow and not nightly" -n 2 --dist loadfile --no-loadscope-reorder
+# trains for real, kills processes. Three at once on two cores: most of these tests wait for a child
+test-slow: compiled
+	$(PYTEST) -m "slow and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
 # what depends on the processor, on one without bf16, VNNI and AMX
 test-avx2: setup
