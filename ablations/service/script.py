@@ -1,7 +1,7 @@
 """Write the study of a script that exists: its options become settings, what it prints becomes metrics.
 
 The script is read, not run: options of argparse, click, typer, Hydra and dataclasses, in it and in the files beside it
-that it uses. Only where none are found is it started, with --help.
+that it uses. Only where none are found, and it imports a parser of options, is it started, with --help.
 """
 
 import ast
@@ -23,6 +23,8 @@ from model.settings import StrictModel
 
 HELP_S = 60.0
 SEEDS = ("seed", "random_seed", "random_state", "manual_seed", "rng_seed")
+# Of a script that imports one of these --help prints the options; one without any would begin to train.
+PARSERS = {"argparse", "optparse", "absl", "fire", "docopt", "click", "typer", "configargparse", "tap", "plac"}
 DATACLASSES = ("HfArgumentParser", "tyro", "simple_parsing", "draccus", "pyrallis", "jsonargparse")
 _METRIC = re.compile(
     r"(acc|accuracy|f1|bleu|auc|score|loss|ppl|perplexity|err|error|rmse|mse|mae|r2|wer|cer|iou|map|recall|precision)"
@@ -122,7 +124,7 @@ def _options(nodes: Sequence[ast.AST], words: list[str], folder: Path, home: Pat
                 file = home / str(_value(keywords.get("config_path")) or ".") / f"{_value(keywords['config_name'])}"
                 values = _yaml(file.with_suffix(".yaml"))
                 found += [Option(_free(n), n, v, f"in {file.name}", written=f"{n}={{{_free(n)}}}") for n, v in values]
-    return found or _helped(words, folder), words
+    return found or (_helped(words, folder) if imported & {*PARSERS, *DATACLASSES} else []), words
 
 
 def _imports(node: ast.AST) -> Iterator[str]:

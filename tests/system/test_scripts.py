@@ -148,8 +148,14 @@ def test_a_study_written_for_a_script_runs_at_once(cli: Cli, mine: Path) -> None
 
 
 def test_a_script_whose_options_only_its_help_knows(cli: Cli, mine: Path) -> None:
-    shown = "options:\\n  -r R, --rate R  speed (default: 0.5)\\n  --other X   text"
-    (mine / "train.py").write_text(f"print('{shown}')\nprint('acc', 1.5)\n")
+    (mine / "train.py").write_text(
+        "from optparse import OptionParser\nparser = OptionParser()\n"
+        "parser.add_option('-r', '--rate', default=0.5, help='speed [default: %default]')\n"
+        "parser.add_option('--other')\nparser.parse_args()\nopen('trained', 'w')\nprint('acc', 1.5)\n"
+    )
     cli("new", "other", "--from", f"{sys.executable} train.py", cwd=mine)
     text = (mine / "other.toml").read_text()
     assert "rate = 0.5   # --rate" in text and "# other: no default" in text
+    (mine / "train.py").write_text("open('trained', 'w')\nprint('acc', 1.5)\n")
+    cli("new", "none", "--from", f"{sys.executable} train.py", cwd=mine)
+    assert not (mine / "trained").exists()
