@@ -1,8 +1,9 @@
-# make demo: set-up + Table 3 in miniature.  make test: set-up + the everyday tests.
+# make demo: the program + Table 3 in miniature.  make test: what tests it too + the everyday tests.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+PROGRAM := $(VENV)/.program
 VALIDATOR := .venv-validator
 PYTEST := $(BIN)/python -m pytest
 EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray and not crates
@@ -12,15 +13,25 @@ EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex
 setup: $(STAMP)
 
 # pip honours constraints.txt, so a fresh clone gets the versions the tests ran with
-$(STAMP): pyproject.toml constraints.txt
+define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "Python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version). Set another: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --constraint constraints.txt torch
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	@touch $(STAMP)
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable $(1)
+endef
 
-demo: setup
+# all that tests and checks need
+$(STAMP): pyproject.toml setup.py constraints.txt
+	$(call install,'.[dev]')
+	@touch $(PROGRAM) $(STAMP)
+
+# the program alone
+$(PROGRAM): pyproject.toml setup.py constraints.txt
+	$(call install,.)
+	@touch $(PROGRAM)
+
+demo: $(PROGRAM)
 	$(BIN)/ablations run table3 --profile demo --paper
 	@echo
 	@echo "The runs in MLflow:        ablations ui"

@@ -3,7 +3,9 @@
 Importing the package imports nothing else; each of these names is loaded when it is first used.
 """
 
+import sys
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -14,6 +16,14 @@ if TYPE_CHECKING:
 
 _FROM = {**dict.fromkeys(("load", "plan", "run"), "ablations.api"), "UserError": "experiments.errors"}
 __all__ = ["UserError", "load", "plan", "run"]
+
+# `model`, `experiments` and `reports` lie in `rooms` once installed (setup.py), beside `ablations` in a checkout. They
+# come before installed packages, which may have the same names, and after the folders of a user's script.
+_rooms = Path(__file__).with_name("rooms")
+_home = str(_rooms if _rooms.is_dir() else _rooms.parents[1])
+if _home not in sys.path:
+    _installed = (at for at, one in enumerate(sys.path) if Path(one).name in ("site-packages", "dist-packages"))
+    sys.path.insert(next(_installed, len(sys.path)), _home)
 
 
 def __getattr__(name: str) -> Any:

@@ -266,6 +266,8 @@ class SettingRoles:
     # Whether defaults never change. If so, a run is named by its differences from them, and a new setting renames none.
     # A user may edit defaults at any time; then all settings are part of the name.
     frozen_defaults: bool = False
+    # Settings without which a run is another one: it does not count as trained with their defaults.
+    always_recorded: tuple[str, ...] = ()
     given_elsewhere: Mapping[str, str] = field(
         default_factory=lambda: GIVEN_ELSEWHERE
     )  # settings that rows cannot set → where they are set

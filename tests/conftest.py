@@ -56,8 +56,11 @@ def _no_process_unmarked(request: pytest.FixtureRequest, monkeypatch: pytest.Mon
         start(popen, words, *more, **options)
 
     monkeypatch.setattr(subprocess.Popen, "__init__", allowed)
-    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system"):
+    for name in ("forkpty", "posix_spawn", "posix_spawnp", "system"):
         monkeypatch.setattr(os, name, _refuse)
+    here, fork = os.getpid(), os.fork
+    # an allowed process forks its keeper (experiments/processes/keeper.py) before it becomes the command
+    monkeypatch.setattr(os, "fork", lambda: _refuse("os.fork") if os.getpid() == here else fork())
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -159,6 +159,9 @@ DISK = {  # errors of the disk, never of the program
 def main() -> None:
     """Entry point of the console script."""
     terminal.guard()
+    if sys.platform != "linux":
+        _say(f"This program runs on Linux only; this is {sys.platform}. Use a Linux machine, a container or WSL 2.")
+        sys.exit(MISTAKE)
     _opened_bundles().clear()
     try:
         app()

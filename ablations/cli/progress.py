@@ -170,8 +170,8 @@ def _bars(view: View) -> RichTable:
     for _ in range(5):
         grid.add_column(no_wrap=True)
     for live in view.running:
-        job, step = live.claimed.job, live.progress.step
-        bar = ProgressBar(job.total_steps or 1, step or 0, width=BAR) if job.total_steps else Text("")
+        total, step = live.claimed.job.total_steps or live.progress.total, live.progress.step
+        bar = ProgressBar(total, step or 0, width=BAR) if total else Text("")
         texts = [words.name(live), words.step(live), ", ".join(words.numbers(live)), f"on {live.slot.name}"]
         name, *rest = (Text(visible(text), overflow="ellipsis") for text in texts)
         grid.add_row(name, bar, *rest)

@@ -12,6 +12,7 @@ from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.tasks.base import Task
+from experiments.tasks.own.shell import names
 
 
 def plan_study(
@@ -74,6 +75,7 @@ def plan_study(
         *of_words(runs),
         *of_added(runs),
         *of_target(study, name, selection),
+        *of_seeds(study, rows),
         *of_profile,
     )
     paper_keys = tuple(published_names(study, task))
@@ -134,6 +136,17 @@ def of_added(runs: Sequence[PlannedRun]) -> list[str]:
         f"{', '.join(rows)}: trained without {names}, and counted as {values}."
         for (names, values), rows in concerned.items()
     ]
+
+
+def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
+    """A command that does not get the seed as a word may not read it at all."""
+    if not study.command or {"seed", "settings", "settings.yaml"} & set(names(study.command)):
+        return []
+    several = any(len(row.seeds) > 1 for row in rows)
+    return [
+        "The command has no {seed}: unless the script reads the variable ABLATIONS_SEED, its seeds are repeats of one "
+        "training, and n counts these repeats."
+    ] * several
 
 
 def of_target(study: Study, profile: str, selection: Selection) -> list[str]:

@@ -30,6 +30,7 @@ from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
+from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
 from reports.audit.bundle_archive import is_bundle
 
 if TYPE_CHECKING:
@@ -224,7 +225,13 @@ class Selected(SelectedTable):
 def task_of(study: Study) -> Task:
     """The study's task, with the columns and (for the task `command`) the settings that the study declares."""
     task = load_task(study.task, str(study.folder or ""), study.python)
-    declared = nested(study.base) | ({"command": study.command} if study.command else {})
+    said = {
+        "command": study.command,
+        PATTERNS: [list(metric.reading) for metric in study.metrics if metric.pattern],
+        PROGRESS: study.progress,
+        LINKS: list(study.links),
+    }
+    declared = nested(study.base) | {name: value for name, value in said.items() if value}
     try:
         task = task.with_settings(declared)
     except UserError as error:

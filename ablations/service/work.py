@@ -245,7 +245,7 @@ def name(live: RunningAttempt) -> str:
 
 
 def step(live: RunningAttempt) -> str:
-    total, reached = live.claimed.job.total_steps, live.progress.step
+    total, reached = live.claimed.job.total_steps or live.progress.total, live.progress.step
     at = f"step {reached:,}/{total:,}" if reached is not None and total else ""
     return " ".join(filter(None, [live.progress.doing, at]))
 

@@ -18,6 +18,7 @@ from ablations.study.overrides import Overrides, dotted
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
+from experiments.tasks.own.patterns import Take, check_pattern
 from model.settings import StrictModel
 
 
@@ -103,6 +104,24 @@ class Metric(StrictModel):
     key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$", max_length=LONGEST_NAME)] = Field(
         "", description="in JSON, CSV and `paper`: name_set, if unset"
     )
+    pattern: str = Field(
+        "", description="of a command: a regular expression whose group finds the number in what the command prints"
+    )
+    take: Literal["last", "best"] = Field("last", description="which of the numbers that the pattern finds")
+
+    @model_validator(mode="after")
+    def _pattern_is_one(self) -> Self:
+        if self.pattern:
+            check_pattern(self.pattern)
+        elif self.take != "last":
+            raise ValueError(f'take = "{self.take}" is for a pattern: add one, or leave it out')
+        return self
+
+    @property
+    def reading(self) -> tuple[str, str, str, Take]:
+        """What is read of a command's output: set, name, pattern, and which number."""
+        best: Take = "highest" if self.better == "higher" else "lowest"
+        return self.set, self.name, self.pattern, best if self.take == "best" else "last"
 
     @property
     def column(self) -> Column:

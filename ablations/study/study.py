@@ -27,6 +27,7 @@ from ablations.study.parts import (
 from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
+from experiments.tasks.own.patterns import check_pattern
 from model.settings import StrictModel
 
 # --- What others published, as a study file writes it: results of other systems, and the paper's claims about them
@@ -74,6 +75,15 @@ class Study(StrictModel):
     title: Text
     task: Annotated[str, Field(min_length=1)] = "translation"
     command: str = Field("", description="the trainer as a shell command; the task is then `command`")
+    progress: str = Field(
+        "", description="of a command: a regular expression with two groups, step and total, in what it prints"
+    )
+    links: tuple[Text, ...] = Field(
+        (),
+        strict=False,
+        description="of a command: each run works in a folder of its own, where these entries of the study's folder "
+        "are linked; without them all work in the study's folder",
+    )
     python: str = Field(
         "", description="the interpreter of your own function, relative to the study's folder; this program's if unset"
     )
@@ -143,6 +153,7 @@ class Study(StrictModel):
             raise ValueError(f"the row {twice} appears twice; every row needs its own key")
         if self.python and self.task == "command":
             raise ValueError("it has a command, which names its interpreter itself: leave out `python`")
+        self._check_command()
         if self.command and self.task != "command":
             raise ValueError(f'it has a command, and task = "{self.task}"; keep one of them')
         twice = _repeated(metric.column.key for metric in self.metrics)
@@ -170,6 +181,18 @@ class Study(StrictModel):
         check_rule(self.rule, self.target, [profile.target for profile in self.profiles.values()])
         self._check_seeds()
         return self
+
+    def _check_command(self) -> None:
+        """Raises ValueError for what is said of a command where there is none, or that no command can follow."""
+        patterns = any(metric.pattern for metric in self.metrics)
+        for name, given in {"progress": self.progress, "links": self.links, "[[metric]] pattern": patterns}.items():
+            if given and not self.command:
+                raise ValueError(f"{name} is for a study with a command, whose output or folder it is about")
+        if self.progress:
+            check_pattern(self.progress, 2)
+        for name in self.links:
+            if not name or name.startswith(("/", "~")) or {"..", "."} & set(name.split("/")):
+                raise ValueError(f'links: "{name}" is no entry of the study\'s folder: name a file or folder inside it')
 
     def _check_seeds(self) -> None:
         """Raises ValueError where rows have their own seeds, or are not all compared with one base."""

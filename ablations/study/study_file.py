@@ -19,7 +19,19 @@ from experiments.errors import UserError
 Model = TypeVar("Model", bound=BaseModel)
 
 # What `extends` inherits from another study: how it runs, not what it prints.
-_INHERITED = ("task", "command", "python", "default_profile", "seeds", "base", "profile", "metric", "tune")
+_INHERITED = (
+    "task",
+    "command",
+    "progress",
+    "links",
+    "python",
+    "default_profile",
+    "seeds",
+    "base",
+    "profile",
+    "metric",
+    "tune",
+)
 _OURS = ("origin", "folder")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"

@@ -110,7 +110,7 @@ class KnownRuns:
         self, config: TaskConfig, inputs: Mapping[str, str], changed: Collection[str]
     ) -> Iterator[tuple[Known, Found]]:
         """The runs whose records are of these settings, then those that are on the author's word."""
-        planned, usual = identity_settings(config), defaults(type(config))
+        planned, usual = identity_settings(config), _usual(config)
         if type(config) not in self._by_settings:
             found: dict[tuple[str, Hashable], list[Known]] = {}
             self._by_settings[type(config)] = found
@@ -194,8 +194,14 @@ def name_of(store: Store, run_id: str, config: TaskConfig, inputs: Mapping[str, 
     if not recorded:
         return made
     settings = {name: value for name, value in flatten(recorded) if name not in ("task", "seed")}
-    same = agrees(settings, identity_settings(config), defaults(type(config)))
+    same = agrees(settings, identity_settings(config), _usual(config))
     return recorded_identity(recorded, inputs, roles.not_in_run_id) if same or not train else made
+
+
+def _usual(config: TaskConfig) -> Mapping[str, Any]:
+    """The defaults with which a run counts as trained that did not record them."""
+    usual, needed = defaults(type(config)), config.roles().always_recorded
+    return {name: value for name, value in usual.items() if name not in needed} if needed else usual
 
 
 def agrees(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Mapping[str, Any]) -> bool:

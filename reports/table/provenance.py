@@ -9,6 +9,7 @@ from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.identity import without_runs
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
+from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
 from reports.results import comparable
 from reports.results.results import Outcome, Scored
 from reports.results.table import Row, Table
@@ -109,7 +110,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    said = [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)]
+    said = [*_IN_TRAINING, PATTERNS, PROGRESS, LINKS, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
         usual = "the defaults, which follow the paper (in brackets)"

@@ -1,4 +1,4 @@
-"""The wheel in an empty environment, used in a folder with model/, experiments/, reports/ and queue.py."""
+"""The wheel in an environment with a package `model` of the user's, and in a folder with model/, reports/, queue.py."""
 
 import json
 import os
@@ -29,6 +29,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python = home / "env" / "bin" / "python"
     theirs = Path(_run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
     [file] = home.glob("*.whl")
+    (theirs / "model").mkdir(parents=True)
+    (theirs / "model" / "__init__.py").write_text("SIZE = 2\n")
     subprocess.run([*pip, "install", *offline, "--target", str(theirs), str(file)], check=True, capture_output=True)
     (theirs / "lent.pth").write_text(sysconfig.get_path("purelib") + "\n")  # its own .pth files are not read
     return python
@@ -59,14 +61,34 @@ def _run(*argv: object, cwd: Path | None = None) -> str:
     return done.stdout
 
 
-def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: Path, tiny: Path) -> None:
-    """A built-in task, a function that imports its own `model`, and a command whose script does."""
-    where = _run(installed, "-P", "-c", "import experiments; print(experiments.__file__)")
-    assert where.startswith(str(installed.parents[1]))
+def _command(installed: Path) -> Path:
     command = installed.with_name("ablations")
     if not command.exists():  # pip's --target puts scripts elsewhere
         command.write_text(f"#!{installed}\nfrom ablations.cli.main import main\nmain()\n")
         command.chmod(0o755)
+    return command
+
+
+def test_an_installed_package_of_the_same_name_stays_the_users(installed: Path, tmp_path: Path) -> None:
+    """Their function imports theirs, while our processes beside it import ours; `ablations_task` is for editors."""
+    tops = _run(installed, "-P", "-c", "import ablations_task, model; print(model.SIZE)")
+    assert tops.strip() == "2"
+    command = _command(installed)
+    _run(command, "new", "walk", cwd=tmp_path)
+    trainer = tmp_path / "walk_task.py"
+    text = trainer.read_text()
+    trainer.write_text("import model\nassert model.SIZE == 2, model.__file__\n" + text)
+    [row] = json.loads(_run(command, "run", "walk.toml", "--rows", "base", "--seeds", "1", "--json", cwd=tmp_path))
+    assert row["n"] == 1 and row["accuracy_test"] > 0
+    page = _run(command, "report", "walk.toml", "--rows", "base", "--seeds", "1", "--format", "html", cwd=tmp_path)
+    assert "<style>" in page and "<script>" in page
+
+
+def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: Path, tiny: Path) -> None:
+    """A built-in task, a function that imports its own `model`, and a command whose script does."""
+    where = _run(installed, "-P", "-c", "import ablations, experiments; print(experiments.__file__)")
+    assert where.startswith(str(installed.parents[1])) and "/ablations/rooms/" in where
+    command = _command(installed)
     folder = occupied(tmp_path)
     (folder / "tiny.toml").write_text(tiny.read_text())
     for words in (["walk"], ["script", "--command"]):

@@ -31,6 +31,7 @@ class AttemptProgress:
     saved_step: int = 0  # step of the last checkpoint
     parts: int = 0  # trainings and evaluations completed
     doing: str = "starting"
+    total: int | None = None  # steps in all, where the trainer reports them
     metrics: dict[str, float] = field(default_factory=dict)  # the newest value of each, as the trainer names them
     pinned: dict[str, Any] = field(default_factory=dict)
     failure: Mapping[str, Any] | None = None
@@ -55,7 +56,8 @@ class AttemptProgress:
         return cost * steps / total / seconds if seconds > 0 else None
 
     def left_s(self, total: int | None) -> float | None:
-        """Predicted seconds of training left; None while unknown. `total`: steps of the training."""
+        """Predicted seconds of training left; None while unknown. `total`: steps of the training, if the job knows."""
+        total = total or self.total
         if self.doing != "training" or total is None or self.first_point is None or self.last_point is None:
             return None
         steps, seconds = (late - early for late, early in zip(self.last_point, self.first_point, strict=True))
@@ -84,6 +86,10 @@ class AttemptProgress:
         elif kind in ("trained", "evaluated"):
             self.parts += 1
             self.doing = "evaluating"
+        elif kind == "progress" and event["what"] == "training" and event.get("total"):
+            self.doing, self.step, self.total = "training", int(event["done"]), int(event["total"])
+            self.last_point = (self.step, event["t"])
+            self.first_point = self.first_point or self.last_point
         elif kind == "progress":
             self.doing = _progress(event)
         elif kind == "pinned":

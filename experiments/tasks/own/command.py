@@ -7,19 +7,20 @@ stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides t
     {seed}      also in the environment as ABLATIONS_SEED
     {folder}    stored with the results; a resumed run finds its old content there
     {metrics}   a file for the metrics, if they are not printed: JSON, or CSV with a head and one line
-    {settings}  a JSON file with all settings by dotted name
+    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested
     {device} {threads}
 
-Metrics are the last JSON object printed on its own line, or a CSV head and line at the end of the output, unless
-{metrics} names a file. A JSON object with "step" is a point of the training curve. The command runs in the study's
-folder; it receives SIGTERM when the run shall stop.
+Metrics are what the study's patterns find in the output (patterns.py), and the last JSON object printed on its own
+line, or a CSV head and line at the end of the output, unless {metrics} names a file. A JSON object with "step" is a
+point of the training curve. The command runs in the study's folder, or, if the study has `links`, in a folder of its
+own in which these are linked; it receives SIGTERM when the run shall stop.
 """
 
 import copy
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,20 +28,37 @@ from pydantic import ValidationError, create_model, model_validator
 
 from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
-from experiments.errors import UserError, explain_os_errors
+from experiments.errors import Preempted, UserError, explain_os_errors
 from experiments.store import syntax
 from experiments.store.checksummed import write_json
 from experiments.store.code import Root, root_at
 from experiments.store.durable import whole_folder
 from experiments.tasks.base import Context
+from experiments.tasks.own import shell
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
 from experiments.tasks.own.function import OwnTask
+from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
 from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
-GIVEN = ("seed", "folder", "metrics", "settings", "device", "threads")
-ROLES = SettingRoles(given_elsewhere={**GIVEN_ELSEWHERE, "command": "the study's own `command` gives it"})
+GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "threads")
+WORK = "work"  # in the run's folder: where a command with `links` runs
+# What a study says of its command besides the settings. Each is a setting only where the study says it, so that it
+# changes the run_id of no other.
+PATTERNS, PROGRESS, LINKS = "output_patterns", "output_progress", "folder_links"
+SAID = ("task", "seed", "command", PATTERNS, PROGRESS, LINKS)
+ROLES = SettingRoles(
+    given_elsewhere={
+        **GIVEN_ELSEWHERE,
+        "command": "the study's own `command` gives it",
+        PATTERNS: "each [[metric]] has its `pattern`",
+        PROGRESS: "the study's own `progress` gives it",
+        LINKS: "the study's own `links` gives it",
+    },
+    not_in_run_id=(PROGRESS, LINKS),
+    always_recorded=(PATTERNS,),
+)
 
 
 class CommandConfig(TaskConfig):
@@ -97,15 +115,29 @@ class CommandTask(_Declared):
         _copy_earlier(context)
         open_folder(context)
         folder, device = context.folder / FINAL, context.device
-        settings = {name: value for name, value in flatten(config) if name not in ("task", "command")}
-        files = {"settings": folder / "settings.json", "metrics": folder / "metrics.out"}
-        write_json(files["settings"], settings, checksummed=False)
-        files["metrics"].unlink(missing_ok=True)
-        given = {**settings, **files, "folder": folder, "device": device.kind, "threads": device.threads}
-        ended = run_command(config.command, given, self.folder or Path.cwd(), context)
-        wrote = files["metrics"] if "metrics" in names(config.command) else None
-        metrics = read_metrics(ended, wrote, expanded(config.command, given))
-        keep_metrics(folder, by_set(metrics))
+        settings = {name: value for name, value in flatten(config) if name == "seed" or name not in SAID}
+        files = {name: folder / name for name in ("settings.json", "settings.yaml", "metrics.out")}
+        write_json(files["settings.json"], settings, checksummed=False)
+        import yaml  # a hundredth of a second that a plan does not need
+
+        nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
+        files["settings.yaml"].write_text(yaml.safe_dump(nested, sort_keys=False), encoding="utf-8")
+        files["metrics.out"].unlink(missing_ok=True)
+        given = {**settings, **{name.removesuffix(".json").removesuffix(".out"): file for name, file in files.items()}}
+        given |= {"folder": folder, "device": device.kind, "threads": device.threads}
+        patterns, links = getattr(config, PATTERNS, []), getattr(config, LINKS, [])
+        readings = Readings(patterns, getattr(config, PROGRESS, ""), context.emit)
+        home = self.folder or Path.cwd()
+        where = _own_folder(folder / WORK, home, links) if links else home
+        ended = run_command(config.command, given, where, context, readings, home if links else None)
+        wrote = files["metrics.out"] if "metrics" in names(config.command) else None
+        if patterns:
+            if ended.stopped and not readings.complete:
+                raise Preempted(None)
+            others = (ended.metrics if wrote is None else shell.written(wrote)) or {}
+            keep_metrics(folder, readings.metrics(by_set(others)))
+        else:
+            keep_metrics(folder, by_set(read_metrics(ended, wrote, expanded(config.command, given))))
         return close_folder(context, {"interpreter": self.interpreter} if self.interpreter else {})
 
 
@@ -154,7 +186,7 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
         defaults = dict(flatten(config_type()))
     except ValidationError as error:
         raise UserError(f"[base]: {error.errors()[0]['ctx']['error']}.") from None
-    settings = [name for name in defaults if name not in ("task", "seed", "command")]
+    settings = [name for name in defaults if name not in SAID]
     used = names(command)
     for name in used:
         if name not in settings and name not in GIVEN:
@@ -169,7 +201,7 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                 f"{'no setting of [base]' if name not in defaults else repr(defaults[name])}: a flag stands for a "
                 f"setting that is true or false. For a value write --{name} {{{name}}}."
             )
-    if "settings" not in used:
+    if not {"settings", "settings.yaml"} & set(used):
         for name in settings:
             if name not in used:
                 raise UserError(
@@ -203,6 +235,25 @@ def _copy_earlier(context: Context) -> None:
                     (here / path.name).symlink_to(to)
                 elif path.is_file():
                     shutil.copyfile(path, here / path.name)
+
+
+def _own_folder(folder: Path, home: Path, links: Sequence[str]) -> Path:
+    """The run's own working folder, with these entries of the study's folder linked into it. Raises UserError.
+
+    What the command writes beside them stays there, so that no two runs meet, and a resumed run finds it.
+    """
+    if missing := [name for name in links if not (home / name).exists()]:
+        raise UserError(
+            f"`links` of the study names {missing[0]}, which is not in {home}. Correct it, or leave it out."
+        )
+    for name in links:
+        place = folder / name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if place.is_symlink():  # of the attempt before
+            place.unlink()
+        if not place.exists():
+            place.symlink_to((home / name).resolve())
+    return folder
 
 
 def _refuse(error: OSError) -> None:

@@ -24,6 +24,7 @@ from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import of_point
+from experiments.tasks.own.patterns import Readings, report_progress
 
 # --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
 # `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
@@ -233,11 +234,11 @@ class Tail:
 class Printed:
     """The lines that a command prints: points of the curve as they come, and its metrics among the last lines.
 
-    tell: called with each JSON object that has a "step".
+    tell: called with each JSON object that has a "step". look: called with each line.
     """
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        self._tell = tell
+    def __init__(self, tell: Callable[[dict[str, Any]], None], look: Callable[[str], None] = lambda line: None) -> None:
+        self._tell, self._look = tell, look
         self._decoder = io.IncrementalNewlineDecoder(codecs.getincrementaldecoder("utf-8")("replace"), translate=True)
         self._begun: list[str] = []  # parts of the line that is not complete
         self._length = 0
@@ -262,6 +263,7 @@ class Printed:
         if not line.strip():
             return
         self._last.append(line[:LONGEST_LINE])
+        self._look(line)
         content = _json_object(line)
         if content is None:
             return
@@ -342,8 +344,17 @@ class Ended:
     stopped: bool
 
 
-def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Context) -> Ended:
+def run_command(
+    command: str,
+    values: Mapping[str, Any],
+    cwd: Path,
+    context: Context,
+    readings: Readings | None = None,
+    path: Path | None = None,
+) -> Ended:
     """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
+
+    readings: what is read of it by patterns. path: a folder whose modules Python shall find.
 
     Raises Preempted if it stopped on request, TrainerFailed for any other exit code than 0; a run whose command was
     killed resumes, like one whose own process was.
@@ -351,17 +362,26 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
     environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONSAFEPATH", None)
     environment.pop("PYTHONPATH", None)  # the path to this program's packages is not for the trainer
+    if path is not None:
+        environment["PYTHONPATH"] = str(path)
     text, variables = filled(command, values)
     stopped, log, errors = threading.Event(), Log(), Tail()
     log.limit(context.folder / LOG)
-    printed = Printed(lambda point: _tell(point, context))
+    look = readings.line if readings else lambda line: None
+    printed, on_errors = Printed(lambda point: _tell(point, context), look), Printed(lambda point: None, look)
+
+    def take_errors(data: bytes) -> None:
+        errors.take(data)
+        if readings:
+            on_errors.take(data)
+
     with kept(
         ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as shell:  # fmt: skip
         assert shell.process.stdout is not None and shell.process.stderr is not None
         threading.Thread(target=_pass_on, args=(shell, context, stopped), daemon=True).start()
-        copying = threading.Thread(target=copy, args=(shell.process.stderr, log, errors.take), daemon=True)
+        copying = threading.Thread(target=copy, args=(shell.process.stderr, log, take_errors), daemon=True)
         copying.start()
         while data := os.read(shell.process.stdout.fileno(), CHUNK):
             log.write(data, to=1)
@@ -369,6 +389,7 @@ def run_command(command: str, values: Mapping[str, Any], cwd: Path, context: Con
         printed.take(b"", final=True)
         code = shell.process.wait()
         copying.join(READ_S)
+        on_errors.take(b"", final=True)
     if code != 0 and stopped.is_set():
         raise Preempted(None)
     if code != 0:
@@ -394,6 +415,8 @@ def _tell(point: Mapping[str, Any], context: Context) -> None:
     if type(point["step"]) is not int or not 0 <= point["step"] <= LAST_STEP:
         return
     metrics = {name: value for name, value in numbers(point).items() if not isinstance(value, Mapping)}
+    if type(point.get("total")) is int and point["step"] <= point["total"]:
+        report_progress(context.emit, point["step"], metrics.pop("total"))
     if metrics:
         context.emit("metrics", step=point["step"], metrics=of_point(metrics))
     if point.get("checkpoint") is True:
@@ -407,9 +430,8 @@ def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
         return metrics
     if ended.stopped:
         raise Preempted(None)  # it saved its state and ended successfully before it had metrics
-    place = "at the end of its output" if file is None else "in the file that it was given for them"
+    done = "printed no metrics" if file is None else "wrote no metrics in the file that it was given for them"
     raise UserError(
-        f"The command ended well, and there are no metrics {place}. Write a JSON object, such as "
-        f'{{"accuracy": 93.2}}, or a CSV head and line; a line may have {LONGEST_LINE:,} characters. The command: '
-        f"{command}"
+        f'The command succeeded but {done}. End with JSON: {{"accuracy": 93.2}}, or with a CSV head and line; or give '
+        rf"the [[metric]] of the study a pattern that finds it: pattern = 'accuracy: ([\d.]+)'. The command: {command}"
     )

@@ -20,7 +20,9 @@ from ablations.planning.planned import Plan
 from ablations.service.selected import Selectors, choose
 from experiments.errors import UserError
 from experiments.store import known_runs
+from experiments.store.checksummed import write_json
 from experiments.store.known_runs import differing
+from experiments.store.layout import Store
 from tests.small_tables import finish, write_study
 
 KEPT = Path(__file__).parent / "stores" / "own-0.1.0.tar.gz"
@@ -328,3 +330,59 @@ def test_no_run_is_compared_with_all_others(mine: Path, monkeypatch: pytest.Monk
     edit(study, str(sizes), str([size + 100 for size in sizes]))
     assert "no longer in the study" in call(store, "tables").stdout
     assert 0 < len(compared) <= 8 * 61 and 0 < len(listed) <= 40, "each run a few times, not as often as there are runs"
+
+
+class TestWhatARecordSays:
+    """Records against planned settings, without a store of runs."""
+
+    USUAL = {"size": 2.0, "deep.lr": 0.1, "words": ["a"]}  # noqa: RUF012
+
+    @pytest.mark.parametrize(
+        ("recorded", "planned", "differ"),
+        [
+            ({"size": 2.0}, {"size": 2.0}, {}),
+            ({"size": 2.0}, {"size": 2.0, "deep.lr": 0.1}, {}),  # added since, with its default
+            ({"size": 2.0}, {"size": 2.0, "deep.lr": 0.2}, {"deep.lr": None}),
+            ({"size": 3.0, "gone": 1}, {"size": 2.0}, {"size": 3.0, "gone": 1}),
+            ({}, {"new": None}, {}),  # without a default, as if it were null
+            ({}, {"new": 0}, {"new": None}),
+        ],
+    )
+    def test_it_agrees_in_what_it_has_and_the_rest_are_defaults(self, recorded, planned, differ) -> None:
+        assert differing(recorded, planned, self.USUAL) == differ
+        assert known_runs.agrees(recorded, planned, self.USUAL) == (not differ)
+
+    def test_runs_of_one_task_seed_and_data_are_of_one_kind(self) -> None:
+        kind = known_runs.kind_of("t:TASK", 1, {"text": "a"})
+        assert kind == known_runs.kind_of("t:TASK", 1, {"text": "a"})
+        others = [("t:OTHER", 1, {"text": "a"}), ("t:TASK", 2, {"text": "a"}), ("t:TASK", 1, {"text": "b"})]
+        assert len({kind, *(known_runs.kind_of(*other) for other in others)}) == 4
+
+    def test_the_authors_word_speaks_of_runs_of_the_old_settings_alone(self) -> None:
+        word = known_runs.SameAs({"size": 2.0}, "renamed", {"width": 2.0})
+        assert word.speaks_of({"size": 2.0}) and not word.speaks_of({"size": 3.0}) and not word.speaks_of({})
+        assert not word.speaks_of({"size": 2.0, "width": 4.0}), "it has the new setting: it says itself what it is"
+        assert word.speaks_of({"size": 2.0, "width": 2.0}, counted=["width"]), "or was counted as such"
+        assert word.applied({"size": 2.0, "lr": 0.1}, {"width": 9.0}) == {"lr": 0.1, "width": 2.0}
+        assert word.speaks_for(["size"]) and word.speaks_for([])
+        silent = known_runs.SameAs({"size": 2.0, "old": 1}, "no other")
+        assert silent.applied({"size": 2.0, "old": 1, "lr": 0.1}, {"size": 5.0}) == {"lr": 0.1, "size": 5.0}
+        assert silent.speaks_for(["lr"]) and not silent.speaks_for(["size", "lr"])
+
+    def test_what_was_counted_is_kept_and_added_to(self, tmp_path: Path) -> None:
+        store, run_id = Store.open(tmp_path / "store"), "a" * 16
+        known_runs.keep_counted(store, run_id, {"x": 1})  # no folder: nothing to note it in
+        assert known_runs.counted_as(store, run_id) == {} and not store.run_folder(run_id).exists()
+        store.new_attempt(run_id)
+        known_runs.keep_counted(store, run_id, {})
+        assert not (store.run_folder(run_id) / known_runs.COUNTED).exists()
+        known_runs.keep_counted(store, run_id, {"x": 1})
+        known_runs.keep_counted(store, run_id, {"x": 2, "y": None})
+        assert known_runs.counted_as(store, run_id) == {"x": 1, "y": None}, "what was printed once stays"
+        file = store.run_folder(run_id) / known_runs.COUNTED
+        for damage in ("{", "[]"):
+            file.write_text(damage)
+            assert known_runs.counted_as(store, run_id) == {}
+        for other in ({"version": 2, "settings": {"x": 1}}, {"version": 1, "settings": [1]}, {"version": 1}):
+            write_json(file, other)
+            assert known_runs.counted_as(store, run_id) == {}

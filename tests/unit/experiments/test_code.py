@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store.code import FORMAT, code_digest, files_of, root_at
+from experiments import identity
+from experiments.store.code import FORMAT, code_digest, code_digests, files_of, root_at
 
 SCALED = "def scaled(x, *, by=FACTOR):\n    return x * by\n"
 ABOVE = "class Above:\n    def start(self, x):\n        return x + 14\n\n"
@@ -470,3 +471,59 @@ def test_a_damaged_cache_costs_only_time(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CACHE_HOME", "nowhere")
     monkeypatch.chdir(tmp_path)
     assert code_digest(root) == first and not (tmp_path / "nowhere").exists()
+
+
+def test_a_package_that_is_used_as_a_whole_counts_with_all_below_it(tmp_path: Path) -> None:
+    """What is done with a module as an object cannot be known: each file of its package, and what these import."""
+    files = {
+        "train.py": "import lib\nimport tool\ndef TASK():\n    return [vars(lib), vars(tool)]\n",
+        "lib/__init__.py": "A = 1\n", "lib/deep/__init__.py": "B = 2\n", "lib/deep/far.py": "import other\nC = 3\n",
+        "tool.py": "D = 4\n", "other.py": "E = 5\ndef apart():\n    return E\n", "beside.py": "F = 6\n",
+        "tool/data.py": "G = 7\n",
+    }  # fmt: skip
+    first = digest_at(tmp_path / "first", files)
+    for name, counts in (("lib/__init__.py", True), ("lib/deep/__init__.py", True), ("lib/deep/far.py", True),
+                         ("tool.py", True), ("beside.py", False), ("tool/data.py", False)):  # fmt: skip
+        edited = {**files, name: files[name].replace("=", "= 10 +")}
+        assert (digest_at(tmp_path / name.replace("/", "_"), edited) != first) is counts, name
+    found = files_of([root_at(tmp_path / "first" / "train.py", "TASK", module="train")])
+    assert {str(path.relative_to(tmp_path / "first")) for path in found} == {*files} - {"beside.py", "tool/data.py"}
+
+
+def test_a_method_that_is_a_root_counts_with_what_it_calls_on_itself(tmp_path: Path) -> None:
+    """Through the bases, and not the methods that nothing calls; one that is made at run time is the whole class."""
+    files = {
+        "lib.py": "class Above:\n    def helped(self):\n        return 1\n    def idle(self):\n        return 2\n",
+        "train.py": "from lib import Above\n"
+        "class T(Above):\n    rate = 3\n    def __init__(self):\n        self.x = 4\n"
+        "    def run(self):\n        return self.helped() + self.rate\n    def unused(self):\n        return 5\n",
+    }
+
+    def digest(name: str, edited: Mapping[str, str], member: str) -> str:
+        return code_digest([root_at(written(tmp_path / name, edited) / "train.py", f"T.{member}", module="train")])
+
+    for member, counting in (("run", "134"), ("unused", "45"), ("made", "12345")):
+        first = digest(f"{member}-first", files, member)
+        for number in "12345":
+            edited = {
+                name: text.replace(f"return {number}", "return 7").replace(f"= {number}", "= 7")
+                for name, text in files.items()
+            }
+            changed = digest(f"{member}-{number}", edited, member) != first
+            assert changed or number not in counting, (member, number)
+            assert not changed or number in counting or number == "3", (member, number)
+
+
+def test_the_user_is_asked_for_no_file_that_is_this_programs(tmp_path: Path) -> None:
+    files = {
+        "train.py": "import helper\nfrom experiments.identity import digest\n"
+        "def TASK():\n    return digest(helper.x)\n",
+        "helper.py": "x = 1\n",
+    }
+    root = root_at(written(tmp_path, files) / "train.py", "TASK", module="train")
+    assert [path.name for path in files_of([root])] == ["helper.py", "train.py"]
+    ours = root_at(Path(identity.__file__), "digest", module="experiments.identity")
+    assert files_of([ours]) == files_of([]) == ()
+    digests = code_digests({"one": [root], "other": [ours], "both": [root, ours]})
+    assert digests["both"] == digests["one"] == code_digest([root]), "what is reached twice counts once"
+    assert digests["other"] == code_digest([ours]) != digests["one"]

@@ -8,11 +8,13 @@ import time
 
 import pytest
 
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
+from experiments.events.event_log import record_time
 from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.queue import Queue, left_s
+from experiments.jobs.queue.shares import Shares, Use
 from experiments.store.retention import BEST, SPACED, Keep
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
@@ -328,3 +330,163 @@ def test_a_queue_that_another_process_makes_at_the_same_moment_is_used(tmp_path,
     assert [row.run_id for row in queue.status()] == [make(7).run_id]
     queue.close()
     assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def spoil(ledger, number, **values):
+    """Write values into a job's entry as a damaged file would hold them."""
+    for name, value in values.items():
+        ledger._db.execute(f"UPDATE jobs SET {name}=? WHERE run_id=?", (value, make(number).run_id))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", "one"),
+        ("cost", "x"),
+        ("step", "x"),
+        ("started", b"x"),
+        ("user", b"x"),
+        ("state", "asleep"),
+        ("error", b"x"),
+    ],
+)
+def test_an_entry_of_wrong_types_is_damaged_and_names_the_field(ledger, name, value):
+    ledger.enqueue([make(1)])
+    assert len(ledger.status()) == 1
+    spoil(ledger, 1, **{name: value})
+    with pytest.raises(Damaged, match=rf"\({name} of an entry\)"):
+        ledger.status()
+
+
+@pytest.mark.parametrize("name", ["best", "stalls", "alone", "hangs"])
+def test_numbers_of_attempts_that_are_none_are_damage(ledger, name):
+    ledger.enqueue([make(1)])
+    spoil(ledger, 1, **{name: "many"})
+    with pytest.raises(Damaged, match="is not a number"):
+        ledger.job(make(1).run_id)
+
+
+def test_a_job_that_is_not_there_and_one_whose_last_attempt_is_missing(ledger):
+    with pytest.raises(KeyError):
+        ledger.job(make(1).run_id)
+    ledger.enqueue([make(1)])
+    assert (ledger.job(make(1).run_id).attempt, ledger.job(make(1).run_id).ref) == (0, None)
+    ledger.claim(make(1).run_id, 1, "cpu:0", "cpu")
+    ledger._db.execute("DELETE FROM attempts")
+    with pytest.raises(Damaged, match="its last attempt is missing"):
+        ledger.job(make(1).run_id)
+
+
+def test_a_damaged_entry_is_written_again_unless_it_runs(ledger):
+    ledger.enqueue([make(1, seed=1)])
+    for name, value in (("spec", "{"), ("pinned", "["), ("state", "asleep")):
+        spoil(ledger, 1, **{name: value})
+        assert ledger.enqueue([make(1, seed=2)]) == 1
+        assert ledger.job(make(1).run_id).job.seed == 2 and ledger.status()[0].state is State.WAITING
+    ledger.claim(make(1).run_id, 1, "cpu:0", "cpu")
+    spoil(ledger, 1, spec="{")
+    with pytest.raises(Damaged):
+        ledger.enqueue([make(1)])
+
+
+def test_users_of_a_state_each_once_in_the_order_of_their_names(ledger):
+    assert ledger.users(State.WAITING) == []
+    ledger.enqueue([make(n, user=user) for n, user in enumerate(["b", "a", "c", "a", "b", "c"])])
+    assert ledger.users(State.WAITING) == ["a", "b", "c"] and ledger.users(State.RUNNING) == []
+    ledger.claim(make(0).run_id, 1, "cpu:0", "cpu")
+    ledger.end_waiting([make(4).run_id], State.FAILED)
+    assert ledger.users(State.WAITING) == ["a", "c"] and ledger.users(State.RUNNING) == ["b"]
+    assert ledger.counts_by_user() == {
+        ("a", State.WAITING): 2, ("c", State.WAITING): 2, ("b", State.RUNNING): 1, ("b", State.FAILED): 1,
+    }  # fmt: skip
+    turns = [(row.user, int(row.run_id, 16)) for row in ledger.rows(State.WAITING, 3)]
+    assert [user for user, _ in turns] == ["a", "c", "a"]
+
+
+def test_use_counts_ended_attempts_and_running_ones_at_least_ten_minutes(ledger):
+    now = record_time()
+    ledger.enqueue([make(n, user=user) for n, user in enumerate(["a", "a", "b", "c"])])
+    assert ledger.use(now) == {}
+    for number, devices in ((0, 1.0), (1, 2.0), (2, 0.5)):
+        ledger.claim(make(number).run_id, 1, "cpu:0", "cpu", devices)
+    assert ledger.use(now) == {"a": Use(0.0, 1800.0), "b": Use(0.0, 300.0)}  # none has begun
+    spoil(ledger, 1, begun=now - 1000.0)
+    spoil(ledger, 2, begun=now + 50.0)  # of a clock that is ahead
+    assert ledger.use(now) == {"a": Use(2000.0, 600.0 + 2000.0), "b": Use(0.0, 300.0)}
+    assert ledger.over_quota(Shares({"a": 0.1, "c": 0.0})).keys() == {"c"}  # nothing of `a` waits
+    ledger.enqueue([make(9, user="a")])
+    assert ledger.over_quota(Shares({"a": 0.1, "b": 0.0})).keys() == {"a"}
+    assert ledger.over_quota(Shares({"a": 9.9})) == ledger.over_quota(Shares()) == {}
+
+
+def test_speed_is_cost_by_second_of_runs_that_finished_at_once(ledger):
+    assert ledger.speed() is None
+    spans = [(1, 6.0, 1, State.FINISHED, 2.0), (2, 4.0, 1, State.FINISHED, 3.0), (3, 9.0, 2, State.FINISHED, 1.0),
+             (4, 9.0, 1, State.FAILED, 1.0), (5, 0.0, 1, State.FINISHED, 50.0)]  # fmt: skip
+    for number, cost, attempt, state, seconds in spans:
+        ledger.enqueue([make(number, cost=cost)])
+        ledger.claim(make(number).run_id, attempt, "cpu:0", "cpu")
+        ledger.end(make(number).run_id, attempt, Ending(state, Outcome.FINISHED))
+        ledger._db.execute(
+            "UPDATE attempts SET started=100, ended=? WHERE run_id=?", (100 + seconds, make(number).run_id)
+        )
+    assert ledger.speed() == pytest.approx((6.0 + 4.0) / (2.0 + 3.0))
+    ledger._db.execute("UPDATE attempts SET ended=90")  # a clock that went back
+    assert ledger.speed() is None
+
+
+def test_the_time_left_is_that_of_the_longest_first_on_as_many_slots_as_run(ledger):
+    assert left_s(ledger) is None and left_s(ledger, 2.0) is None  # nothing to do
+    ledger.enqueue([make(number, cost=cost) for number, cost in ((1, 1.0), (2, 8.0), (3, 6.0), (4, 4.0))])
+    assert left_s(ledger) is None  # the speed is not known
+    assert left_s(ledger, 2.0) == pytest.approx(19.0 / 2)
+    ledger.hold(make(1).run_id, "why")
+    assert left_s(ledger, 2.0) == pytest.approx(9.0)
+    for number in (2, 3):
+        ledger.claim(make(number).run_id, 1, f"cpu:{number}", "cpu")
+    assert left_s(ledger, 2.0) == pytest.approx(2.0)  # nothing known of the two that run: 4.0 of cost on a free slot
+    spoil(ledger, 2, left_s=10.0)
+    spoil(ledger, 3, left_s=1.0)
+    assert sorted(ledger.running_left()) == [1.0, 10.0] and ledger.waiting_costs() == [4.0]
+    assert left_s(ledger, 2.0) == pytest.approx(10.0) and left_s(ledger, 0.25) == pytest.approx(1.0 + 16.0)
+    ledger.end_waiting([make(4).run_id], State.FINISHED)
+    assert left_s(ledger) == pytest.approx(10.0)  # running ones need no speed
+
+
+def test_what_is_wanted_of_devices_and_which_tasks(ledger):
+    assert ledger.devices_wanted() == 0 and ledger.tasks_wanted() == []
+    ledger.enqueue([make(1, devices=3), make(2), make(3, devices=2), make(4)])
+    ledger.claim(make(1).run_id, 1, "cpu:0", "cpu")
+    ledger.end_waiting([make(4).run_id], State.FINISHED)
+    assert ledger.devices_wanted() == 3 + 1 + 2
+    spoil(ledger, 2, spec="{")
+    assert sorted(ledger.tasks_wanted()) == ["", "stub"]
+
+
+def test_what_failed_asked_for_is_known_but_for_damaged_entries(ledger):
+    ledger.enqueue([make(1, evaluations=(evaluation("e1"), evaluation("e2"))), make(2), make(3)])
+    ledger.end_waiting([make(1).run_id, make(2).run_id], State.FAILED)
+    spoil(ledger, 2, spec="{")
+    assert ledger.asked_of_failed() == {make(1).run_id: {"e1", "e2"}}
+
+
+def test_a_forgotten_run_leaves_nothing_unless_it_runs(ledger):
+    here = Member("one", "demo", "builtin", "base")
+    ledger.enqueue([make(1, members=(here,)), make(2, members=(here,))])
+    for number in (1, 2):
+        ledger.claim(make(number).run_id, 1, "cpu:0", "cpu")
+    ledger.end(make(1).run_id, 1, Ending(State.FAILED, Outcome.BUG))
+    ledger.forget([make(1).run_id, make(2).run_id, make(3).run_id])
+    assert [row.run_id for row in ledger.status()] == [make(2).run_id]
+    assert ledger.members() == {make(2).run_id: (here,)}
+    assert ledger.history(make(1).run_id) == [] and len(ledger.history(make(2).run_id)) == 1
+
+
+def test_of_damaged_lines_those_notes_are_read_that_are_whole(ledger):
+    ledger.enqueue([make(1)])
+    ledger.claim(make(1).run_id, 1, "cpu:0", "cpu")
+    assert ledger.damaged_lines() == {}
+    ledger.events_read(make(1).run_id, 1, "120-77", 3)
+    assert ledger.damaged_lines() == {(make(1).run_id, 1): ("120-77", 3)}
+    ledger._db.execute("UPDATE attempts SET events='120-77'")
+    assert ledger.damaged_lines() == {}

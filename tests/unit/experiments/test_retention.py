@@ -7,6 +7,9 @@ import torch
 
 from experiments.config import EvaluationConfig, TrainingConfig
 from experiments.evaluation.trained import kept_average
+from experiments.store import retention as demands
+from experiments.store.checksummed import write_json
+from experiments.store.layout import Store
 from experiments.store.retention import BEST, SPACED, Keep, keeps_of, spaced_steps, union
 from experiments.training import checkpoint, retention
 from tests.small_training import kinds, run
@@ -119,3 +122,115 @@ class TestGoingOn:
         _, facts, _ = train(tmp_path / "2", training, keeps=asked, earlier=[tmp_path / "1"])
         assert facts["resumed_from"] == 9
         assert retention.serves(tmp_path / "2", "average:4", 2) and retention.serves(tmp_path / "2", "best", 4)
+
+
+# --- What may be deleted of a store, and runs that are put aside
+
+RUN, OTHER = "a" * 16, "b" * 16
+CHECKPOINTS, AGAIN, KILLED = "checkpoints", "weights of an attempt that was done again", "files left by a kill"
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "store")
+
+
+def filled(store, run_id, *attempts, result=None):
+    """A run with such files in the folders of its attempts, each of one byte."""
+    for files in attempts:
+        _, folder = store.new_attempt(run_id)
+        for name in files:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_text("1")
+    if result is not None:
+        write_json(store.run_folder(run_id) / "result.json", {"run_id": run_id, "attempt": result})
+
+
+def found_in(store, **more):
+    return {(str(one.path.relative_to(store.runs)), one.what) for one in demands.removable(store, **more)}
+
+
+def test_of_a_finished_run_all_but_its_final_weights_may_go(store):
+    parts = ("checkpoints/step-4/model.pt", "final/model.pt", ".final.x.partial/model.pt", "events.jsonl")
+    filled(store, RUN, parts, parts, ("final/model.pt",), result=2)
+    one, two, three = (f"{RUN}/attempts/000{n}" for n in (1, 2, 3))
+    assert found_in(store) == {
+        (f"{one}/checkpoints", CHECKPOINTS), (f"{one}/final", AGAIN), (f"{one}/.final.x.partial", KILLED),
+        (f"{two}/checkpoints", CHECKPOINTS), (f"{two}/.final.x.partial", KILLED),
+        (f"{three}/final", AGAIN),
+    }  # fmt: skip
+    assert {one.run_id for one in demands.removable(store)} == {RUN}
+
+
+def test_a_run_that_goes_on_keeps_its_checkpoints(store):
+    filled(store, RUN, ("checkpoints/step-4/model.pt", "checkpoints/.step-5.x.partial/model.pt", ".final.x.partial/a"))
+    assert found_in(store) == {(f"{RUN}/attempts/0001/checkpoints/.step-5.x.partial", KILLED)}
+
+
+def test_busy_and_damaged_runs_are_left_alone(store):
+    for run_id in (RUN, OTHER):
+        filled(store, run_id, ("checkpoints/step-4/model.pt",), result=1)
+    (store.run_folder(OTHER) / "result.json").write_text("{")
+    assert found_in(store) == {(f"{RUN}/attempts/0001/checkpoints", CHECKPOINTS)}
+    assert found_in(store, busy=[RUN]) == set()
+
+
+def test_a_file_that_is_linked_elsewhere_frees_nothing(tmp_path):
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir(), there.mkdir()
+    (here / "own").write_bytes(b"x" * 100_000)
+    (here / "shared").write_bytes(b"y" * 50_000)
+    (there / "shared").hardlink_to(here / "shared")
+    blocks = {name: (here / name).stat().st_blocks * 512 for name in ("own", "shared")}
+    assert 100_000 <= blocks["own"] <= 110_000
+    assert demands.size([here]) == blocks["own"]
+    assert demands.size([there]) == demands.size([]) == 0
+    assert demands.size([here, there]) == blocks["own"] + blocks["shared"]
+    demands.remove([here])
+    assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_run_that_is_put_aside_comes_back_as_it_was(store):
+    filled(store, RUN, ("events.jsonl",), result=1)
+    demands.put_aside(store, RUN, [("t3", "demo", "", "base", "")])
+    assert store.run_ids() == [] and demands.forgotten(store) == {RUN: [["t3", "demo", "", "base", ""]]}
+    assert (demands.folder_of(store, RUN) / "attempts/0001/events.jsonl").read_text() == "1"
+    assert demands.bring_back(store, RUN)
+    assert store.result(RUN).attempt == 1 and not demands.folder_of(store, RUN).exists()
+    assert demands.bring_back(store, RUN)  # repeated, since the caller may have been killed
+    assert demands.forgotten(store) == {RUN: [["t3", "demo", "", "base", ""]]}
+    demands.was_brought_back(store, RUN)
+    assert demands.forgotten(store) == {} and not demands.bring_back(store, RUN)
+    demands.was_brought_back(store, RUN)
+    assert store.run_ids() == [RUN]
+
+
+def test_a_run_trained_again_keeps_its_place_and_each_that_was_put_aside_has_its_own(store):
+    for content in ("1", "2", "3"):
+        filled(store, RUN, (f"final/{content}",))
+        demands.put_aside(store, RUN, [(content,)])
+    names = [RUN, f"{RUN}.1", f"{RUN}.2"]
+    assert demands.forgotten(store) == {name: [[content]] for name, content in zip(names, "123", strict=True)}
+    assert demands.bring_back(store, names[1])
+    assert (store.attempt_folder(RUN, 1) / "final/2").exists()
+    assert not demands.bring_back(store, names[0]) and not demands.bring_back(store, names[2])
+    assert demands.folder_of(store, RUN).exists()  # it stays aside
+
+
+def test_what_is_not_there_is_not_put_aside_and_a_damaged_note_names_no_table(store):
+    demands.put_aside(store, RUN, [])
+    assert demands.forgotten(store) == {} and not (store.root / demands.FOLDER).exists()
+    filled(store, OTHER, ("events.jsonl",))
+    demands.put_aside(store, OTHER, [("t3",)])
+    (demands.folder_of(store, OTHER) / demands.FILE).write_text("{")
+    assert demands.forgotten(store) == {OTHER: []}
+    with pytest.raises(ValueError, match="not an identity"):
+        demands.folder_of(store, "../x")
+
+
+def test_a_branch_asks_for_the_step_at_which_it_begins():
+    (at,) = demands.at_steps([5])
+    assert at == Keep(demands.AT, 5, 1, 1)
+    assert (at.steps(4), at.steps(5), at.steps(9), at._replace(needed=0).steps(9)) == ([], [5], [5], [])
+    assert Keep(BEST, 2, 1, 1).steps(9) == []
+    assert spaced_steps(0, 2, 3) == [] and spaced_steps(7, 3, 2) == [6, 7] and spaced_steps(6, 3, 9) == [3, 6]

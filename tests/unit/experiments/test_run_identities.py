@@ -1,11 +1,30 @@
 """The child refuses settings that do not fit the given identity, before it trains or decodes."""
 
+import hashlib
+
 import pytest
 
 from experiments.child import run
 from experiments.config import RunConfig
 from experiments.events.event_log import read_events
-from experiments.identity import eval_identity, run_identity
+from experiments.identity import (
+    NO_SEED,
+    ParentRun,
+    digest,
+    eval_identity,
+    identity_settings,
+    imported_in,
+    lineage,
+    members_in,
+    of_imported,
+    parent_run_in,
+    recorded_identity,
+    run_identity,
+    seed_in_words,
+    with_members,
+    with_parent_run,
+    without_runs,
+)
 from experiments.records import ChildExit
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
@@ -73,3 +92,88 @@ def test_a_damaged_spec_is_refused(attempt):
     code, last, _ = attempt(lambda spec: None, '"threads": 1', '"threads": 3')
     assert (code, last["kind"], last["cls"]) == (ChildExit.FAILED, "failed", "user_error")
     assert "spec.json is damaged" in last["message"]
+
+
+# --- What names are made of: frozen, since the names of all finished runs depend on it
+
+A, B, C = "a" * 16, "b" * 16, "c" * 16
+
+
+def sha(text):
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def test_a_digest_is_that_of_canonical_json():
+    assert digest({"b": 1, "a": ["ü", None, True, 0.1]}) == sha('{"a":["\\u00fc",null,true,0.1],"b":1}')
+    assert digest({"b": {"y": 1, "x": 2}}) == digest({"b": {"x": 2, "y": 1}}) != digest({"b": [1, 2]})
+    for value in (float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="JSON compliant"):
+            digest([value])
+
+
+def test_a_run_is_named_by_its_task_its_seed_and_what_differs_from_the_defaults():
+    config = RunConfig.model_validate({"seed": 3, "model": {"d_k": 16}})
+    assert run_identity(config, INPUTS) == sha(
+        '{"inputs":{"corpus":"cccccccccccccccc"},"seed":3,"settings":{"model.d_k":16},"task":"translation"}'
+    )
+    assert identity_settings(config)["model.d_k"] == 16 and not {"task", "seed"} & set(identity_settings(config))
+    assert eval_identity(A, {"x": 1}, {"set": "s"}) == sha(
+        f'{{"inputs":{{"set":"s"}},"run_id":"{A}","settings":{{"x":1}}}}'
+    )
+
+
+def test_an_own_run_is_named_by_all_that_it_recorded():
+    config = {"task": "t:TASK", "seed": 2, "size": 1.5, "deep": {"lr": 0.1, "log": True}, "group": {"a": 1, "b": 2}}
+    settings = '"deep.log":true,"deep.lr":0.1,"group.a":1,"group.b":2,"size":1.5'
+    assert recorded_identity(config, {}) == sha(f'{{"inputs":{{}},"seed":2,"settings":{{{settings}}},"task":"t:TASK"}}')
+    assert recorded_identity(config, {}, ("deep.log", "group.")) == sha(
+        '{"inputs":{},"seed":2,"settings":{"deep.lr":0.1,"size":1.5},"task":"t:TASK"}'
+    )
+    assert recorded_identity(config, {}, ("group", "deep")) == recorded_identity(config, {}), "a group ends in a point"
+
+
+def test_only_the_length_of_a_training_is_no_part_of_its_lineage():
+    steps = [RunConfig.model_validate({"training": {"train_steps": n}}) for n in (100, 200)]
+    assert run_identity(steps[0], INPUTS) != run_identity(steps[1], INPUTS)
+    assert lineage(steps[0], INPUTS) == lineage(steps[1], INPUTS) != lineage(steps[0], {"corpus": A})
+    longer = [RunConfig.model_validate({"training": {"train_steps": n, "schedule": "cosine"}}) for n in (100, 200)]
+    assert lineage(longer[0], INPUTS) != lineage(longer[1], INPUTS), "this schedule depends on its end"
+    assert lineage(steps[0].model_copy(update={"seed": 2}), INPUTS) != lineage(steps[0], INPUTS)
+
+
+def test_members_are_numbered_from_one_in_the_order_of_their_names():
+    run_ids = [f"{number:016x}" for number in range(12, 0, -1)]
+    inputs = with_members({"corpus": C}, run_ids)
+    assert (inputs["ensemble member 1"], inputs["ensemble member 12"]) == (f"{1:016x}", f"{12:016x}")
+    assert len(inputs) == 13 and inputs == with_members({"corpus": C}, reversed(run_ids))
+    assert members_in(inputs) == members_in(dict(reversed(inputs.items()))) == tuple(sorted(run_ids))
+    assert members_in({"corpus": C, "ensemble member x": A, "an ensemble member 1": B}) == ()
+
+
+def test_a_branch_is_named_by_its_parent_and_the_step():
+    inputs = with_parent_run({"corpus": C}, ParentRun(A, 300))
+    assert parent_run_in(inputs) == ParentRun(A, 300) and parent_run_in({"corpus": C}) is None
+    parent, after = (name for name in inputs if name != "corpus")
+    for name, wrong in ((parent, A[:-1]), (parent, A + "a"), (parent, "G" * 16), (after, "-1"), (after, "")):
+        assert parent_run_in({**inputs, name: wrong}) is None, (name, wrong)
+    assert parent_run_in({parent: A}) is None and parent_run_in({after: "3"}) is None
+
+
+def test_the_data_alone_is_what_is_left_without_runs():
+    data = {"corpus": C, "text": B}
+    branch = with_parent_run(data, ParentRun(A, 3))
+    assert without_runs(branch) == without_runs(with_members(data, [A, B])) == without_runs(data) == data
+    assert without_runs({**of_imported("s", "r"), **data}) == data
+    parent, after = (name for name in branch if name not in data)
+    half = {**data, parent: "not a run", after: "3"}
+    assert without_runs(half) == half, "no branch: a user's own inputs may have these names"
+
+
+def test_an_imported_run_has_the_name_of_its_place():
+    there = of_imported("study", "row")
+    assert imported_in(there) and not imported_in(INPUTS)
+    assert list(there.values()) == [sha('["study","row"]')] and there != of_imported("study", "other")
+
+
+def test_a_run_without_a_seed_is_an_ensemble_in_words():
+    assert (seed_in_words(3), seed_in_words(NO_SEED)) == ("seed 3", "ensemble")

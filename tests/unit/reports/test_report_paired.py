@@ -10,7 +10,7 @@ from scipy import stats
 from experiments.errors import UserError
 from experiments.tasks.columns import Column
 from reports.results.examples import collect_examples
-from reports.results.resampling import paired_test, shares_in, shares_of_rows
+from reports.results.resampling import TRIALS, paired_test, shares_in, shares_of_rows
 from reports.results.significance import with_tests
 from reports.table.build import build_table
 
@@ -121,3 +121,55 @@ def test_no_outputs_is_said(kept):
         collect_examples(kept.plan(), kept.store, "test", 1)
     with pytest.raises(UserError, match="seed 7"):
         collect_examples(kept.plan(), kept.store, "dev", 7)
+
+
+def test_with_few_examples_p_is_the_share_of_all_signs():
+    """Every assignment of signs to the differences is equally likely; ties of real numbers count."""
+    differences = np.array([0.1, 0.2, 0.3, -0.1, 0.4, 0.0])
+    signs = np.array([[1 - 2 * (number >> bit & 1) for bit in range(6)] for number in range(64)])
+    exact = (abs(signs @ differences) >= abs(differences.sum()) - 1e-12).mean()
+    found = paired_test(differences)
+    assert found.difference == pytest.approx(0.15)
+    assert found.p == pytest.approx(exact, abs=4 * (exact * (1 - exact) / TRIALS) ** 0.5)
+    assert paired_test(np.full(20, 0.5)).p == pytest.approx(1 / (TRIALS + 1), abs=2 / TRIALS)
+    assert (paired_test(np.full(20, 0.5)).low, paired_test(np.full(20, 0.5)).high) == (0.5, 0.5)
+    assert paired_test(-differences).p == pytest.approx(found.p, abs=0.02)
+
+
+@pytest.mark.parametrize(("seeds", "kept"), [((2, 2), (2, 2)), ((2, 3), (2, 2)), ((3, 1), (1, 1))])
+def test_shares_are_averaged_over_the_seeds_that_both_have(bench, seeds, kept):
+    """In the metric's unit, per cent here; further seeds of one row are left out."""
+    shares = np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 1.0, 1.0, 0.0], [0.0, 0.0, 0.0, 1.0]])
+    for (key, changes), number in zip((("base", {}), ("B", {"model.d_ff": 8})), seeds, strict=True):
+        bench.row(key, changes, results=[(1.0, 1.0)] * number)
+        for run in bench.runs[-number:]:
+            value = 100 * float(shares[run.seed - 1].mean())
+            bench.store.evaluations[run.run_id, f"{run.run_id}@dev"]["metrics"] = {"accuracy": value}
+    base, row = build_table(bench.plan(), bench.store, [ACCURACY], "none").rows
+    of = lambda outcome, *_: shares[outcome.run.seed - 1]  # noqa: E731
+    found = shares_of_rows(base, row, "acc", "dev", "accuracy", of)
+    assert found is not None
+    for values, number in zip(found, kept, strict=True):
+        assert values == pytest.approx(100 * shares[:number].mean(axis=0))
+    lost = lambda outcome, *_: None if outcome.run.seed == 1 else shares[0]  # noqa: E731
+    assert shares_of_rows(base, row, "acc", "dev", "accuracy", lost) is None
+
+
+@pytest.mark.parametrize(
+    ("base", "row"),
+    [
+        (np.array([1.0, 0.0, np.nan]), np.array([1.0, 0.0, 1.0])),
+        (np.array([1.0, 0.0]), np.array([1.0, 0.0, 1.0, 0.0])),
+        (np.zeros(4), np.zeros(4)),
+    ],
+    ids=["no number", "other examples", "none right"],
+)
+def test_shares_that_do_not_pair(bench, base, row):
+    rows = table_of(bench, base=50.0, B=50.0).rows
+    assert shares_of_rows(*rows, "acc", "dev", "accuracy", kept_by(base=base, B=row)) is None
+
+
+def test_a_row_of_which_none_is_right_pairs_by_the_other_ones_unit(bench):
+    rows = table_of(bench, base=50.0, B=0.0).rows
+    found = shares_of_rows(*rows, "acc", "dev", "accuracy", kept_by(base=shares(100), B=np.zeros(200)))
+    assert found[0].mean() == pytest.approx(50.0) and found[1].tolist() == [0.0] * 200

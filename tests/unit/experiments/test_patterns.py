@@ -1,0 +1,126 @@
+"""What is read of a script's output by a study's patterns: numbers, points of the curve, progress."""
+
+import math
+
+import pytest
+
+from experiments.config import flatten
+from experiments.errors import Diverged, UserError
+from experiments.identity import run_identity
+from experiments.jobs.attempts.attempt import AttemptProgress
+from experiments.tasks.load import load_task
+from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
+from experiments.tasks.own.context import of_set
+from experiments.tasks.own.patterns import Readings, check_pattern
+from experiments.tasks.own.shell import Printed
+
+ACC = r"test_acc ([\d.]+)"
+
+
+def reading(output, pattern=ACC, take="last", progress=""):
+    """What is read of an output that comes in pieces of three bytes, and the events of it."""
+    events = []
+    found = Readings(
+        [("test", "acc", pattern, take)], progress, lambda kind, **fields: events.append({"kind": kind, **fields})
+    )
+    printed, data = Printed(lambda point: None, found.line), output.encode()
+    for at in range(0, len(data), 3):
+        printed.take(data[at : at + 3])
+    printed.take(b"", final=True)
+    return found, events
+
+
+@pytest.mark.parametrize(
+    ("output", "take", "expected"),
+    [
+        ("test_acc 0.5\nother\ntest_acc 0.4\n", "last", 0.4),
+        ("test_acc 0.5\nother\ntest_acc 0.4\n", "highest", 0.5),
+        ("test_acc 0.5\nother\ntest_acc 0.4\n", "lowest", 0.4),
+        ("  3%\rtest_acc 0.1\rtest_acc 0.7\r", "last", 0.7),  # a progress bar
+        ("\x1b[1;32mtest_acc \x1b[0m0.25\x1b[K", "last", 0.25),
+        ("\x1b]8;;file://x\x1b\\test_acc 1\x1b]8;;\x07", "last", 1.0),
+        ("test_acc 0.93.\n", "last", 0.93),  # the end of a sentence
+        ("[rank0]: test_acc 0.5\n[rank1]: test_acc 0.5\n", "last", 0.5),
+        ("test_acc 1 test_acc 2", "last", 2.0),
+        ("test_acc nan\ntest_acc 0.5\ntest_acc NaN\n", "highest", 0.5),
+    ],
+)
+def test_the_number_in_lines_of_any_kind(output, take, expected):
+    found, _ = reading(output, take=take)
+    assert found.metrics({}) == {"test": {"acc": expected}}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "printed"),
+    [(ACC, "nan"), (ACC, "-inf"), (r"test_acc (\S+)", "NaN,"), (r"(?:[(\]]|x)?test_acc (?P<value>[\d.]+)", "inf")],
+)
+def test_what_is_no_number_is_not_replaced_by_an_earlier_one(pattern, printed):
+    found, _ = reading(f"test_acc 0.5\ntest_acc {printed}\n", pattern)
+    assert not math.isfinite(found.metrics({})["test"]["acc"])
+    with pytest.raises(Diverged, match="no table can print that"):
+        of_set(found.metrics({}), "test", ["acc"])
+
+
+def test_a_group_called_step_gives_a_curve_on_which_several_ranks_are_one():
+    output = "epoch 1 acc 0.5\nepoch 1 acc 0.6\nepoch 2 acc 0.7\nepoch 2 acc 0.7\nepoch 3 acc nan\n"
+    found, events = reading(output, r"epoch (?P<step>\d+) acc ([\d.]+)")
+    points = [(event["step"], event["metrics"]["acc"]) for event in events]
+    assert points[:2] == [(1, 0.5), (2, 0.7)] and points[2][0] == 3 and math.isnan(points[2][1])
+    assert math.isnan(found.metrics({})["test"]["acc"])
+
+
+def test_a_pattern_that_never_matched_is_named_with_the_last_lines():
+    found, _ = reading("loading\naccuracy 0.5\ndone\n")
+    with pytest.raises(UserError) as refused:
+        found.metrics({})
+    assert f"The command succeeded but printed no metrics. The pattern of acc, '{ACC}', matched nothing" in str(
+        refused.value
+    )
+    assert "loading\n    accuracy 0.5\n    done" in str(refused.value)
+    with pytest.raises(UserError, match="took 'soon', which is no number"):
+        reading("test_acc soon", r"test_acc (\w+)")[0].metrics({})
+
+
+def test_json_and_patterns_stand_beside_each_other():
+    found, _ = reading("test_acc 0.5")
+    assert found.metrics({"": {"loss": 2.0}}) == {"": {"loss": 2.0}, "test": {"acc": 0.5}}
+    assert reading("")[0].metrics({"": {"acc": 1.0}})[""] == {"acc": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("pattern", "needs", "said"),
+    [
+        ("acc ([", 1, "no regular expression"),
+        ("acc .*", 1, "too few groups"),
+        (r"(?P<step>\d+) acc", 1, "too few groups"),
+        (r"(?P<a>\d) (?P<b>\d)", 1, "name that of the number `value`"),
+        (r"step (\d+)", 2, "too few groups"),
+    ],
+)
+def test_a_pattern_that_can_find_nothing_is_refused(pattern, needs, said):
+    with pytest.raises(ValueError, match=said):
+        check_pattern(pattern, needs)
+
+
+def test_progress_has_steps_and_time_left():
+    _, events = reading("step 1/10\nstep 3/10 \x1b[0m\rstep 11/10\n", progress=r"step (\d+)/(\d+)")
+    progress = AttemptProgress()
+    progress.take({"kind": "started", "t": 100.0})
+    for number, event in enumerate(events):
+        progress.take({**event, "t": 101.0 + 4 * number})
+    assert (progress.doing, progress.step, progress.total) == ("training", 3, 10)
+    assert progress.left_s(None) == 14.0  # two steps in four seconds, seven are left
+
+
+def test_identity_has_the_patterns_and_nothing_else_that_is_said_of_a_command():
+    settings = {"command": "train {lr}", "lr": 0.1}
+    task = load_task("command")
+
+    def of(**said):
+        config = task.with_settings({**settings, **said}).config_type()
+        return run_identity(config, {}), dict(flatten(config))
+
+    plain, written = of()
+    assert written == {"task": "command", "seed": 1, "command": "train {lr}", "lr": 0.1}
+    assert of(**{PROGRESS: r"(\d+)/(\d+)", LINKS: ["train.py"]})[0] == plain
+    assert of(**{PATTERNS: [["test", "acc", ACC, "last"]]})[0] != plain
