@@ -8,7 +8,7 @@ VALIDATOR := .venv-validator
 PYTEST := $(BIN)/python -m pytest
 EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray and not crates
 
-.PHONY: setup demo test test-system test-slow test-avx2 test-nightly test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
+.PHONY: setup compiled demo test test-system test-slow test-avx2 test-nightly test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,10 @@ $(PROGRAM): pyproject.toml setup.py constraints.txt
 	$(call install,.)
 	@touch $(PROGRAM)
 
+# modules as bytecode: where PYTHONDONTWRITEBYTECODE is set, each of the thousands of processes would compile them anew
+compiled: setup
+	$(BIN)/python -m compileall -q ablations experiments model reports tests
+
 demo: $(PROGRAM)
 	$(BIN)/ablations run table3 --profile demo --paper
 	@echo
@@ -44,12 +48,12 @@ test: setup
 
 # the same code in processes as users start them: commands, children, git, other interpreters. In the order of the
 # folders, so that the long files come first
-test-system: setup
+test-system: compiled
 	$(PYTEST) -m "process and $(EVERYWHERE)" -n 2 --dist loadfile --no-loadscope-reorder
 
-# trains for real, kills processes
-test-slow: setup
-	$(PYTEST) -m "slow and not nightly" -n 2 --dist loadfile --no-loadscope-reorder
+# trains for real, kills processes. Three at once on two cores: most of these tests wait for a child
+test-slow: compiled
+	$(PYTEST) -m "slow and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
 # what depends on the processor, on one without bf16, VNNI and AMX
 test-avx2: setup

@@ -60,10 +60,16 @@ SMALL = ["data.builtin_pairs=2000", "data.vocab_size=500", "training.train_steps
 
 
 class Killer:
-    """Kills one child, the coordinator, or all processes at random moments, or causes another fault."""
+    """Kills one child, the coordinator, or all processes at random moments, or causes another fault.
 
-    def __init__(self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float]) -> None:
+    saved: the first time not before a child has a checkpoint, with which the next one goes on.
+    """
+
+    def __init__(
+        self, store: Store, moments: int, chance: random.Random, pause_s: tuple[float, float], saved: bool = False
+    ) -> None:
         self._store, self._moments, self._chance, self._pause_s = store, moments, chance, pause_s
+        self._saved = saved
         self._clock_s = 0.0
         self.files = Files(store, chance)
         self.killed: Counter[str] = Counter()
@@ -90,8 +96,12 @@ class Killer:
 
     def _await_children(self, process: subprocess.Popen[bytes]) -> None:
         """Killing a coordinator that has not begun tests nothing."""
-        while process.poll() is None and not self._children():
+        while process.poll() is None and not (self._children() and self._may_go_on()):
             time.sleep(0.02)
+
+    def _may_go_on(self) -> bool:
+        first = self._saved and not self.killed["moments"]
+        return not first or any(self._store.runs.glob("*/attempts/*/checkpoints/step-*"))
 
     def _start_again(self, process: subprocess.Popen[bytes]) -> bool:
         queue = Queue(self._store.queue_db)
@@ -157,7 +167,7 @@ def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str
     killer.run(lambda: _start([sys.executable, "-c", COORDINATOR, str(store.root), str(slots), str(STUB)], store))
     attempts = _check_stub(store, jobs)
     _check_mlflow(store, jobs)
-    points = _check_files(store, killer.files)
+    points = _check_files(store, killer.files, _call)
     return {
         "runs": runs,
         "killed": dict(killer.killed),
@@ -167,8 +177,8 @@ def stub(folder: Path, runs: int, slots: int, kills: int, seed: int) -> dict[str
     }
 
 
-def _check_files(store: Store, files: Files) -> int:
-    status = subprocess.run(_cli("status", "--store", store.root), check=True, capture_output=True, text=True).stdout
+def _check_files(store: Store, files: Files, call: Callable[..., "subprocess.CompletedProcess[str]"]) -> int:
+    status = call("status", "--store", store.root).stdout
     assert status.count(" skipped in runs/") == len(files.damaged), "status names every damaged file"
     return files.check()
 
@@ -224,31 +234,28 @@ def table(
     options: Sequence[str] | None = None,
     pause_s: tuple[float, float] = (0.5, 4.0),
     verb: str = "work",
+    call: Callable[..., "subprocess.CompletedProcess[str]"] | None = None,
 ) -> dict[str, object]:
     """Tables trained undisturbed and killed `kills` times have the same bytes, but for their costs.
 
     options: rows and settings, None: ROWS and SMALL. verb: the command that is killed, `work` on a queue or `run`.
-    Returns the steps of the resumes.
+    call: runs the commands that are not killed. Returns the steps of the resumes.
     """
+    call = call or _call
     chosen = [
         study,
         *(["--rows", ROWS, *(word for name in SMALL for word in ("--set", name))] if options is None else options),
     ]
     undisturbed, store = folder / "undisturbed", Store.open(folder / "killed")
-    subprocess.run(_cli("run", *chosen, "--store", undisturbed, "--devices", "cpu:2"), check=True, capture_output=True)
-    subprocess.run(_cli("queue", *chosen, "--store", store.root), check=True, capture_output=True)
+    call("run", *chosen, "--store", undisturbed, "--devices", "cpu:2")
+    call("queue", *chosen, "--store", store.root)
     killed = chosen if verb == "run" else []
     began = time.monotonic()
-    killer = Killer(store, kills, random.Random(seed), pause_s)
+    killer = Killer(store, kills, random.Random(seed), pause_s, saved=True)
     killer.run(lambda: _start(_cli(verb, *killed, "--store", store.root, "--devices", "cpu:2"), store))
     for format_ in ("latex", "csv", "json"):
-        tables = [
-            subprocess.run(
-                _cli("report", *chosen, "--store", where, "--format", format_), capture_output=True, check=True
-            )
-            for where in (undisturbed, store.root)
-        ]
-        one, other = (lasting(table.stdout.decode(), format_) for table in tables)
+        tables = [call("report", *chosen, "--store", at, "--format", format_) for at in (undisturbed, store.root)]
+        one, other = (lasting(table.stdout, format_) for table in tables)
         assert one == other != "", f"{format_}: the tables differ"
     resumed = [
         event["step"]
@@ -258,7 +265,7 @@ def table(
         if event["kind"] == "resumed"
     ]
     assert any(step > 0 for step in resumed), "nothing was ever gone on with"
-    points = _check_files(store, killer.files)
+    points = _check_files(store, killer.files, call)
     return {
         "rows": sum(1 for _ in store.runs.iterdir()),
         "killed": dict(killer.killed),
@@ -271,6 +278,10 @@ def table(
 
 def _cli(*arguments: str | Path) -> list[str]:
     return [sys.executable, "-m", "ablations.cli.main", *map(str, arguments)]
+
+
+def _call(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(_cli(*arguments), check=True, capture_output=True, text=True)
 
 
 def with_stepped_clock(store: Store) -> dict[str, str]:

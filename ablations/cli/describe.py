@@ -114,7 +114,8 @@ def settings(
     if layers:
         _layers(Sizes(n, d, k, r), measured, as_json)
         return
-    every = settings_of(_task(task).config_type)
+    of_task = _task(task)
+    every = settings_of(of_task.config_type)
     found = [one for one in every if one.name.startswith(prefix)]
     if not found:
         groups = dict.fromkeys(f"{one.name.partition('.')[0]}." for one in every if "." in one.name)
@@ -123,6 +124,8 @@ def settings(
     if as_json:
         print_json([asdict(one) for one in found])
         return
+    if of_task.metrics and not prefix:
+        typer.echo(f"metrics for [[metric]] in a study: {', '.join(of_task.metrics)}\n")
     for one in found:
         typer.echo(f"{one.assignment}  ({one.values}){f': {one.meaning}' if one.meaning else ''}")
 

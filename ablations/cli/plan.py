@@ -144,13 +144,15 @@ def _predicted_as_json(
 
 def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     width = max(len(run.row) for run in planned.trainings)
+    states = [run.state_in_words for run in planned.trainings]
+    wide = max(8, *map(len, states))
     described: set[str] = set()  # rows, once for all seeds
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
-    for run in planned.trainings:
+    for run, state in zip(planned.trainings, states, strict=True):
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
         size = _size(run, predicted)
         typer.echo(
-            f"  {run.row:<{width}}  {seed_in_words(run.seed)}  {run.run_id}  {run.state:<8}{size}  {changes}".rstrip()
+            f"  {run.row:<{width}}  {seed_in_words(run.seed)}  {run.run_id}  {state:<{wide}}{size}  {changes}".rstrip()
         )
         if run.members:
             members = planned.members_of(run)
@@ -163,15 +165,15 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
             described.add(run.row)
             for line in run.config.described():
                 typer.echo(f"  {'':<{width}}  {line}")
-    states = [run.state for run in planned.trainings]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     # rows may share a training and differ in decoding; an ensemble trains nothing
-    trainings = {run.run_id: run.cost for run in planned.trainings if not run.members}
+    trainings = {run.run_id: run for run in planned.trainings if not run.members}
     shared = "" if len(trainings) == len(states) else f"; {number(len(trainings), 'training')}"
-    total = sum(trainings.values())
-    typer.echo(
-        f"{number(len(states), 'run')}: {counts}{shared}{f'; {total:.1e} FLOP of training in all' if total else ''}"
-    )
+    total = sum(run.cost for run in trainings.values())
+    left = sum(run.cost for run in trainings.values() if run.run_id in predicted.seconds and run.steps_left != 0)
+    of_these = f"{left:.1e}" if left else "none"
+    cost = f"{total:.1e} FLOP of training in all{f', {of_these} left' if left < total else ''}"
+    typer.echo(f"{number(len(states), 'run')}: {counts}{shared}{f'; {cost}' if total else ''}")
 
 
 def _size(run: PlannedRun, predicted: Forecast) -> str:
@@ -340,7 +342,8 @@ def noise(
     typer.echo(_spreads(found))
     typer.echo(
         f"The smallest true difference from {base.key} that is marked with {POWER:.0%} power at {ALPHA:.0%}, "
-        f"{number(found[0].rows, 'row')} compared at once (Dunnett), with so many seeds of every row:\n"
+        f"{number(found[0].rows, 'row')} compared at once (Dunnett), with so many seeds of every row; "
+        f"rows are taken to spread as {base.key} does:\n"
     )
     typer.echo(_shown(found, per_seed))
     for answer in answers:

@@ -125,7 +125,7 @@ def _lines(store: Store, head: list[str], only: set[str] | None) -> list[str]:
 
 def _of_plan(plan: Plan) -> str:
     """ "table3, profile demo: 20 runs: 12 finished, 1 running, 7 waiting"."""
-    counts = Counter(run.state for run in plan.trainings)
+    counts = Counter(run.state_in_words for run in plan.trainings)
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
     return f"{plan.study.name}, profile {plan.profile}: {number(len(plan.trainings), 'run')}: {words}"
 

@@ -47,7 +47,7 @@ def note(table: StoreTable) -> str:
         return "no longer in the study"
     if table.settings:
         return f"not in the study as it is now: with {shlex.join(as_set(*item) for item in table.settings.items())}"
-    return "" if table.known else "its study was not found"
+    return "" if table.known else table.unread or "its study was not found"
 
 
 def _line(table: StoreTable) -> tuple[str, ...]:

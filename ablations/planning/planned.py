@@ -11,6 +11,7 @@ from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config import TaskConfig, total_steps
 from experiments.identity import ParentRun, imported_in, members_in, parent_run_in, run_identity
+from experiments.records import TRAINING
 from experiments.store.known_runs import Found, SameAs
 from experiments.tasks.base import EvaluationSpec
 
@@ -53,11 +54,14 @@ class RunState(NamedTuple):
     """How far a run and its requested evaluations are.
 
     `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made, where the
-    word is stale: TRAINING, and parts of evaluations ("decode", "score").
+    word is stale: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
+    evaluations begin with, "decode" or "score". `made`: the eval_ids that it has.
     """
 
     word: str
     stale: tuple[str, ...] = ()
+    to_make: str = ""
+    made: tuple[str, ...] = ()
 
 
 StateOf = Callable[[str, list[str]], RunState]
@@ -96,6 +100,8 @@ class PlannedRun:
     paper: Mapping[str, float]
     state: str  # RunState.word
     stale: tuple[str, ...] = ()  # RunState.stale
+    to_make: str = ""  # RunState.to_make
+    made: tuple[str, ...] = ()  # RunState.made
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
@@ -134,6 +140,17 @@ class PlannedRun:
     def name(self) -> str:
         """The row and the seed, for messages: "base (seed 1)"; of an ensemble the row alone."""
         return self.row if self.members else f"{self.row} (seed {self.seed})"
+
+    @property
+    def steps_left(self) -> int | None:
+        """Steps that are still to be trained; None if unknown. A run that is trained or stale only in its scores: 0."""
+        trained = self.to_make or (self.stale and TRAINING not in self.stale)
+        return 0 if trained else self.own_steps
+
+    @property
+    def state_in_words(self) -> str:
+        """The state for the user: missing, "trained, to decode", …"""
+        return f"trained, to {self.to_make}" if self.to_make and self.state == "missing" else self.state
 
     @property
     def eval_ids(self) -> list[str]:
@@ -188,6 +205,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
             "paper": {key: run.paper.get(key) for key in plan.paper_keys},
             "state": run.state,
             "stale": list(run.stale),
+            "to_make": run.to_make or None,
         }
         for run in plan.trainings
     ]

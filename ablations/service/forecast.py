@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedRun
-from ablations.service.enqueue import prepare
+from ablations.service.enqueue import prepare, trained_again
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import duration, number, suggestion
 from ablations.study.overrides import nested
@@ -55,16 +55,17 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
     precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
     scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
-    seconds = {}
+    seconds, again = {}, {run.run_id for run in trained_again(chosen, unique.values())}
     for run_id, run in unique.items():
         training, scoring = precisions[run_id]
         members = [step_cost(member) for member in plan.members_of(run)]
-        seconds[run_id] = _seconds(run, members, speeds[training], scorings[scoring])
+        steps_left = run.own_steps if run_id in again else run.steps_left
+        seconds[run_id] = _seconds(run, steps_left, members, speeds[training], scorings[scoring])
     known = {run_id: value for run_id, value in seconds.items() if value is not None}
     wide = _widths(unique, slots, chosen.devices_per_run)
     return Forecast(
         {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
-        {run_id: 0.0 if run.members else task.disk_bytes(run.config) for run_id, run in unique.items()},
+        {run_id: 0.0 if run.members or run.to_make else task.disk_bytes(run.config) for run_id, run in unique.items()},
         seconds,
         max(simulate(known, dict.fromkeys(known, 1) | wide, len(slots)).values())
         if known and len(known) == len(seconds)
@@ -161,6 +162,9 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
             yield f"time: unknown, {predicted.unknown}"
         return
     scored = "" if predicted.evaluations_known else ", without evaluation (none was measured yet)"
+    if scored and not predicted.total_s:
+        yield "time: only evaluation is left, and none was measured yet"
+        return
     median = statistics.median(value or 0.0 for value in predicted.seconds.values())
     yield (
         f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
@@ -178,12 +182,15 @@ def _limited(largest_gb: float, slots: Sequence[Slot]) -> Iterable[str]:
         )
 
 
-def _seconds(run: PlannedRun, members: Sequence[float], speed: Speed, scoring: Speed) -> float | None:
-    """Training and evaluations; an ensemble only evaluates, with all of its members (the cost of a step of each)."""
-    steps, cost = run.own_steps, sum(members) if members else step_cost(run)
+def _seconds(
+    run: PlannedRun, steps: int | None, members: Sequence[float], speed: Speed, scoring: Speed
+) -> float | None:
+    """Training and evaluations that are left; an ensemble evaluates with all members (the cost of a step of each)."""
+    cost = sum(members) if members else step_cost(run)
     if steps is None or (steps and not (speed and cost)):
         return None
-    evaluating = scoring.seconds(cost) * len(run.evaluations) if scoring else 0.0
+    left = len(set(run.eval_ids).difference(run.made))
+    evaluating = scoring.seconds(cost) * left if scoring else 0.0
     return (speed.seconds(cost) * steps if steps else 0.0) + evaluating
 
 

@@ -88,26 +88,28 @@ def run_states(store: Store, task: Task) -> StateOf:
     """A look-up of states for `plan_study`."""
     queued, asked_of_failed = _queue_states(store)
     parts = code_digests(task.code)
-    training = parts.pop(TRAINING)
+    training, first = parts.pop(TRAINING), "decode" if "decode" in task.code else "score"
 
     def state_of(run_id: str, eval_ids: list[str]) -> RunState:
         in_queue = queued.get(run_id)
-        if in_queue in ("waiting", "running"):
-            return RunState(in_queue)
         try:
             result = store.result(run_id)
             evaluations = [store.evaluation(run_id, eval_id) for eval_id in eval_ids]
         except Damaged:
-            return RunState("damaged")
+            return RunState(in_queue if in_queue in ("waiting", "running") else "damaged")
+        made = tuple(eval_id for eval_id, found in zip(eval_ids, evaluations, strict=True) if found is not None)
+        lacking = set(eval_ids).difference(made)
+        to_make = first if result is not None and lacking else ""
+        if in_queue in ("waiting", "running"):
+            return RunState(in_queue, to_make=to_make, made=made)
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
         if result is not None and result.imported is not None:  # no code of ours made it; a set may be lacking
             return RunState("finished")
-        if result is None or None in evaluations:
-            lacking = {eval_id for eval_id, made in zip(eval_ids, evaluations, strict=True) if made is None}
+        if result is None or lacking:
             tried = result is None or lacking & asked_of_failed.get(run_id, set())
-            return RunState("failed" if in_queue == "failed" and tried else "missing")
-        old = {part for made in evaluations if made for part in stale_parts(made, parts)}
+            return RunState("failed" if in_queue == "failed" and tried else "missing", (), to_make, made)
+        old = {part for found in evaluations if found for part in stale_parts(found, parts)}
         other = result.code_digest != training or bool(changed(store, result)) or other_weights(store, result)
         stale = [TRAINING] * other + [part for part in parts if part in old]
         return RunState("stale", tuple(stale)) if stale else RunState("finished")

@@ -12,12 +12,14 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
 from ablations.service.work import collect_detached, user_name
+from ablations.study.messages import suggestion
 from ablations.study.overrides import nested
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
@@ -236,6 +238,10 @@ def task_of(study: Study) -> Task:
         task = task.with_settings(declared)
     except UserError as error:
         raise UserError(f"{study.origin}: {error}") from None
+    for name in [metric.name for metric in study.metrics] if task.metrics else ():
+        if not any(fnmatch(name, known) for known in task.metrics):
+            what = f'{study.origin}, [[metric]] name = "{name}": the task {study.task} has no such metric.'
+            raise UserError(f"{what} {suggestion(name, task.metrics, 'metrics')}")
     return task.with_columns([metric.column for metric in study.metrics]) if study.metrics else task
 
 

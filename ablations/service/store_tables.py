@@ -67,6 +67,7 @@ class StoreTable:
     known: bool = True  # whether the study was found, so that `settings` and `gone` say something
     changed: float | None = None  # Unix seconds
     study: str = ""  # name or path; "" where the study is not found
+    unread: str = ""  # why the study is not known, if files of its name were found
     selectors: Selectors | None = None  # that select it; None where no study has it
 
     @property
@@ -116,16 +117,22 @@ def _tables(
     members: Members,
     name: Name,
     runs: Mapping[str, str],
-    paths: Mapping[str, str],
+    paths: Mapping[str, list[str]],
 ) -> Iterator[StoreTable]:
     """The table of a name, and one for each other set of settings with which it was run."""
     selectors = _selectors(store, name, runs) if name.study in paths else None
-    plan = None
+    plan, path, unread = None, "", []
     if selectors:
         seeds = Counter(runs.values()).most_common(1)[0][1]
         here = replace(selectors, store=store_options.store, state_dir=store_options.state_dir, seeds=seeds)
-        with contextlib.suppress(UserError):  # another profile, a corpus that is gone
-            plan = choose(paths[name.study], here).plan
+        for path in paths[name.study]:
+            try:
+                plan = choose(path, here).plan
+                break
+            except UserError:  # another profile, a corpus that is gone, a mistake in the file
+                unread.append(f"{Path(path).name} cannot be used: `ablations plan {path}` says why")
+        if len(unread) > 1:
+            unread.insert(0, f"{len(unread)} files are named {name.study}")
     planned = {run.run_id: run for run in plan.trainings} if plan else {}
     of_rows = {run.row: run for run in reversed(planned.values())}  # the first of each
     groups: dict[tuple[bool, tuple[tuple[str, str], ...]], list[str]] = {}
@@ -143,8 +150,8 @@ def _tables(
         changed = max((time for run_id in run_ids for time in _times(store, members, run_id)), default=None)
         sets = [as_set(name, value) for name, value in settings.items()]
         of_plan = replace(selectors, sets=sets or None) if selectors and plan and not gone else None
-        study = paths.get(name.study, "")
-        yield StoreTable(name, tuple(held), settings, gone, plan is not None, changed, study, of_plan)
+        why = "" if plan else "; ".join(unread)
+        yield StoreTable(name, tuple(held), settings, gone, plan is not None, changed, path, why, of_plan)
 
 
 def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mapping[str, Any]:
@@ -164,12 +171,17 @@ def _selectors(store: Store, name: Name, runs: Iterable[str]) -> Selectors:
     return Selectors(profile=name.profile, corpus=None if corpus in ("", "builtin") else corpus)
 
 
-def _study_paths(store: Store, members: Members) -> dict[str, str]:
-    """Study → its name or path: built-in ones, and those in the folders that this user queued from or used last."""
-    found = {name: name for name in builtin_studies()}
+def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
+    """Study → its name, or the paths of all files that bear it, in the folders that this user queued from or used last.
+
+    The file that was used last comes first.
+    """
+    found = {name: [name] for name in builtin_studies()}
     folders: dict[str, None] = {}
+    used = ""
     with contextlib.suppress(UserError):  # another user's
         if (last := recall(store)) and last[0] not in found:
+            used = str(Path(last[0]).absolute())
             folders[str(Path(last[0]).absolute().parent)] = None
     with Queue(store.queue_db, create=False) as queue:
         for run_id in members.queued:
@@ -180,13 +192,13 @@ def _study_paths(store: Store, members: Members) -> dict[str, str]:
             if claimed.signed and claimed.job.folder:
                 folders[claimed.job.folder] = None
     for folder in folders:
-        for path in sorted(Path(folder).glob("*.toml")):
+        for path in sorted(Path(folder).glob("*.toml"), key=lambda path: (str(path) != used, path)):
             try:
                 name = tomllib.loads(path.read_text(encoding="utf-8")).get("name")
             except (OSError, ValueError):
                 continue
-            if isinstance(name, str):
-                found.setdefault(name, str(path))
+            if isinstance(name, str) and name not in builtin_studies():
+                found.setdefault(name, []).append(str(path))
     return found
 
 

@@ -6,6 +6,7 @@ Also the trial run of `--smoke`, and the number of runs that share a device (`au
 import contextlib
 import re
 import statistics
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -119,7 +120,9 @@ def queue_runs(
     left = sum(run.run_id in asked for run in every)
     counts = {"done": len(every) - left, "queued_now": added, "queued_before": left - added}
     words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
-    say(f"{number(len(every), 'run')}: {words}")
+    kinds = Counter(run.state_in_words for run in runs if run.state != "waiting")
+    kinds_in_words = "; ".join(f"{count} {kind}" for kind, count in kinds.items())
+    say(f"{number(len(every), 'run')}: {words}{f' ({kinds_in_words})' if kinds.keys() - {'missing'} else ''}")
     with Queue(chosen.store.queue_db, create=False) as queue:
         for line in queue.over_quota(load_shares(chosen.store)).values():
             say(f"note: {line}")
@@ -252,7 +255,7 @@ def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
 def _named(run: PlannedRun, run_id: str, specs: Sequence[EvaluationSpec]) -> PlannedRun:
     """The run under an identity, with nothing of it done."""
     evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
-    return replace(run, run_id=run_id, evaluations=evaluations, state="missing", stale=())
+    return replace(run, run_id=run_id, evaluations=evaluations, state="missing", stale=(), to_make="", made=())
 
 
 # --- How many runs share a device, measured for `ablations run --devices cpu:auto` and `cuda:*xauto`

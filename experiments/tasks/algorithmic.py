@@ -62,6 +62,7 @@ PIECES = Column(
 
 class Algorithmic(SequenceTask):
     name = "algorithmic"
+    metrics = ("perplexity", "exact", "pieces")
     config_type = AlgorithmicConfig
     columns = (
         EXACT,

@@ -117,6 +117,7 @@ PER_WORD = Column(
 class LanguageModelling(NetworkTask):
     name = "language_modelling"
     config_type = LanguageConfig
+    metrics = ("bits_per_byte", "perplexity", "word_perplexity")
     columns = (
         BITS,
         replace(BITS, key="bits_*", set="*", header="bits/byte (*)", paper="bits_per_byte_test", about=""),

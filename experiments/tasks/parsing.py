@@ -84,6 +84,10 @@ F1 = Column(
 class Parsing(SequenceTask):
     name = "parsing"
     config_type = ParsingConfig
+    metrics = (
+        *("perplexity", "f1", "f1_up_to_*", "precision", "recall", "complete_match", "average_crossing", "no_crossing"),
+        *("two_or_less_crossing", "tagging_accuracy", "malformed", "malformed_sentences", "repaired_*", "evalb_*"),
+    )
     columns = (
         F1,
         replace(F1, key="f1_*", set="*", header="F1 (*)", paper="f1"),

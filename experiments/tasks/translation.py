@@ -26,6 +26,7 @@ BLEU = Column(
 
 class Translation(SequenceTask):
     name = "translation"
+    metrics = ("perplexity", "bleu", "chrf", "bleu_paper")
     columns = (PERPLEXITY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
 
     def corpus(self, config: RunConfig) -> ParallelCorpus:

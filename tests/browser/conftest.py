@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.system.conftest import cli, finished, tiny
+from tests.system.conftest import cli, finished, shared_torch, tiny
 
-__all__ = ["cli", "finished", "tiny"]
+__all__ = ["cli", "finished", "shared_torch", "tiny"]
 NAMES = ("chromium", "chromium-browser")
 SHOTS = Path(__file__).parents[2] / "test-artifacts" / "browser"
 DESK, PHONE = {"width": 1400, "height": 1000}, {"width": 390, "height": 844}

@@ -15,11 +15,13 @@ from typing import Any
 
 import pytest
 
+from tests import warm_torch
 from tests.stores import made_once
 
 from .warm_command import WarmCommands
 
 PATIENCE_S = 240
+WITH_TORCH = ("translate", "generate", "attention", "export")  # verbs that compute in the command's own process
 TINY = """
 name = "tiny"
 title = "A table of width 8"
@@ -53,19 +55,28 @@ def environment() -> dict[str, str]:
 
 
 def command(*arguments: str | Path) -> list[str]:
-    return [sys.executable, "-m", "ablations.cli.main", *map(str, arguments)]
+    return [sys.executable, "-m", "tests.system.shared_command", *map(str, arguments)]
 
 
 Cli = Callable[..., subprocess.CompletedProcess[str]]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def shared_torch(_state_of_its_own: None) -> Iterator[None]:
+    """Tables that this process or a `cli` trains ask one process of this session for their fork servers."""
+    warm_torch.share()
+    torch = warm_torch.WarmTorch()
+    yield
+    torch.close()
+
+
 @pytest.fixture(scope="session")
-def cli() -> Iterator[Cli]:
+def cli(shared_torch: None) -> Iterator[Cli]:
     """The command in a process of its own, which begins with its modules imported (warm_command.py)."""
-    warm = WarmCommands(environment())
+    servers = {torch: WarmCommands(environment(), ["torch"] * torch) for torch in (False, True)}
 
     def call(*arguments: str | Path, code: int = 0, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-        given = environment()
+        given, warm = environment(), servers[arguments[0] in WITH_TORCH]
         if warm.can_run(given):
             done = warm.run([str(word) for word in arguments], given, cwd or Path.cwd(), PATIENCE_S)
         else:
@@ -76,7 +87,8 @@ def cli() -> Iterator[Cli]:
         return done
 
     yield call
-    warm.close()
+    for server in servers.values():
+        server.close()
 
 
 @pytest.fixture(scope="session")

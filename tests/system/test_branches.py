@@ -113,10 +113,11 @@ def test_a_parent_run_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_
     assert weights(store, ours["smooth"]["run_id"]) not in {weights(other, run["run_id"]) for run in theirs.values()}
 
 
-def test_killed_at_random_the_table_is_the_same_byte_for_byte(tmp_path: Path) -> None:
+def test_killed_at_random_the_table_is_the_same_byte_for_byte(cli: Cli, tmp_path: Path) -> None:
     """Kills of the parent run, of its branches and of the coordinator, as in tests/chaos.py."""
     study = write(tmp_path, study_of(600))
-    done = table(tmp_path, kills=5, seed=FIVE_KILLS, study=str(study), options=["--seeds", "1"], pause_s=(0.2, 1.2))
+    one, pause_s = ["--seeds", "1"], (0.2, 1.2)
+    done = table(tmp_path, kills=5, seed=FIVE_KILLS, study=str(study), options=one, pause_s=pause_s, call=cli)
     assert done["rows"] == 4
 
 

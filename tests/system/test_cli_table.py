@@ -30,8 +30,17 @@ def bundle(cli: Cli, tiny: Path, store: Path, tmp_path_factory: pytest.TempPathF
     return path
 
 
+AT_NIGHT = pytest.mark.nightly  # every format is also verified for branches (test_branches.py)
+
+
 @pytest.mark.parametrize(
-    ("name", "format_"), [("t.tex", "latex"), ("t.md", "markdown"), ("t.csv", "csv"), ("t.json", "json")]
+    ("name", "format_"),
+    [
+        ("t.tex", "latex"),
+        pytest.param("t.md", "markdown", marks=AT_NIGHT),
+        ("t.csv", "csv"),
+        pytest.param("t.json", "json", marks=AT_NIGHT),
+    ],
 )
 def test_verify_names_the_cells_that_changed(
     cli: Cli, tiny: Path, store: Path, tmp_path: Path, name: str, format_: str
@@ -59,7 +68,9 @@ def test_a_latex_table_says_how_it_was_made(cli: Cli, tiny: Path, store: Path, t
     assert "rows were added or left out" in cli("verify", path, "--rows", "base", "--store", store, code=1).stdout
 
 
-@pytest.mark.parametrize("format_", ["latex", "markdown", "csv", "json", "html"])
+@pytest.mark.parametrize(
+    "format_", ["latex", pytest.param("markdown", marks=AT_NIGHT), pytest.param("csv", marks=AT_NIGHT), "json", "html"]
+)
 def test_every_printed_table_names_its_study_and_selection(
     cli: Cli, tiny: Path, store: Path, tmp_path: Path, format_: str
 ) -> None:

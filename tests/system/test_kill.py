@@ -29,11 +29,22 @@ def wait_for(store: Path, what: str, count: int, seconds: float = 120) -> None:
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="module")
+def study(tiny: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("kill") / "kill.toml"
+    path.write_text(tiny.read_text(encoding="utf-8").split('[[variation]]\nkey = "untrained"')[0], encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(cli: Cli, study: Path) -> str:
+    """The table of an undisturbed run."""
+    return cli("run", study, "--store", study.parent / "undisturbed", *OPTIONS).stdout
+
+
 @pytest.mark.parametrize("everything", [False, True], ids=["coordinator alone", "its children too"])
-def test_kill_and_run_again(cli: Cli, tiny: Path, tmp_path: Path, everything: bool) -> None:
-    study = tmp_path / "kill.toml"
-    study.write_text(tiny.read_text(encoding="utf-8").split('[[variation]]\nkey = "untrained"')[0], encoding="utf-8")
-    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+def test_kill_and_run_again(cli: Cli, study: Path, whole: str, tmp_path: Path, everything: bool) -> None:
+    disturbed = tmp_path / "disturbed"
     with subprocess.Popen(
         command("run", study, "--store", disturbed, *OPTIONS), env=environment(), start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -53,5 +64,4 @@ def test_kill_and_run_again(cli: Cli, tiny: Path, tmp_path: Path, everything: bo
     resumed = [event for event in events(disturbed) if event["kind"] == "resumed"]
     assert len(trained) == 2  # the finished row was not trained again
     assert len(resumed) == 1 and int(str(resumed[0]["step"])) >= 20
-    whole = cli("run", study, "--store", undisturbed, *OPTIONS)
-    assert lasting(again.stdout, "markdown") == lasting(whole.stdout, "markdown")
+    assert lasting(again.stdout, "markdown") == lasting(whole, "markdown")

@@ -101,7 +101,10 @@ def test_two_processes_train_as_one(store: Store) -> None:
 OTHERS = {"optimizer": "muon", "schedule": "plateau", "learning_rate": 0.5, "eval_steps": 4, "plateau_patience": 0}
 
 
-@pytest.mark.parametrize("choices", [{}, OTHERS], ids=["adam", "muon"])
+# at night with Adam, too: with it the ranks of a branch go on below, byte for byte
+@pytest.mark.parametrize(
+    "choices", [pytest.param({}, id="adam", marks=pytest.mark.nightly), pytest.param(OTHERS, id="muon")]
+)
 def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, choices: dict[str, Any]) -> None:
     changes = {"training": {**SETTINGS["training"], **choices}}
     straight, broken, resumed = (f"{word}{len(choices)}" for word in ("straight", "killed", "resumed"))

@@ -142,13 +142,14 @@ def test_the_rule_is_followed_through_an_interruption_and_printed(cli: Cli, rule
         read_statement(stated, read_bundle(crate, tmp_path / "empty").plan)
 
 
-def test_killed_at_random_the_rule_spends_the_same_seeds(tmp_path: Path) -> None:
+def test_killed_at_random_the_rule_spends_the_same_seeds(cli: Cli, tmp_path: Path) -> None:
     """The table is the same byte for byte after kills of its trainers and of the command, as in tests/chaos.py."""
     slow = TASK.replace("time.sleep(0.05)", SLOW).replace("steps: int = 1", "steps: int = 40")
     (tmp_path / "scores.py").write_text(slow)
     (tmp_path / "ruled.toml").write_text(STUDY)
     study = str(tmp_path / "ruled.toml")
-    done = table(tmp_path, kills=5, seed=FIVE_KILLS, study=study, options=[], pause_s=(0.2, 1.2), verb="run")
+    pause_s = (0.2, 1.2)
+    done = table(tmp_path, 5, FIVE_KILLS, study, options=[], pause_s=pause_s, verb="run", call=cli)
     rows = {key: values(key, 8) for key in EFFECTS if key != "base"}
     most, of_rows = seeds_asked(decide(values("base", 8), rows, Rule(3, 8, 0.05, 0.8, 2.0)))
     assert done["rows"] == most + sum(of_rows.values())

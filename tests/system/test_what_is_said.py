@@ -1,5 +1,6 @@
 """What the program says while it works, on what real runs write: tiny commands, each test with its own store."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -55,12 +56,12 @@ def test_run_trains_its_own_selection_and_work_the_others(cli: Cli, tmp_path: Pa
 
 
 def test_a_failed_run_says_why_where_run_ends_and_what_fails_alike_is_held(cli: Cli, tmp_path: Path) -> None:
-    study = written(tmp_path, "fails", "echo epoch 1; echo cannot open data-{n}.csv >&2; exit 3")
+    study = written(tmp_path, "fails", "(echo epoch 1; echo cannot open data-{n}.csv) >&2; exit 3")
     done = cli("run", study, "--store", tmp_path / "store", "--devices", "cpu:1", code=1)
     said = done.stderr.splitlines()
     at = next(number for number, line in enumerate(said) if line.endswith("(seed 1)):"))
     assert said[at + 1 : at + 3] == ["  epoch 1", f"  cannot open data-{said[at + 2][-5]}.csv"], done.stderr
-    assert "failed with the same last lines" in done.stderr and "epoch # / cannot open data-#.csv" in done.stderr
+    assert "failed with the same last lines" in done.stderr and "cannot open data-#.csv / epoch #" in done.stderr
     assert "2 failed; `ablations status` shows why" in done.stderr, "the third row was not tried"
 
 
@@ -100,3 +101,48 @@ def test_log_f_of_a_row_takes_the_running_run_or_the_newest(cli: Cli, two_seeds:
     assert "two selects 2 runs, none of them running: this is the newest" in done.stderr
     assert done.stdout.startswith("seeds two seed 2 ") and "begins 2" in done.stdout
     assert "name one by its run_id or its seed" in cli("log", "two", "--store", store, code=2).stderr
+
+
+def test_plan_and_run_tell_apart_what_is_left_and_what_it_costs(
+    cli: Cli, tiny: Path, finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "store")
+    store = ("--store", tmp_path / "store", "--rows", "base,h1", "--seeds", "2")
+    another_beam = ("--set", "evaluation.beam_size=3")
+    printed = cli("plan", tiny, *store, *another_beam).stdout
+    assert printed.count("  trained, to decode  ") == 4 and "4 runs: 4 trained, to decode;" in printed
+    assert "FLOP of training in all, none left" in printed and "disk: 0.00 GB" in printed
+    decoding = as_json(cli("plan", tiny, *store, *another_beam, "--json"))
+    longer = as_json(cli("plan", tiny, *store, "--set", "training.train_steps=60", "--json"))
+    assert {run["to_make"] for run in decoding} == {"decode"} and {run["to_make"] for run in longer} == {None}
+    assert {run["state"] for run in decoding + longer} == {"missing"}
+    assert all(run["seconds"] is not None and run["disk_bytes"] == 0 for run in decoding), "no training is predicted"
+    assert all(run["disk_bytes"] > 0 for run in longer)
+    one_more = cli("queue", tiny, "--store", store[1], "--rows", "base", "--seeds", "3", *another_beam).stderr
+    assert "3 runs: 0 done, 3 queued now, 0 queued before (2 trained, to decode; 1 missing)" in one_more
+    assert "limit" not in cli("run", tiny, *store, *another_beam, "--max-hours", "0.02", "--devices", "cpu:2").stderr
+
+
+def test_the_metrics_that_there_are_and_the_nearest_to_a_misspelt_one(cli: Cli, tmp_path: Path) -> None:
+    assert "metrics for [[metric]] in a study: perplexity, bleu, chrf, bleu_paper" in cli("settings").stdout
+    study = tmp_path / "study.toml"
+    study.write_text('name = "s"\ntitle = "S"\n[[metric]]\nname = "chrff"\n[[variation]]\nkey = "base"\n')
+    said = cli("plan", study, "--store", tmp_path / "store", code=2).stderr
+    assert '[[metric]] name = "chrff": the task translation has no such metric. Nearest metrics: chrf' in said
+    study.write_text(study.read_text().replace("chrff", "chrf"))
+    assert "base" in cli("plan", study, "--store", tmp_path / "store").stdout
+
+
+def test_a_broken_file_beside_a_study_never_hides_it(cli: Cli, tmp_path: Path) -> None:
+    study, store = written(tmp_path, "digits", SCORES), ("--store", tmp_path / "store")
+    cli("run", study, "--rows", "base", *store, "--devices", "cpu:1")
+    (study.parent / "a.toml").write_text('name = "digits"\ntitle = 3\n')
+    (study.parent / "b.toml").write_text("name = ")
+    [table] = as_json(cli("tables", *store, "--json"))
+    assert (table["in_study"], table["note"], table["state"]) == (True, "", "complete")
+    study.write_text(study.read_text().replace("[[variation]]", "[[variaton]]"))
+    [table] = as_json(cli("tables", *store, "--json"))
+    assert table["in_study"] is None and table["note"].startswith(
+        "2 files are named digits; digits.toml cannot be used: "
+    )
+    assert "a.toml cannot be used: `ablations plan " in table["note"]

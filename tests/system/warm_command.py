@@ -3,7 +3,7 @@
 A server imports them once and forks for every call. A call is still a process of its own, with its own arguments,
 environment, working directory and exit code; only the reading of the modules is shared.
 
-    python -m tests.system.warm_command FD
+    python -m tests.system.warm_command FD [MODULE…]
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.child import forkserver
+from tests import warm_torch
 
 COMMAND = "ablations.cli.main"  # run anew by each process, so it is not among the modules below
 MODULES = (
@@ -35,10 +36,10 @@ READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MLFLOW_", "MALLOC_", "GLIBC_
 
 
 class WarmCommands:
-    """The server's client. It starts the server with the first call."""
+    """The server's client. It starts the server with the first call. more: modules that it imports besides."""
 
-    def __init__(self, environment: dict[str, str]) -> None:
-        self._environment = environment
+    def __init__(self, environment: dict[str, str], more: Sequence[str] = ()) -> None:
+        self._environment, self._more = environment, more
         self._server: subprocess.Popen[bytes] | None = None
         self._starting = threading.Lock()
 
@@ -81,7 +82,7 @@ class WarmCommands:
             self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             with theirs:
                 self._server = subprocess.Popen(
-                    [sys.executable, "-m", "tests.system.warm_command", str(theirs.fileno())],
+                    [sys.executable, "-m", "tests.system.warm_command", str(theirs.fileno()), *self._more],
                     pass_fds=[theirs.fileno()], env=self._environment, stdin=subprocess.DEVNULL, start_new_session=True,
                 )  # fmt: skip
             self._socket.recv(1)  # it is ready
@@ -91,12 +92,13 @@ def _read_at_import(environment: dict[str, str]) -> dict[str, str]:
     return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
 
 
-def main(fd: int) -> None:
+def main(fd: int, more: Sequence[str]) -> None:
     """Serve until the client's end closes. A forked process also ends here, after its command."""
     with warnings.catch_warnings(action="ignore"):
-        for name in MODULES:
+        for name in (*MODULES, *more):
             importlib.import_module(name)
-    assert COMMAND not in sys.modules and "torch" not in sys.modules
+    warm_torch.share()
+    assert COMMAND not in sys.modules and ("torch" in sys.modules) is ("torch" in more)
     threads = [path.read_text().strip() for path in Path("/proc/self/task").glob("*/comm")]
     threads = [name for name in threads if name != "jemalloc_bg_thd"]  # Arrow's allocator starts its own again
     assert len(threads) == 1, f"a fork copies no threads: {threads}"
@@ -141,4 +143,4 @@ def _become(request: dict[str, object], out: int, err: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main(int(sys.argv[1]), sys.argv[2:])

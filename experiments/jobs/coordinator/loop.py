@@ -73,10 +73,11 @@ def traceback_in_short(failure: Mapping[str, Any]) -> str:
 def lines_in_short(error: str) -> str:
     """The last lines of a run's log without their numbers, which may be those of the row's settings.
 
-    Of a run that printed nothing: how it ended, without its command.
+    They are sorted, because the two streams of a command may be read in another order. Of a run that printed nothing:
+    how it ended, without its command.
     """
     printed = outcomes.printed(error)
-    return _NUMBER.sub("#", " / ".join(printed[-LINES:])) if printed else error.partition(":")[0]
+    return _NUMBER.sub("#", " / ".join(sorted(printed[-LINES:]))) if printed else error.partition(":")[0]
 
 
 def _why(rows: list[str], study: str, what: str, place: str) -> str:

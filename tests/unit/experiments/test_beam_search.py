@@ -18,7 +18,7 @@ from model.config import ModelConfig
 from model.network import EncoderDecoder as Network
 from model.network import build_model
 from tests.lines import random_config
-from tests.slow import mostly_slow
+from tests.slow import OF_SEEDS, mostly_slow
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
 SMALL = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4)
@@ -97,7 +97,7 @@ def test_equals_a_naive_uncached_search(seed: int, W: int, settings: SearchSetti
     assert_same(translate(model, [source], settings, CPU)[0], naive_search(model, source, settings))
 
 
-@pytest.mark.parametrize("seed", mostly_slow(range(40), 6))
+@pytest.mark.parametrize("seed", mostly_slow(range(40), 6, OF_SEEDS))
 def test_equals_a_naive_search_in_any_architecture(seed: int) -> None:
     sources, settings = [[3, 5], [4, 6, 7]], SearchSettings(beam_size=3, max_extra_length=2, nbest=2)
     model = random_model(seed, 20, config=random_config(seed))

@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.data.corpora.tree import Tree, delinearise, parse_line, to_text
-from experiments.evaluation.evalb import COLLINS, Rules, SentenceScore, Status, report, score_sentence, summarise
+from experiments.evaluation.evalb import (
+    COLLINS,
+    Rules,
+    SentenceScore,
+    Status,
+    report,
+    score_parses,
+    score_sentence,
+    summarise,
+)
 from tests.evalb_files import score_files
 from tests.trees import LABELS, quick, trees
 
@@ -201,3 +210,21 @@ def test_what_is_written_is_scored_alike(tmp_path: Path) -> None:
     tree = parse_line("(S (NP (NN a)) (VP (VB b)) (. .))")
     (tmp_path / "gold").write_text(f"{to_text(tree)}\n")
     assert score_files(tmp_path / "gold", tmp_path / "gold") == [score_sentence(tree, tree)]
+
+
+def test_outputs_are_repaired_scored_and_written(tmp_path: Path) -> None:
+    """One as gold has it, one that leaves a bracket open, one of another label, one of a sentence without words."""
+    labels = ["<pad>", "S", "NP", "X", "NN", "/S", "/NP", "/X", "/"]
+    sources = ["a b", "c d", "e", ""]
+    references = ["S NP NN NN /NP /S", "S NP NN NN /NP /S", "S NN /S", "S /S"]
+    outputs = ["S NP NN NN /NP /S", "S NP NN NN /NP", "X NN /X  unheard", ""]
+    scores = score_parses(sources, outputs, references, labels, COLLINS, tmp_path)
+    assert scores.statistics.tolist() == [[2, 2, 2], [2, 2, 2], [0, 1, 1], [0, 0, 0]]
+    assert scores.metrics["f1"] == pytest.approx(100 * 2 * 4 / (5 + 5))
+    assert scores.metrics["f1_up_to_40"] == scores.metrics["f1"]
+    assert (scores.metrics["malformed_sentences"], scores.metrics["malformed"]) == (2.0, 50.0)
+    assert (scores.metrics["repaired_unclosed"], scores.metrics["repaired_extra_tags"]) == (1.0, 1.0)
+    assert (scores.metrics["evalb_errors"], scores.metrics["evalb_skipped"]) == (0.0, 1.0)
+    assert [len((tmp_path / name).read_text().splitlines()) for name in ("gold.mrg", "parses.mrg")] == [4, 4]
+    assert (tmp_path / "parses.mrg").read_text().splitlines()[2] == "(TOP (X (NN e)))"
+    assert "Number of sentence        =      4" in (tmp_path / "evalb.txt").read_text()

@@ -1,5 +1,7 @@
 """Results become valid by repeatable renames, whole or not at all: the first evaluation, the newest training."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -136,3 +138,37 @@ def folder_of(store, eval_id):
     folder = store.attempt_folder(RUN, 1) / "evaluations" / eval_id
     folder.mkdir(parents=True)
     return folder
+
+
+def test_to_renew_an_evaluation_is_to_replace_the_one_of_that_attempt(store):
+    """Another one that was made meanwhile stays, and the replaced one lies with its own attempt."""
+    publish(store, RUN, attempt(store, E1))
+    asked = replace(job(E1), evaluations=({"eval_id": E1, "set": "dev", "settings": {}, "inputs": {}, "renew": 1},))
+    assert missing(store, asked) == [E1] and missing(store, job(E1)) == []
+    for renews, parts, score in ((2, [], 30.0), (1, [E1], 31.0), (1, [], 31.0)):
+        number = attempt(store, E1, trained=False, bleu=31.0 if parts else 99.0)
+        path = store.attempt_folder(RUN, number) / "evaluations" / E1 / "result.json"
+        write_json(path, {"metrics": {"bleu": 31.0 if parts else 99.0}, "renews": renews})
+        assert publish(store, RUN, number).parts == parts
+        assert store.evaluation(RUN, E1).metrics["bleu"] == score
+    assert missing(store, asked) == []
+    assert (store.attempt_folder(RUN, 1) / "evaluations" / E1 / "output.txt").exists()
+
+
+def test_a_training_up_to_the_stale_one_is_missing_and_is_not_left_over(store):
+    publish(store, RUN, attempt(store))
+    assert missing(store, job()) == [] and missing(store, job(E1, rerun_after=1)) == ["training", E1]
+    assert missing(store, job(E1, rerun_after=1, train=False)) == [E1]
+    (store.run_folder(RUN) / "result.json").unlink()
+    for rerun_after, code, parts in ((1, "c1", []), (0, "c2", []), (0, "c1", ["training"])):
+        assert leftover(store, job(rerun_after=rerun_after), code).parts == parts
+
+
+def test_an_evaluation_whose_record_is_damaged_gives_way_to_the_next(store):
+    publish(store, RUN, attempt(store, E1))
+    (store.evaluation_folder(RUN, E1) / "result.json").write_text("{")
+    assert publish(store, RUN, attempt(store, E1, trained=False, bleu=32.0)).parts == [E1]
+    assert store.evaluation(RUN, E1).metrics["bleu"] == 32.0
+    (store.evaluation_folder(RUN, E1) / "result.json").write_text("{")
+    again = publish(store, RUN, attempt(store))
+    assert (again.parts, again.replaced) == (["training"], []), "nobody knows what it was of"

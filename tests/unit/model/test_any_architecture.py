@@ -9,11 +9,14 @@ from model.layers.experts import Experts
 from model.network import build_model
 from model.protocol import Network
 from tests.lines import random_config
-from tests.slow import mostly_slow
+from tests.slow import OF_SEEDS, mostly_slow
 from tests.unit.model.test_cached_decoding import Beams
 
 LANGUAGE_MODELS = 1000  # from this seed on: no encoder, nothing but the text so far is read
-SEEDS = [*mostly_slow(range(100), 25), *mostly_slow(range(LANGUAGE_MODELS, LANGUAGE_MODELS + 30), 6)]
+SEEDS = [
+    *mostly_slow(range(100), 25, OF_SEEDS),
+    *mostly_slow(range(LANGUAGE_MODELS, LANGUAGE_MODELS + 30), 6, OF_SEEDS),
+]
 B, S, T, K = 3, 6, 7, 3
 
 

@@ -7,11 +7,14 @@ from torch import nn
 from model.ensemble import Ensemble
 from model.layers.experts import Experts
 from model.products import Int8Linear, Int8Product, int8_works, to_int8
-from tests.slow import mostly_slow
+from tests.slow import OF_SEEDS, mostly_slow
 from tests.unit.model.test_any_architecture import LANGUAGE_MODELS, check_alone, check_steps, network
 
 pytestmark = pytest.mark.skipif(not int8_works(), reason="this torch has no exact product of 8-bit matrices")
-SEEDS = [*mostly_slow(range(100), 12), *mostly_slow(range(LANGUAGE_MODELS, LANGUAGE_MODELS + 30), 4)]
+SEEDS = [
+    *mostly_slow(range(100), 12, OF_SEEDS),
+    *mostly_slow(range(LANGUAGE_MODELS, LANGUAGE_MODELS + 30), 4, OF_SEEDS),
+]
 
 NO_EXPERTS = 0  # a seed: a router's choice may change
 

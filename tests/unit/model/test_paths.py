@@ -15,7 +15,7 @@ from model.network import build_model
 from model.parts.residual import Residual
 from model.specs import Side
 from tests.lines import random_config
-from tests.slow import mostly_slow
+from tests.slow import OF_SEEDS, mostly_slow
 
 T = 9
 
@@ -47,7 +47,7 @@ def dependences(config: ModelConfig, side: Side, length: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("side", ["encoder", "decoder"])
-@pytest.mark.parametrize("seed", mostly_slow(range(30), 10))
+@pytest.mark.parametrize("seed", mostly_slow(range(30), 10, OF_SEEDS))
 def test_a_path_is_finite_where_the_jacobian_is_not_zero(seed: int, side: Side) -> None:
     config = random_config(seed)
     if not architecture.layers(config, side):
@@ -93,7 +93,7 @@ def test_sequential_operations_add_up() -> None:
     assert sequential_operations(config, "decoder", 70) == 2 * 70 + 1 + 1
 
 
-@pytest.mark.parametrize("seed", mostly_slow(range(200), 40))
+@pytest.mark.parametrize("seed", mostly_slow(range(200), 40, OF_SEEDS))
 @torch.inference_mode()
 def test_arithmetic_equals_what_torch_counts(seed: int) -> None:
     config = random_config(seed)

@@ -7,7 +7,7 @@ from model.architecture import settings_read
 from model.config import ModelConfig
 from model.network import build_model
 from tests.lines import SETTINGS, SIZES, random_config
-from tests.slow import mostly_slow
+from tests.slow import OF_SEEDS, mostly_slow
 
 OTHERS = {
     **{name: values[0] for name, values in SETTINGS.items()},
@@ -26,7 +26,7 @@ def outputs(config: ModelConfig) -> torch.Tensor:
     return model.logits(model(source, None, target))
 
 
-@pytest.mark.parametrize("seed", mostly_slow(range(40), 8))
+@pytest.mark.parametrize("seed", mostly_slow(range(40), 8, OF_SEEDS))
 @torch.inference_mode()
 def test_what_is_not_read_changes_nothing(seed: int) -> None:
     config = random_config(seed)

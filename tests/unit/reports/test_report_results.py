@@ -4,12 +4,18 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from experiments.store.results import Earlier, TrainingResult
+from experiments.errors import Damaged
+from experiments.events.event_log import EventWriter
+from experiments.store.layout import Store
+from experiments.store.results import Earlier, EvaluationResult, TrainingResult
+from experiments.tasks.columns import Column, Counts
 from reports.results.frames import frames
-from reports.results.results import collect
+from reports.results.results import collect, differs, failures, last_failure, read_counts, recomputed
 
 
 def test_frames_have_a_line_per_run_and_one_per_metric(bench):
@@ -97,3 +103,111 @@ def test_facts_of_another_type_are_left_out_and_the_others_kept(small):
     assert TrainingResult.read({**record, "step": 3, "earlier_attempts": [7, {"seconds": 2.0}]}).earlier_attempts == [
         Earlier(seconds=2.0)
     ]
+
+
+ERRORS = Counts(("errors", "words"), lambda sums: 100 * sums[..., 0] / sums[..., 1])  # in the examples' fields
+WER = Column("wer", "dev", "wer", "WER", "lower", 1, counts=ERRORS)
+
+
+def examples(folder, *lines):
+    (folder / ERRORS.file).write_text(
+        "".join(line if isinstance(line, str) else json.dumps(line) + "\n" for line in lines)
+    )
+
+
+def test_a_score_is_computed_again_from_the_sums_of_its_counts(tmp_path):
+    assert recomputed(WER, tmp_path, EvaluationResult(sentences=2)) is None  # none are kept
+    examples(tmp_path, {"errors": 1, "words": 4}, {"errors": 2, "words": 2})
+    assert recomputed(WER, tmp_path, EvaluationResult(sentences=2)) == 50.0
+    assert recomputed(WER, tmp_path, EvaluationResult()) == 50.0
+    assert recomputed(replace(WER, counts=None), tmp_path, EvaluationResult(sentences=2)) is None
+    with pytest.raises(Damaged, match=r"2 sentences, result\.json says 3"):
+        recomputed(WER, tmp_path, EvaluationResult(sentences=3))
+    examples(tmp_path)
+    assert recomputed(WER, tmp_path, EvaluationResult(sentences=3)) is None
+
+
+def test_counts_are_whole_numbers_where_all_of_them_are(tmp_path):
+    examples(tmp_path, {"errors": 1, "words": 4.0}, {"errors": 2, "words": 2})
+    assert read_counts(tmp_path, ERRORS).dtype == np.int64
+    examples(tmp_path, {"errors": 0.5, "words": 4})
+    assert read_counts(tmp_path, ERRORS).tolist() == [[0.5, 4.0]]
+    examples(tmp_path, {"errors": 2**53, "words": 4})
+    assert read_counts(tmp_path, ERRORS).dtype == np.float64, "beyond this not every whole number is one"
+    for other in ({"errors": 1}, [1, 2]):
+        examples(tmp_path, other)
+        assert read_counts(tmp_path, ERRORS) is None
+    for damage in (
+        "{\n",
+        '{"errors": NaN, "words": 1}\n',
+        '{"errors": "x", "words": 1}\n',
+        '{"errors": [1], "words": 1}\n',
+    ):
+        examples(tmp_path, damage)
+        with pytest.raises(Damaged):
+            read_counts(tmp_path, ERRORS)
+
+
+@pytest.mark.parametrize(
+    ("array", "harm"),
+    [(np.ones((3, 3)), True), (np.ones(6), True), (np.full((3, 2), np.inf), True), (np.ones((3, 2), bool), True),
+     (np.ones((3, 2), np.int16), False)],
+    ids=["wide", "flat", "infinite", "of truth", "whole"],
+)  # fmt: skip
+def test_an_array_of_counts_has_a_line_for_each_sentence(tmp_path, array, harm):
+    counts = replace(ERRORS, file="counts.npy")
+    np.save(tmp_path / "counts.npy", array)
+    if harm:
+        with pytest.raises(Damaged, match="does not hold 2 numbers a sentence"):
+            read_counts(tmp_path, counts)
+    else:
+        assert read_counts(tmp_path, counts).shape == array.shape
+    (tmp_path / "counts.npy").write_bytes(b"no array")
+    with pytest.raises(Damaged, match="cannot be read"):
+        read_counts(tmp_path, counts)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "computed", "other"),
+    [(25.0, 25.0, False), (25.0, 25.0 + 5e-7, False), (25.0, 25.0 + 2e-6, True), (1e9, 1e9 + 5e-4, False),
+     (1e9, 1e9 + 2e-3, True), (None, 1.0, True), ("25", 25.0, True), (math.nan, 25.0, True), (25.0, math.nan, True),
+     (-25.0, 25.0, True)],
+)  # fmt: skip
+def test_a_score_differs_beyond_the_rounding_of_its_sums(recorded, computed, other):
+    assert differs(recorded, computed) is other
+
+
+class TestEnds:
+    """How a failed run ended, by the last attempt that said it."""
+
+    RUN = "a" * 16
+
+    def attempt(self, store, *messages):
+        _, folder = store.new_attempt(self.RUN)
+        writer = EventWriter(folder)
+        for message in messages:
+            writer.emit("failed", cls="bug", message=message)
+        writer.emit("trained", step=1)
+        writer.close()
+
+    def test_the_last_word_of_the_last_attempt_that_left_one(self, tmp_path):
+        store = Store.open(tmp_path / "store")
+        assert last_failure(store, self.RUN) is None
+        self.attempt(store, "first", "second")
+        self.attempt(store)
+        assert last_failure(store, self.RUN) == (1, "bug", "second")
+        self.attempt(store, "third")
+        assert last_failure(store, self.RUN) == (3, "bug", "third")
+        assert last_failure(object(), self.RUN) is None
+
+    def test_failed_runs_have_a_message_of_bounded_length(self, bench, tmp_path):
+        store = Store.open(tmp_path / "store")
+        self.attempt(store, "x" * 5000)
+        bench.row("base", results=[None, None], states=["failed", "missing"])
+        plan = bench.plan()
+        plan = replace(plan, runs=(replace(plan.runs[0], run_id=self.RUN), *plan.runs[1:]))
+        first, second = collect(plan, bench.store)
+        [(outcome, ended)] = failures([first, second], store)
+        assert outcome is first and ended.message == "x" * 2000 and ended.attempt == 1
+        [(_, silent)] = failures([first, second], bench.store)
+        assert silent.attempt == 0 and silent.kind == ""

@@ -11,7 +11,10 @@ from experiments.errors import UserError
 from experiments.identity import with_members
 from reports.audit.compare import Side, compare
 from reports.render.formats import render
-from reports.results.significance import ENOUGH_SEEDS, with_tests
+from reports.results import dunnett
+from reports.results.resampling import by_counts, by_shares
+from reports.results.rule import DIFFERS, OPEN, Decision
+from reports.results.significance import ENOUGH_SEEDS, paired, with_tests
 from reports.table.build import record
 from reports.table.notes import kendall
 
@@ -48,7 +51,7 @@ def test_seeds_mark_what_differs_and_only_that(bench):
             assert test.marked == (not test.low < 0 < test.high)
     text = render(table, "markdown")
     assert r"−3.0\* " in text or "−2.9\\*" in text
-    assert "Dunnett's test over the seeds' values" in text and "on 6 degrees of freedom" in text
+    assert "p < .05 against base (Dunnett)." in text and "on 6 degrees of freedom" in text
     assert r"\rlap{$^{{*}}$} &" in render(table, "latex")
 
 
@@ -118,7 +121,7 @@ def test_auto_tests_nothing_with_fewer_seeds_and_says_so(bench):
     table = bench.row("base").row("B", {"model.d_k": 16}, results=[(9.0, 2.0)]).table()
     assert table.test == ""
     assert not any(found_in(table, "bleu").values())
-    assert f"needs at least {ENOUGH_SEEDS} seeds per row" in render(table, "markdown")
+    assert f"One seed: not tested (from {ENOUGH_SEEDS} on)." in render(table, "markdown")
     assert "bleu_p" not in record(table.rows[1], table)
 
 
@@ -144,7 +147,7 @@ def test_sentences_mark_and_disclaim(bench):
     assert (found["B"].marked, found["C"].marked, found["C"].p, found["D"]) == (True, False, 1.0, None)
     assert found["B"].high < 0
     assert not any(found_in(table, "ppl").values())  # perplexity keeps no counts
-    assert "other trainings may differ by more" in table.test_notes[0]
+    assert "Other trainings may differ by more" in table.test_notes[0]
     assert any("no counts per sentence are kept of D" in note for note in table.test_notes)
 
 
@@ -185,3 +188,151 @@ def test_the_order_of_changes_beside_the_papers(bench):
     ties = [(1, 1), (1, 2), (2, 2), (3, 2), (0, 5)]
     assert kendall(ties) == pytest.approx(stats.kendalltau(*zip(*ties, strict=True)).statistic)
     assert kendall([(1, 1), (1, 2)]) is None
+
+
+def test_unequal_variances_are_noticed_said_and_tested_with_t3(bench):
+    values = {"base": (97.3, 0.8), "B": (99.1, 0.05), "C": (99.2, 0.05)}
+    for place, (key, (mean, sd)) in enumerate(values.items()):
+        results = [(5.0 + step, mean + step * sd) for step in (-1, 0, 1)]
+        bench.row(key, {"model.d_k": 16 + place} if place else {}, results=results)
+    table = bench.table()
+    for row in table.rows[1:]:
+        test, perplexity = row.measures["bleu"].test, row.measures["ppl"].test
+        family = dunnett.t3([96.5, 97.3, 98.1], [value for _, value in bench_values(row)], 2)
+        assert test.p == pytest.approx(family.p(row.measures["bleu"].change, 3))
+        assert (test.by, perplexity.by) == ("Dunnett's T3, for unequal variances", "Dunnett")
+        assert not test.marked
+    assert table.test_notes[0] == (
+        "*: p < .05 against base (Dunnett; BLEU (dev) by Dunnett's T3, for unequal variances)."
+    )
+    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): ")]
+    assert "unequal variances (sd 0.05 to 0.80; Bartlett p < .05)" in note
+    least = dunnett.detectable(family, 3)
+    assert f"{least:.2f} (C) may be missed" in note
+
+
+def bench_values(row):
+    return list(zip(row.measures["ppl"].values, row.measures["bleu"].values, strict=True))
+
+
+def test_variances_as_unequal_as_chance_makes_them_are_noticed_and_pooled(bench):
+    bench.row("base", results=[(5.0, 25.0), (5.1, 25.1), (4.9, 24.9)])
+    table = bench.row("B", {"model.d_k": 16}, results=[(5.5, 22.0), (5.6, 22.3), (5.4, 21.7)]).table()
+    assert table.rows[1].measures["bleu"].test.by == "Dunnett"
+    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): ")]
+    assert "(the rows' own differ, as equal ones do by chance: Bartlett p = 0.2)" in note
+
+
+def test_rows_without_any_spread_are_not_tested_beside_others(bench):
+    """A deterministic trainer: no star without a test, and no crash."""
+    bench.row("base", results=[(5.0, 25.0)] * 3).row("B", {"model.d_k": 16}, results=[(6.0, 24.0)] * 3)
+    table = bench.row("C", {"model.d_k": 32}, results=WORSE).table()
+    found = found_in(table, "bleu")
+    assert found["B"] is None and found["C"].marked
+    assert any(note.endswith("not tested, without a spread: B.") for note in table.test_notes)
+    assert [row.measures["bleu"].best for row in table.rows] == [True, False, False]
+    assert record(table.rows[0], table)["bleu_best"] is True
+
+
+def test_rows_of_other_numbers_of_seeds_are_one_family(bench):
+    """The error of each is by its own number; the note tells the difference that the smallest row shows."""
+    base, b, c = [25.0, 25.4, 24.7, 25.1, 25.2], [23.0, 23.3, 22.8], [25.5, 25.6, 25.1, 25.4, 25.9]
+    for number, (key, values) in enumerate((("base", base), ("B", b), ("C", c))):
+        changes = {"model.d_k": 16 * number} if number else {}
+        bench.row(key, changes, results=[(5.0 + 0.01 * n, value) for n, value in enumerate(values)])
+    table = bench.table("seeds")
+    family = dunnett.family(base, [b, c])
+    assert (family.control, family.rows, family.freedom) == (5, (3, 5), 10)
+    for key, values in (("B", b), ("C", c)):
+        test, d = found_in(table, "bleu")[key], np.mean(values) - np.mean(base)
+        half = family.critical() * (family.variance * (1 / len(values) + 1 / 5)) ** 0.5
+        assert test.p == pytest.approx(family.p(d, len(values)), rel=1e-9)
+        assert (test.low, test.high) == pytest.approx((d - half, d + half))
+        assert test.marked == (abs(d) >= dunnett.detectable(family, len(values))) == (key == "B")
+        assert (test.paired is None) == (key == "B"), "three seeds do not pair with five"
+    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): 2 rows compared")]
+    assert f"Differences below {dunnett.detectable(family, 3):.2f} (a row of 3 seeds) may be missed" in note
+    assert f"sd {family.variance**0.5:.2f} on 10 degrees" in note
+    assert f"p is .05 at {family.critical() * family.error(3):.2f}." in note
+
+
+def test_bold_is_the_best_and_by_choice_what_cannot_be_told_from_it(bench):
+    """Of a metric that should be high the highest, of a perplexity the lowest."""
+    rows = {"base": (5.0, 25.0), "B": (4.0, 22.0), "C": (5.9, 28.0), "D": (4.01, 27.9)}
+    for number, (key, (ppl, bleu)) in enumerate(rows.items()):
+        noise = (-0.02, 0.0, 0.02)
+        changes = {"model.d_k": 16 * number} if number else {}
+        bench.row(key, changes, results=[(ppl + e, bleu + 10 * e) for e in noise])
+    for choice, expected in (
+        ("best", {"ppl": {"B"}, "bleu": {"C"}}),
+        ("undistinguished", {"ppl": {"B", "D"}, "bleu": {"C", "D"}}),
+    ):
+        bench.study["bold"] = choice
+        table = bench.table()
+        best = {key: {row.key for row in table.rows if row.measures[key].best} for key in ("ppl", "bleu")}
+        assert best == expected
+
+
+def test_nothing_is_bold_where_not_all_can_be_compared(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE)
+    bench.row("V", {"data.vocab_size": 1000}, results=[(9.0, 25.2), (9.1, 25.0), (9.2, 24.9)])
+    table = bench.table()
+    best = {key: {row.key for row in table.rows if row.measures[key].best} for key in ("ppl", "bleu")}
+    assert best == {"ppl": set(), "bleu": {"base", "V"}}, "perplexities over other pieces"
+    bench.row("M", {"model.d_k": 32}, results=[*BASE[:2], None])
+    assert not any(row.measures["bleu"].best for row in bench.table().rows), "a value is missing"
+
+
+def test_where_rows_cannot_be_told_apart_none_is_bold(bench):
+    bench.study["bold"] = "undistinguished"
+    table = bench.row("base", results=BASE).row("C", {"model.d_k": 32}, results=ALIKE).table()
+    assert table.test == "seeds" and not any(row.measures["bleu"].best for row in table.rows)
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_asked_for_two_seeds_are_tested_and_one_shows_no_spread(bench, seeds):
+    table = bench.row("base", results=BASE[:seeds]).row("B", {"model.d_k": 16}, results=WORSE[:seeds]).table("seeds")
+    found = found_in(table, "bleu")["B"]
+    if seeds == 1:
+        assert found is None and any("shows no spread between seeds" in note for note in table.test_notes)
+    else:
+        one, other = ([bleu for _, bleu in values[:2]] for values in (WORSE, BASE))
+        assert found.p == pytest.approx(stats.ttest_ind(one, other).pvalue, abs=1e-9)
+        differences = np.subtract(one, other)
+        assert found.paired == pytest.approx(stats.t.interval(0.95, 1, differences.mean(), stats.sem(differences)))
+
+
+def test_without_a_base_nothing_is_tested(bench):
+    table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).table("none")
+    alone = replace(table, base=None)
+    bleu = table.columns[1]
+    for mode in ("seeds", "sentences"):
+        made = with_counts(alone, {}, mode)
+        assert made.test == "" and not any(found_in(made, "bleu").values())
+        assert made.test_notes == ("No change is tested: base is not in the table.",)
+    decided = {"B": Decision(DIFFERS, 3, -3.0, 1.0)}
+    ruled = with_tests(alone, "auto", lambda *_: None, None, (bleu, decided))
+    assert ruled.test == "" and not any(found_in(ruled, "bleu").values())
+    assert by_counts(alone, bleu, lambda *_: None) == by_shares(alone, bleu, None) == paired(alone, bleu) == ({}, "")
+    assert by_shares(table, table.columns[0], None)[0] == {}
+
+
+def test_by_a_rule_only_its_column_is_tested(bench):
+    """`--significance none` prints no marks; what the rule leaves open has no interval."""
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).row(
+        "C", {"model.d_k": 32}, results=ALIKE
+    )
+    table = bench.table("none")
+    bleu, decided = table.columns[1], {"B": Decision(DIFFERS, 3, -3.0, 1.0), "C": Decision(OPEN, 4)}
+    made = with_tests(table, "seeds", lambda *_: None, None, (bleu, decided))
+    found = found_in(made, "bleu")
+    assert (found["B"].low, found["B"].high, found["B"].p, found["B"].marked) == (-4.0, -2.0, None, True)
+    assert found["C"] is None and not any(found_in(made, "ppl").values()) and made.test == "seeds"
+    assert with_tests(table, "none", lambda *_: None, None, (bleu, decided)).test == ""
+    assert with_tests(table, "seeds", lambda *_: None, None, (bleu, {"C": decided["C"]})).test == ""
+
+
+def test_a_spread_needs_two_values():
+    with pytest.raises(ValueError, match="two values"):
+        dunnett.spread([1.0])
+    assert dunnett.spread([1.0, 3.0])[0] == pytest.approx(2**0.5)
