@@ -342,7 +342,8 @@ def noise(
     typer.echo(_spreads(found))
     typer.echo(
         f"The smallest true difference from {base.key} that is marked with {POWER:.0%} power at {ALPHA:.0%}, "
-        f"{number(found[0].rows, 'row')} compared at once (Dunnett), with so many seeds of every row:\n"
+        f"{number(found[0].rows, 'row')} compared at once (Dunnett), with so many seeds of every row; "
+        f"rows are taken to spread as {base.key} does:\n"
     )
     typer.echo(_shown(found, per_seed))
     for answer in answers:

@@ -120,6 +120,9 @@ class Study(StrictModel):
     within_groups: bool = Field(
         False, description="changes, tests and bold are within each group, from its first row, as always in a pivot"
     )
+    bold: Literal["best", "undistinguished"] = Field(
+        "best", description="bold in each column: its best; undistinguished: also rows that no test tells from it"
+    )
     sustained_flops: dict[str, FiniteFloat] = Field(
         {}, description="operations per second that a device sustains, by part of its name; for costs by time"
     )

@@ -59,7 +59,7 @@ from experiments.tracking.record import (
     tags,
 )
 
-METRICS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # limits of a call: MLflow allows 1,000 items in all
+METRICS_AT_ONCE, ITEMS_AT_ONCE = 800, 100  # limits of a call: MLflow allows 100 parameters, 100 tags and 1,000 in all
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
 OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")  # tags of shared rows too
 SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow; *: under the plain names
@@ -78,6 +78,7 @@ class _Entry:
     tags: dict[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     end_ms: int | None = None
+    unwritten: dict[str, list[Any]] = field(default_factory=dict)  # "params", "metrics" and "tags" for the next call
 
 
 class Tracker:
@@ -160,6 +161,7 @@ class Tracker:
             self._log(entry, final_points(self._store, run, entry.history))
             for source, name in artifacts(self._store, run.run_id):
                 self.artifacts.keep(entry.mlflow_id, source, name)
+        self._write(entry)
         if run.status != entry.status or (run.status != RUNNING and _ended_later(entry)):
             self._set_status(entry, run)
         if run.status == RUNNING:
@@ -167,7 +169,8 @@ class Tracker:
             return
         if shared := list(self._sharing(entry, run)):
             write_views(self._client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
-        self._set_tags(entry, {RECORD: record})  # last
+        self._set_tags(entry, {RECORD: record})
+        self._write(entry)  # last
 
     def hide(self, run_id: str) -> None:
         """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""
@@ -254,8 +257,7 @@ class Tracker:
         values = {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed or "ensemble"}
         wanted = {to_key(name): str(value)[:PARAM_LENGTH] for name, value in values.items()}
         params = [self._entities.Param(*item) for item in wanted.items() if item[0] not in entry.params]
-        for some in _chunks(params, ITEMS_AT_ONCE):
-            self._client.log_batch(entry.mlflow_id, params=some)
+        self._add(entry, "params", params)
         corpus = next((member[2] for member in members(self._store, run, entry.history)), "")
         source = json.dumps({"corpus": corpus})
         use = self._entities.InputTag("mlflow.data.context", "training")
@@ -273,23 +275,33 @@ class Tracker:
             self._log(entry, [point._replace(name=curve_name(point.name)) for point in batch])
             read = list(entry.history.position.items())[-MOST_ATTEMPTS:]
             position = " ".join(f"{number}:{offset}" for number, offset in read)
-            if entry.tags.get(POSITION) != position:
-                self._set_tags(entry, {POSITION: position})
+            self._set_tags(entry, {POSITION: position})
 
     def _log(self, entry: _Entry, points: Sequence[Point]) -> None:
         make = self._entities.Metric
-        metrics = [make(to_key(p.name), p.value, _ms(p.t), p.step) for p in points]
-        for some in _chunks(metrics, METRICS_AT_ONCE):
-            self._client.log_batch(entry.mlflow_id, metrics=some)
+        self._add(entry, "metrics", [make(to_key(p.name), p.value, _ms(p.t), p.step) for p in points])
         self._set_tags(entry, whole_names(point.name for point in points))
 
     def _set_tags(self, entry: _Entry, wanted: Mapping[str, str]) -> None:
         """Write the new and changed tags."""
         changed = {to_key(name): value for name, value in wanted.items() if entry.tags.get(to_key(name)) != value}
-        make = self._entities.RunTag
-        for some in _chunks([make(*item) for item in changed.items()], ITEMS_AT_ONCE):
-            self._client.log_batch(entry.mlflow_id, tags=some)
+        self._add(entry, "tags", [self._entities.RunTag(*item) for item in changed.items()])
         entry.tags |= changed
+
+    def _add(self, entry: _Entry, kind: str, items: Sequence[Any]) -> None:
+        """Write items with the next call, or now where there are too many: a call costs as much as many items."""
+        most = METRICS_AT_ONCE if kind == "metrics" else ITEMS_AT_ONCE
+        for some in _chunks(items, most):
+            if len(entry.unwritten.setdefault(kind, [])) + len(some) > most:
+                self._write(entry)
+            entry.unwritten.setdefault(kind, []).extend(some)
+
+    def _write(self, entry: _Entry) -> None:
+        """Write what waits. MLflow writes the tags of a call last, so POSITION follows its points."""
+        if any(entry.unwritten.values()):
+            tags = {tag.key: tag for tag in entry.unwritten.get("tags", ())}  # of POSITION the last one
+            self._client.log_batch(entry.mlflow_id, **{**entry.unwritten, "tags": [*tags.values()]})
+        entry.unwritten = {}
 
 
 def _ended_later(entry: _Entry) -> bool:

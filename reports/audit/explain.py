@@ -78,7 +78,7 @@ def _value(table: Table, row: Row, column: Column) -> Explanation:
 
 
 def _test(table: Table, test: Test) -> Explanation:
-    found: Explanation = {"between": table.test, "p_corrected": test.p, "marked": test.marked}
+    found: Explanation = {"between": table.test, "by": test.by, "p_corrected": test.p, "marked": test.marked}
     found["interval_95"] = [test.low, test.high]
     if test.paired:
         found["paired_interval_95"] = list(test.paired)

@@ -272,7 +272,7 @@ def _detail(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[st
     if (test := measure.test) is not None:
         low, high = (fixed(bound, 3, signed=True) for bound in (test.low, test.high))
         p = "by the rule for seeds" if test.p is None else f"p = {test.p:.2g} corrected"
-        yield f"95% interval {low} … {high}, {p}, between {table.test}"
+        yield f"95% interval {low} … {high}, {p}, between {table.test} ({test.by})"
     if measure.reported is not None:
         yield f"published: {measure.reported}"
 

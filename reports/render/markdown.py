@@ -8,7 +8,7 @@ from reports.results.table import Table
 
 # A cell longer than this widens its own line only.
 MAX_PADDED_WIDTH = 60
-_SPECIAL = re.compile(r"[\\`*\[\]<>~$]|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
+_SPECIAL = re.compile(r"[\\`*\[\]>~$]|<(?!\s)|&(?=#?\w+;)|(?<![^\W_])_|_(?![^\W_])")
 _ENTITIES = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _BLOCK_START = re.compile(r"^(\d*)([-+.)]|=+|#+)(?=\s|$)")  # of a list, a heading
 

@@ -28,6 +28,7 @@ from reports.results.table import Row, Table, Test
 Counts = NDArray[Any]  # N × C, integers or real numbers
 Value = Callable[[NDArray[Any]], NDArray[Any]]  # sums (… × C) → values (…)
 SEED = 12345  # sacrebleu's
+TEST = "approximate randomisation, Holm"
 TRIALS, RESAMPLES = 10_000, 1_000  # sacrebleu's defaults
 EXACT = 2**24  # up to here sums of whole numbers are exact in 32-bit floats, in any order
 _TRIALS_AT_ONCE, _ROWS_AT_ONCE = 500, 64
@@ -235,7 +236,7 @@ def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[s
 
 def _tests(raw: dict[str, Resampled], bounds: dict[str, Resampled]) -> dict[str, Test]:
     corrected = holm({key: found.p for key, found in raw.items()})
-    return {key: Test(p, bounds[key].low, bounds[key].high, p <= ALPHA, None) for key, p in corrected.items()}
+    return {key: Test(p, bounds[key].low, bounds[key].high, p <= ALPHA, None, TEST) for key, p in corrected.items()}
 
 
 def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:

@@ -1,12 +1,14 @@
 """Which changes from base are more than chance: between seeds or between sentences, never both under one mark.
 
-"seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values; rows
-that share steps with another are paired by seed.
+"seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values, or his
+T3 where the rows' variances are shown to differ (`dunnett.variances`); rows that share steps with another are paired by
+seed.
 "sentences" asks whether these very weights would differ on other sentences: paired approximate randomisation of the
 stored counts, Holm's correction over a column's rows; it knows nothing of the noise between trainings. "auto" takes
 seeds where base and every compared row have three, and no test otherwise.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -60,6 +62,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         return replace(table, test_notes=tuple(_untested(table, mode)))
     tests: dict[tuple[str, str], Test] = {}
     notes: list[str] = []
+    unequal = [column.header for column in table.columns if chosen == "seeds" and _unequal(table, column)]
     base = "the base of its group" if apart else table.base
     for column in table.columns:
         if chosen == "seeds":
@@ -76,27 +79,32 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
     if chosen == "seeds":
         for column in table.columns:
             table = _with_best(table, column)
-    made = [_ABOUT[chosen].format(base=base)] if tests else [f"No change is tested{'' if notes else f': {_NEEDED}'}."]
+    made = [f"No change is tested{'' if notes else f': {_NEEDED}'}."]
+    if tests:
+        made = [_about(chosen, base or "base", unequal, len(table.columns), apart)]
     if chosen == "seeds" and tests and (shared := _that_share(table)):
         alone = {key for key, _ in tests} <= shared
-        made = [*([] if alone else made), ABOUT.format(base=base, alpha=ALPHA, power=POWER)]
+        made = [*([] if alone else made), ABOUT.format(base=base, alpha=_LEVEL)]
     return replace(table, test=chosen if tests else "", test_notes=(*made, *notes))
 
 
 _NEEDED = "that needs complete rows, measured over the same tokens and sentences as base"
 
-_ABOUT = {
-    "seeds": (
-        f"*: differs from {{base}} at the {ALPHA:.0%} level between seeds, by no less than these seeds can show (with "
-        f"{POWER:.0%} power): Dunnett's test over the seeds' values, two-sided, all rows of a column at once, equal "
-        "variances assumed."
-    ),
-    "sentences": (
-        f"*: differs from {{base}} at the {ALPHA:.0%} level between sentences (or single examples): paired approximate "
-        f"randomisation ({resampling.TRIALS:,} trials), two-sided, Holm's correction over a column's rows. It concerns "
-        "these weights on other sentences; other trainings may differ by more."
-    ),
-}
+_LEVEL = f"{ALPHA:g}".lstrip("0")
+DUNNETT, T3 = "Dunnett", "Dunnett's T3, for unequal variances"
+
+
+def _about(chosen: str, base: str, unequal: list[str], columns: int, apart: bool) -> str:
+    """What a star means: the level and the test. Of several families the sentence is the same, and printed once."""
+    if chosen == "sentences":
+        return (
+            f"*: p < {_LEVEL} against {base}, between sentences or single examples (paired approximate randomisation, "
+            f"{resampling.TRIALS:,} trials, Holm over a column's rows). Other trainings may differ by more."
+        )
+    if apart:
+        return f"*: p < {_LEVEL} against {base} ({DUNNETT}, or {T3})."
+    test = T3 if len(unequal) == columns else f"{DUNNETT}; {', '.join(unequal)} by {T3}" if unequal else DUNNETT
+    return f"*: p < {_LEVEL} against {base} ({test})."
 
 
 def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
@@ -128,28 +136,47 @@ def _untested(table: Table, mode: str) -> Iterator[str]:
     if mode in ("seeds", "sentences"):
         yield "No change is tested: base is not in the table."
     if mode == "auto" and any(table.compared(column) for column in table.columns):
-        yield (
-            f"Not tested for significance (needs at least {ENOUGH_SEEDS} seeds per row): another training may change "
-            "any of these numbers, and none is bold."
-        )
+        seeds = min((len(row.outcomes) for row in table.rows if not row.ensemble), default=1)
+        yield f"{'One seed' if seeds == 1 else f'{seeds} seeds'}: not tested (from {ENOUGH_SEEDS} on)."
+
+
+def _samples(table: Table, column: Column) -> list[list[float]]:
+    """Base's seeds, then those of each row that is tested with it; empty without either."""
+    base, rows = table.base_row, _with_seeds(table, column)
+    tested = [base, *rows] if base is not None and rows and not base.ensemble else []
+    return [comparable.scale(row.measures[column.key].values, column) for row in tested]
+
+
+def _unequal(table: Table, column: Column) -> bool:
+    """Whether more than chance says that the variances of a column's rows differ: then T3 tests it."""
+    samples = _samples(table, column)
+    p = dunnett.variances(samples)
+    return p is not None and p < ALPHA and len(samples[0]) > 1
 
 
 def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
-    base, rows = table.base_row, _with_seeds(table, column)
-    if base is None or not rows or base.ensemble:
+    base, rows, samples = table.base_row, _with_seeds(table, column), _samples(table, column)
+    if base is None or not samples:
         return {}, ""
-    control = comparable.scale(base.measures[column.key].values, column)
-    values = [comparable.scale(row.measures[column.key].values, column) for row in rows]
-    family = dunnett.family(control, values)
-    if family is None:
-        return {}, f"{column.header}: not tested, {_no_spread([control, *values])}."
-    critical = family.critical()
-    tests = {}
+    control, *values = samples
+    pooled = dunnett.family(control, values)
+    if pooled is None:
+        return {}, f"{column.header}: not tested, {_no_spread(samples)}."
+    unequal = _unequal(table, column)
+    tests, used, without = {}, {}, []
     for row, own in zip(rows, values, strict=True):
-        difference, half = float(np.mean(own) - np.mean(control)), critical * family.error(len(own))
+        family = dunnett.t3(control, own, len(rows)) if unequal else pooled
+        if family is None:
+            without.append(row.key)
+            continue
+        used[row.key] = family
+        difference, half = float(np.mean(own) - np.mean(control)), family.critical() * family.error(len(own))
         p, marked = family.p(difference, len(own)), abs(difference) >= dunnett.detectable(family, len(own))
-        tests[row.key] = Test(p, difference - half, difference + half, marked, _paired(base, row, column))
-    return tests, _power(family, column, len(rows))
+        interval = (difference - half, difference + half)
+        tests[row.key] = Test(p, *interval, marked, _paired(base, row, column), T3 if unequal else DUNNETT)
+    if not unequal:
+        return tests, _power(pooled, column, len(rows), dunnett.variances(samples))
+    return tests, _power_each(used, column, samples, without)
 
 
 def _no_spread(samples: list[list[float]]) -> str:
@@ -161,7 +188,7 @@ def _no_spread(samples: list[list[float]]) -> str:
 
 
 def _with_best(table: Table, column: Column) -> Table:
-    """The best of a column in bold, and the rows that these seeds cannot tell from it.
+    """The best of a column in bold; by the study's choice also the rows that a test cannot tell from it.
 
     None is bold where that would be all of them, where rows cannot be compared, share steps, or where one has no value.
     """
@@ -174,13 +201,16 @@ def _with_best(table: Table, column: Column) -> Table:
     if not comparable.one_basis(table.rows, column):
         return table
     values = {row.key: comparable.scale(row.measures[column.key].values, column) for row in asked}
-    family = dunnett.family(values[asked[0].key], [values[row.key] for row in asked[1:]])
-    if family is None:
-        return table
     means = {key: float(np.mean(of)) for key, of in values.items()}
     best = min(means.values()) if column.better == "lower" else max(means.values())
-    near = dunnett.detectable(family, min(family.rows))
-    bold = {key for key, mean in means.items() if abs(mean - best) < near}
+    bold = {
+        key for key, mean in means.items() if math.isclose(mean, best, rel_tol=1e-12)
+    }  # whatever the order of a sum
+    if table.bold == "undistinguished":
+        first = next(key for key in means if key in bold)
+        others = [key for key in means if key != first]
+        near = dunnett.undistinguished(values[first], [values[key] for key in others])
+        bold |= {key for key, same in zip(others, near, strict=True) if same}
     if len(bold) == len(means):
         return table
     measures = {row.key: {**row.measures, column.key: replace(row.measures[column.key], best=True)} for row in asked}
@@ -198,7 +228,7 @@ def _by_rule(table: Table, column: Column, decisions: Mapping[str, Decision]) ->
         if one.verdict != OPEN:
             low, high = one.difference - one.half, one.difference + one.half
             marked, paired = one.verdict == DIFFERS, _paired(base, rows[key], column)
-            tests[key, column.key] = Test(None, low, high, marked, paired)
+            tests[key, column.key] = Test(None, low, high, marked, paired, "the rule for seeds")
     others = ", ".join(other.header for other in table.columns if other.key != column.key)
     note = f"Not tested, as the seeds were chosen by {column.header}: {others}." if others else ""
     made = tuple(_with(row, tests) for row in table.rows)
@@ -215,19 +245,40 @@ def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
     return low, high
 
 
-def _power(family: dunnett.Family, column: Column, rows: int) -> str:
+def _power(family: dunnett.Family, column: Column, rows: int, chance: float | None) -> str:
     """The differences that the test can detect, so that a reader can judge a missing star."""
     n = min(family.rows)
-    digits = max(comparable.change_digits(column), 2)
+    unit, digits = _scale(column)
     significant, found = family.critical() * family.error(n), dunnett.detectable(family, n)
-    unit = " in ln" if column.logarithmic else ""
-    of = f"a row of {n} seeds is " if len(set(family.rows)) > 1 else ""
-    spread = f"sd {family.variance**0.5:.{digits}f}{unit}"
+    of = f" (a row of {n} seeds)" if len(set(family.rows)) > 1 else ""
+    by_chance = ""
+    if chance is not None:
+        why = "as equal ones do by chance" if chance >= ALPHA else "and the one seed of base leaves no other test"
+        by_chance = f" (the rows' own differ, {why}: Bartlett p = {chance:.2g})"
     return (
-        f"{column.header}: {number(rows, 'row')} compared, {spread} on "
-        f"{number(family.freedom, 'degree')} of freedom; {of}marked from a difference of "
-        f"{found:.{digits}f}, found with {POWER:.0%} power where it is true (p is {ALPHA} at {significant:.{digits}f})."
+        f"{column.header}: {number(rows, 'row')} compared, sd {family.variance**0.5:.{digits}f}{unit}{by_chance} on "
+        f"{number(round(family.freedom), 'degree')} of freedom. Differences below {found:.{digits}f}{of} may be missed "
+        f"({POWER:.0%} power) and are not marked; p is {_LEVEL} at {significant:.{digits}f}."
     )
+
+
+def _power_each(
+    used: Mapping[str, dunnett.Family], column: Column, samples: list[list[float]], without: list[str]
+) -> str:
+    """The same of T3, where each row has its own variance."""
+    unit, digits = _scale(column)
+    sds = [float(np.std(values, ddof=1)) for values in samples if len(values) > 1]
+    least = (f"{dunnett.detectable(of, of.rows[0]):.{digits}f} ({key})" for key, of in used.items())
+    return (
+        f"{column.header}: unequal variances (sd {min(sds):.{digits}f} to {max(sds):.{digits}f}{unit}; Bartlett p < "
+        f"{_LEVEL}), so each row has its own. Differences below {', '.join(least)} may be missed ({POWER:.0%} power) "
+        f"and are not marked{'; not tested, without a spread: ' if without else ''}{', '.join(without)}."
+    )
+
+
+def _scale(column: Column) -> tuple[str, int]:
+    """The unit of a column's compared values, and digits after the point."""
+    return " in ln" if column.logarithmic else "", max(comparable.change_digits(column), 2)
 
 
 # --- Branches share steps with another row, so their seeds are paired
@@ -238,10 +289,10 @@ def _power(family: dunnett.Family, column: Column, rows: int) -> str:
 
 
 ABOUT = (
-    "*, of branches: differs from {base} at the {alpha:.0%} level between seeds, by no less than these seeds can show "
-    "(with {power:.0%} power): t test of the differences of the same seed, two-sided, Bonferroni's correction over the "
-    "branches of a column, because they share steps. For the same reason nothing is bold."
+    "*, of branches: p < {alpha} against {base} (t test of the differences of the same seed, Bonferroni), because they "
+    "share steps. For the same reason nothing is bold."
 )
+PAIRED = "t test of the same seeds' differences, Bonferroni"
 
 
 def shares_steps(row: Row, base: Row) -> bool:
@@ -266,9 +317,9 @@ def paired(table: Table, column: Column) -> tuple[dict[str, Test], str]:
         half, least = family.critical() * family.error(n), dunnett.detectable(family, n)
         p = min(1.0, family.p(mean, n) * len(rows))
         _, low, high = dunnett.t_interval(differences)
-        tests[row.key] = Test(p, mean - half, mean + half, abs(mean) >= least, (low, high))
-        words.append(f"{least:.{max(comparable.change_digits(column), 2)}f} ({row.key})")
-    notes = [f"{column.header}: branches are marked from a difference of {', '.join(words)}"] if words else []
+        tests[row.key] = Test(p, mean - half, mean + half, abs(mean) >= least, (low, high), PAIRED)
+        words.append(f"{least:.{_scale(column)[1]}f} ({row.key})")
+    notes = [f"{column.header}: differences of branches below {', '.join(words)} may be missed"] if words else []
     notes += [f"{column.header}: {', '.join(alike)} not tested, no spread of the seeds' differences"] if alike else []
     return tests, ". ".join(notes) + "." if notes else ""
 

@@ -29,6 +29,7 @@ class Test:
     high: float
     marked: bool
     paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
+    by: str = ""  # the test, in words
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Measure:
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
     change_so_far: float | None = None  # the same over the seeds that are there, where one is missing
     reported_change: float | None = None
-    best: bool = False  # of its column, or not to be told from the best (reports/results/significance.py)
+    best: bool = False  # of its column, or by `Table.bold` not told from the best (reports/results/significance.py)
     test: Test | None = None  # of the change
 
     @property
@@ -166,6 +167,7 @@ class Table:
     spent: TableSpent | None = None  # what it cost; None: of a store without folders
     provisional: bool = False  # whether a cell with a missing seed prints the mean of the others, marked as such
     choices: TableChoices = field(default_factory=TableChoices)  # the study's
+    bold: str = "best"  # the study's: "undistinguished" adds the rows that a test cannot tell from the best
     chosen: Choices = field(default_factory=Choices)  # the command's, over the study's
     profile: str = ""  # of the study, by which the rows are sized
     last_change: str = ""  # day (UTC) on which the last attempt at its runs ended; "" if no record says

@@ -64,6 +64,7 @@ def build_table(
         bases={row.group: row.key for row in rows if plan.study.families and row.key in bases},
         provisional=provisional,
         choices=plan.study.table,
+        bold=plan.study.bold,
         profile=plan.profile,
         papers_corpus=settings.on_corpus(rows, plan.study.table.paper_corpus),
     )
@@ -218,6 +219,7 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
             test = measure.test
             values[f"{column.key}_p"] = test and test.p
             values[f"{column.key}_marked"] = test and test.marked
+            values[f"{column.key}_best"] = measure.best
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
     if table.rule is not None:
         values |= {"rule_p": table.rule[row.key].p, "rule_holds": table.rule[row.key].holds}

@@ -126,10 +126,8 @@ def _signs(table: Table) -> Iterator[tuple[str, str]]:
         what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
         yield f"paper: as published, {what}; compare changes, not values.", "paper"
     if any(m.best for m in measures):
-        yield (
-            "Bold: the best of its column, and rows nearer to it than the smallest difference that these seeds show.",
-            "",
-        )
+        near = ", and rows that Welch's t test (Holm) cannot tell from it" if table.bold == "undistinguished" else ""
+        yield f"Bold: the best of its column{near}.", ""
     if missing_cells(table):
         yield from ((text, "") for text in _missing(table, measures))
     if any("diverged" in measure.lacking for measure in measures):

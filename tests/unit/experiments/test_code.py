@@ -527,3 +527,21 @@ def test_the_user_is_asked_for_no_file_that_is_this_programs(tmp_path: Path) -> 
     digests = code_digests({"one": [root], "other": [ours], "both": [root, ours]})
     assert digests["both"] == digests["one"] == code_digest([root]), "what is reached twice counts once"
     assert digests["other"] == code_digest([ours]) != digests["one"]
+
+
+def test_the_order_of_methods_is_no_change_and_that_of_other_statements_is(tmp_path: Path) -> None:
+    """Of a class within a function too."""
+    lines = [
+        "        a = 1",
+        "        b = a + 1",
+        "        def f(self):\n            return 1",
+        "        def g(self):\n            return 2",
+    ]
+
+    def digest(name: str, *order: int) -> str:
+        body = "\n".join(lines[number] for number in order)
+        text = f"def TASK(settings, context):\n    class Inner:\n{body}\n    return Inner().f() + Inner.b\n"
+        return digest_at(tmp_path / name, {"train.py": text})
+
+    first = digest("first", 0, 1, 2, 3)
+    assert digest("methods", 0, 1, 3, 2) == first != digest("values", 1, 0, 2, 3)

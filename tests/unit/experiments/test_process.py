@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.processes import identity as process
-from experiments.processes.identity import identify, is_alive
+from experiments.processes.identity import descendants, identify, is_alive
 
 
 @pytest.mark.process
@@ -46,3 +46,23 @@ def test_the_time_of_day_of_a_former_versions_record_still_names_a_process(monke
     mine = psutil.Process()
     assert is_alive({"pid": mine.pid, "create_time": mine.create_time()})
     assert not is_alive({"pid": mine.pid, "create_time": mine.create_time() - 100})
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("listed", [True, False])
+def test_all_below_are_found_also_where_the_kernel_lists_no_children(
+    monkeypatch: pytest.MonkeyPatch, listed: bool
+) -> None:
+    if not listed:
+        monkeypatch.setattr(process, "CHILDREN", "/nonexistent/{}/{}")
+    program = "import subprocess, sys; print(subprocess.Popen(['sleep', '60']).pid, flush=True); input()"
+    words = [sys.executable, "-c", program]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        below = int(child.stdout.readline())
+        try:
+            assert [one for one in descendants() if one in (child.pid, below)] == [child.pid, below]
+        finally:
+            os.kill(below, 9)
+            child.kill()
+    assert not {child.pid, below} & set(descendants())

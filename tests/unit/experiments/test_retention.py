@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from experiments.config import EvaluationConfig, TrainingConfig
+from experiments.errors import Damaged
 from experiments.evaluation.trained import kept_average
 from experiments.store import retention as demands
 from experiments.store.checksummed import write_json
@@ -234,3 +235,53 @@ def test_a_branch_asks_for_the_step_at_which_it_begins():
     assert (at.steps(4), at.steps(5), at.steps(9), at._replace(needed=0).steps(9)) == ([], [5], [5], [])
     assert Keep(BEST, 2, 1, 1).steps(9) == []
     assert spaced_steps(0, 2, 3) == [] and spaced_steps(7, 3, 2) == [6, 7] and spaced_steps(6, 3, 9) == [3, 6]
+
+
+# --- Which checkpoints are of one training
+
+
+def written(folder, step, **meta):
+    path = folder / "checkpoints" / f"step-{step:08d}"
+    path.mkdir(parents=True)
+    write_json(path / "meta.json", {"step": step, "files": {}, "format": 1, "lineage": "l", "code": "c", **meta})
+    return path
+
+
+def test_a_checkpoint_is_of_the_same_training_by_format_lineage_and_code(tmp_path):
+    first = retention.meta_of(written(tmp_path, 1))
+    for step, other, same in (
+        (2, {}, True),
+        (3, {"code": "d"}, False),
+        (4, {"lineage": "m"}, False),
+        (5, {"format": 2}, False),
+    ):
+        assert retention.same_training(written(tmp_path, step, **other), first) is same
+    assert not retention.same_training(tmp_path / "checkpoints" / "step-00000009", first), "it is not there"
+    assert [retention.step_of(path) for path in retention.all_of(tmp_path)] == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("damage", ["{", '{"step": 1}', '{"files": [], "step": 1}', '{"files": {}, "step": 2}', None])
+def test_a_checkpoint_without_its_description_is_damaged(tmp_path, damage):
+    path = written(tmp_path, 1)
+    (path / "meta.json").unlink()
+    if damage is not None:
+        (path / "meta.json").write_text(damage)
+    with pytest.raises(Damaged):
+        retention.meta_of(path)
+    assert not retention.same_training(path, {})
+    assert not retention.serves(tmp_path, "best", 1) and retention.serves(tmp_path, "last", 1)
+
+
+def test_pruning_keeps_the_newest_and_what_each_demand_names(tmp_path):
+    for step in range(1, 11):
+        written(tmp_path, step, dev_perplexity=abs(step - 4.0) + 1, best_steps={"2": 4})
+    retention.prune(tmp_path, [Keep(SPACED, 3, 2), Keep(demands.AT, 5), Keep(BEST, 2)])
+    assert [retention.step_of(path) for path in retention.all_of(tmp_path)] == [4, 5, 6, 9, 10]
+    assert retention.step_of(retention.best(tmp_path)) == 4 == retention.step_of(retention.best(tmp_path, 2))
+    retention.prune(tmp_path, [])
+    assert [retention.step_of(path) for path in retention.all_of(tmp_path)] == [10]
+    with pytest.raises(Damaged, match="lacks its best checkpoint, that of step 4"):
+        retention.best(tmp_path, 2)
+    written(tmp_path, 11, best_steps={"2": 4})
+    retention.prune(tmp_path, [Keep(BEST, 2), Keep(SPACED, 99, 1)])
+    assert len(retention.all_of(tmp_path)) == 2, "the best is unknown, so all stay"

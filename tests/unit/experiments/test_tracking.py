@@ -112,6 +112,18 @@ def test_a_whole_run(home, tracker):
     assert (folder / "attempts" / "0001" / "log.txt").read_text() == "log of 1\n"
 
 
+def test_a_finished_run_takes_two_calls_for_its_items(home, tracker, monkeypatch):
+    """Parameters, points and tags go together; then, once all is there, the tag that says so."""
+    attempt(home, 60, range(1, 4))
+    result(home, 60, (E1, "dev", {"bleu": 30.25}))
+    calls, write = [], tracker._client.log_batch
+    monkeypatch.setattr(tracker._client, "log_batch", lambda name, **items: calls.append(items) or write(name, **items))
+    tracker.sync(run(60))
+    first, last = calls
+    assert {kind: len(items) > 3 for kind, items in first.items()} == {"params": True, "metrics": True, "tags": True}
+    assert [(kind, [tag.key for tag in tags]) for kind, tags in last.items()] == [("tags", ["record"])]
+
+
 def test_syncing_again_adds_nothing(home, tracker):
     attempt(home, 2, range(1, 4))
     result(home, 2, (E1, "dev", {"bleu": 30.0}))

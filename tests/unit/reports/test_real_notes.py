@@ -138,16 +138,16 @@ def test_seeds_are_counted_and_tested(small):
     table = small["own"].table()
     assert said(table, "they are numbered 1–3; base: 1–5.")
     assert said(table, "Values over several seeds are mean ± sample standard deviation.")
-    assert said(table, "Dunnett") and said(table, "found with 80% power where it is true")
+    assert said(table, "Dunnett") and said(table, "may be missed (80% power)")
     one = small["translation"].table()
-    assert said(one, "Not tested for significance (needs at least 3 seeds per row)")
+    assert said(one, "One seed: not tested (from 3 on).")
     assert said(one, "n: number of seeds; they are numbered 1.") and not said(one, "±")
     assert said(small["translation"].table("seeds"), "PPL (dev): not tested, one seed per row shows no spread")
 
 
 def test_a_column_that_is_not_tested_between_sentences_says_so(small):
     table = small["translation"].table("sentences")
-    assert said(table, "differs from base at the 5% level between sentences")
+    assert said(table, "*: p < .05 against base, between sentences")
     assert said(table, "PPL (dev): not tested between sentences")
     parsing = small["parsing"].table("sentences")
     assert said(parsing, "complete match % (dev): not tested", "no shares per example") and not said(

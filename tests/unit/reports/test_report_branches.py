@@ -76,9 +76,9 @@ def test_the_table_marks_what_is_shared_and_says_how_it_is_tested(bench):
         "two values, and the sentence under them"
     )
     assert "<sup>‡</sup>" in render(table, "html")
-    assert "Dunnett's test" in text and "t test of the differences of the same seed" in text
+    assert "against base (Dunnett)" in text and "t test of the differences of the same seed" in text
     [bleu] = [note for note in table.test_notes if note.startswith("BLEU (dev): 1 row compared")]
-    assert "BLEU (dev): branches are marked from a difference of" in bleu
+    assert "BLEU (dev): differences of branches below" in bleu
 
 
 def test_where_all_rows_are_branches_dunnett_is_not_named(bench):

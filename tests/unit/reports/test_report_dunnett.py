@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports.results.dunnett import Family, detectable, family, t_interval
+from reports.results.dunnett import ALPHA, Family, detectable, family, t3, t_interval, undistinguished, variances
 
 
 @pytest.mark.parametrize(("rows", "n", "control"), [(2, 3, 3), (5, 3, 3), (4, 2, 6), (3, 10, 5)])
@@ -74,3 +74,73 @@ def test_t_interval():
     expected = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
     assert t_interval(values) == pytest.approx((np.mean(values), *expected))
     assert t_interval([1.0]) == (1.0, -np.inf, np.inf)
+
+
+@pytest.mark.parametrize(
+    ("rows", "freedom", "value"),
+    [(2, 5, 3.091), (3, 5, 3.399), (2, 10, 2.609), (3, 10, 2.829), (5, 10, 3.103), (10, 10, 3.466), (6, 10, 3.199)],
+)
+def test_critical_values_of_the_studentized_maximum_modulus(rows, freedom, value):
+    """Stoline & Ury 1979 (Technometrics 21:87), 5 %."""
+    assert Family(3, (3,) * rows, 1.0, freedom, correlated=False).critical() == pytest.approx(value, abs=1.5e-3)
+
+
+def test_the_integral_for_fractional_degrees_of_freedom_is_scipys():
+    """From S = √(χ²/ν): the expectation of (2 Φ(t S) − 1)^rows."""
+    for rows, freedom, t in ((4, 2.7, 3.0), (9, 1.0, 5.0), (19, 5.3, 4.0)):
+        quantiles = (np.arange(200_000) + 0.5) / 200_000
+        spread = np.sqrt(stats.chi2.ppf(quantiles, freedom) / freedom)
+        expected = 1 - np.mean((2 * stats.norm.cdf(t * spread) - 1) ** rows)
+        found = Family(3, (3,) * rows, 0.5, freedom, correlated=False)
+        assert found.p(t * found.error(3), 3) == pytest.approx(expected, abs=1e-5)
+
+
+def test_t3_of_one_row_is_welchs_test():
+    base, row = [1.0, 2.0, 4.0], [3.0, 5.0, 5.5, 9.0]
+    oracle = stats.ttest_ind(row, base, equal_var=False)
+    found = t3(base, row)
+    assert found.p(np.mean(row) - np.mean(base), 4) == pytest.approx(oracle.pvalue, abs=1e-10)
+    assert found.freedom == pytest.approx(oracle.df)
+    assert t3([1.0, 1.0], [2.0, 2.0]) is None and t3([1.0], [2.0, 3.0]) is None
+    assert t3([1.0, 1.0, 1.0], [2.0, 2.0, 2.5]).freedom == 2.0
+
+
+@pytest.mark.parametrize("seeds", [2, 3, 10])
+def test_with_unequal_variances_t3_stays_within_five_percent_where_dunnett_does_not(seeds):
+    """Seven rows like base, of which one varies twenty times as much, without any effect."""
+    rng = np.random.default_rng(seeds)
+    sds, claims, pooled = np.array([0.1, 2.0, *[0.1] * 6]), 0, 0
+    limit = Family(seeds, (seeds,) * 7, 1.0, 8 * (seeds - 1)).critical()
+    least = Family(seeds, (seeds,) * 7, 1.0, 1e6, correlated=False).critical()  # T3 marks nothing below
+    for _ in range(400):
+        base, *rows = (rng.normal(size=(8, seeds)) * sds[:, None]).tolist()
+        differences = [abs(np.mean(row) - np.mean(base)) for row in rows]
+        found = [(t3(base, row, 7), difference) for row, difference in zip(rows, differences, strict=True)]
+        far = [(of, difference) for of, difference in found if difference > least * of.error(seeds)]
+        claims += any(of.p(difference, seeds) < ALPHA for of, difference in far)
+        pooled += max(differences) > limit * family(base, rows).error(seeds)
+    assert claims / 400 <= 0.05 + 2.6 * (0.05 * 0.95 / 400) ** 0.5
+    assert pooled / 400 > 0.1
+
+
+def test_variances_that_differ_by_chance_are_not_called_unequal():
+    """Of 7 rows with three seeds and one variance nearly all pass a factor of four."""
+    rng = np.random.default_rng(3)
+    found = [variances(rng.normal(size=(7, 3)).tolist()) for _ in range(500)]
+    assert sum(p is not None for p in found) > 450
+    assert 0.02 < sum(p is not None and p < ALPHA for p in found) / 500 < 0.08
+    assert variances([[97.2, 98.1, 96.5], [99.1, 99.2, 99.0], [99.0, 98.9, 99.1]]) < ALPHA
+    assert variances([[1.0, 1.0], [2.0, 2.5]]) == 0.0
+    assert variances([[1.0, 1.0], [2.0, 2.0]]) is None and variances([[1.0], [2.0, 3.0]]) is None
+
+
+def test_what_is_not_told_from_the_best():
+    best = [99.0, 99.1, 99.2]
+    assert undistinguished(best, [[96.5, 97.3, 98.1], [98.9, 99.0, 99.2], [50.0, 50.0, 50.0]]) == [True, True, False]
+    assert undistinguished(best, [[97.0, 97.3, 97.6]]) == [False]
+    assert undistinguished([2.0, 2.0], [[1.0, 1.0], [2.0, 2.0]]) == [False, True], "nothing varies"
+    assert undistinguished(best, []) == []
+    three = [[99.1 - d - 0.1, 99.1 - d, 99.1 - d + 0.1] for d in (0.25, 0.26, 0.27)]
+    p_values = [stats.ttest_ind(best, values, equal_var=False).pvalue for values in three]
+    assert 0.05 / 3 < min(p_values) < max(p_values) < 0.05, "each alone would be told apart, and Holm tells none"
+    assert undistinguished(best, three) == [True, True, True]

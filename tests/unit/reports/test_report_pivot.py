@@ -143,7 +143,7 @@ def test_the_tests_are_of_each_column_by_itself(bench: Bench) -> None:
     marked = {row.key: bool(test and test.marked) for row in table.rows for test in [row.measures["bleu"].test]}
     assert marked == {"base-de": False, "near-de": False, "far-de": True,
                       "base-fr": False, "near-fr": False, "far-fr": True}  # fmt: skip
-    assert table.test == "seeds" and sum(note.startswith("*: differs from") for note in table.test_notes) == 1
+    assert table.test == "seeds" and sum(note.startswith("*: p < .05 against") for note in table.test_notes) == 1
     assert {note.partition(":")[0] for note in table.test_notes[1:]} == {
         "base-de and its group",
         "base-fr and its group",

@@ -51,7 +51,7 @@ def test_seeds_mark_what_differs_and_only_that(bench):
             assert test.marked == (not test.low < 0 < test.high)
     text = render(table, "markdown")
     assert r"−3.0\* " in text or "−2.9\\*" in text
-    assert "Dunnett's test over the seeds' values" in text and "on 6 degrees of freedom" in text
+    assert "p < .05 against base (Dunnett)." in text and "on 6 degrees of freedom" in text
     assert r"\rlap{$^{{*}}$} &" in render(table, "latex")
 
 
@@ -121,7 +121,7 @@ def test_auto_tests_nothing_with_fewer_seeds_and_says_so(bench):
     table = bench.row("base").row("B", {"model.d_k": 16}, results=[(9.0, 2.0)]).table()
     assert table.test == ""
     assert not any(found_in(table, "bleu").values())
-    assert f"needs at least {ENOUGH_SEEDS} seeds per row" in render(table, "markdown")
+    assert f"One seed: not tested (from {ENOUGH_SEEDS} on)." in render(table, "markdown")
     assert "bleu_p" not in record(table.rows[1], table)
 
 
@@ -147,7 +147,7 @@ def test_sentences_mark_and_disclaim(bench):
     assert (found["B"].marked, found["C"].marked, found["C"].p, found["D"]) == (True, False, 1.0, None)
     assert found["B"].high < 0
     assert not any(found_in(table, "ppl").values())  # perplexity keeps no counts
-    assert "other trainings may differ by more" in table.test_notes[0]
+    assert "Other trainings may differ by more" in table.test_notes[0]
     assert any("no counts per sentence are kept of D" in note for note in table.test_notes)
 
 
@@ -190,6 +190,50 @@ def test_the_order_of_changes_beside_the_papers(bench):
     assert kendall([(1, 1), (1, 2)]) is None
 
 
+def test_unequal_variances_are_noticed_said_and_tested_with_t3(bench):
+    values = {"base": (97.3, 0.8), "B": (99.1, 0.05), "C": (99.2, 0.05)}
+    for place, (key, (mean, sd)) in enumerate(values.items()):
+        results = [(5.0 + step, mean + step * sd) for step in (-1, 0, 1)]
+        bench.row(key, {"model.d_k": 16 + place} if place else {}, results=results)
+    table = bench.table()
+    for row in table.rows[1:]:
+        test, perplexity = row.measures["bleu"].test, row.measures["ppl"].test
+        family = dunnett.t3([96.5, 97.3, 98.1], [value for _, value in bench_values(row)], 2)
+        assert test.p == pytest.approx(family.p(row.measures["bleu"].change, 3))
+        assert (test.by, perplexity.by) == ("Dunnett's T3, for unequal variances", "Dunnett")
+        assert not test.marked
+    assert table.test_notes[0] == (
+        "*: p < .05 against base (Dunnett; BLEU (dev) by Dunnett's T3, for unequal variances)."
+    )
+    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): ")]
+    assert "unequal variances (sd 0.05 to 0.80; Bartlett p < .05)" in note
+    least = dunnett.detectable(family, 3)
+    assert f"{least:.2f} (C) may be missed" in note
+
+
+def bench_values(row):
+    return list(zip(row.measures["ppl"].values, row.measures["bleu"].values, strict=True))
+
+
+def test_variances_as_unequal_as_chance_makes_them_are_noticed_and_pooled(bench):
+    bench.row("base", results=[(5.0, 25.0), (5.1, 25.1), (4.9, 24.9)])
+    table = bench.row("B", {"model.d_k": 16}, results=[(5.5, 22.0), (5.6, 22.3), (5.4, 21.7)]).table()
+    assert table.rows[1].measures["bleu"].test.by == "Dunnett"
+    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): ")]
+    assert "(the rows' own differ, as equal ones do by chance: Bartlett p = 0.2)" in note
+
+
+def test_rows_without_any_spread_are_not_tested_beside_others(bench):
+    """A deterministic trainer: no star without a test, and no crash."""
+    bench.row("base", results=[(5.0, 25.0)] * 3).row("B", {"model.d_k": 16}, results=[(6.0, 24.0)] * 3)
+    table = bench.row("C", {"model.d_k": 32}, results=WORSE).table()
+    found = found_in(table, "bleu")
+    assert found["B"] is None and found["C"].marked
+    assert any(note.endswith("not tested, without a spread: B.") for note in table.test_notes)
+    assert [row.measures["bleu"].best for row in table.rows] == [True, False, False]
+    assert record(table.rows[0], table)["bleu_best"] is True
+
+
 def test_rows_of_other_numbers_of_seeds_are_one_family(bench):
     """The error of each is by its own number; the note tells the difference that the smallest row shows."""
     base, b, c = [25.0, 25.4, 24.7, 25.1, 25.2], [23.0, 23.3, 22.8], [25.5, 25.6, 25.1, 25.4, 25.9]
@@ -207,23 +251,26 @@ def test_rows_of_other_numbers_of_seeds_are_one_family(bench):
         assert test.marked == (abs(d) >= dunnett.detectable(family, len(values))) == (key == "B")
         assert (test.paired is None) == (key == "B"), "three seeds do not pair with five"
     [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): 2 rows compared")]
-    assert f"a row of 3 seeds is marked from a difference of {dunnett.detectable(family, 3):.2f}" in note
+    assert f"Differences below {dunnett.detectable(family, 3):.2f} (a row of 3 seeds) may be missed" in note
     assert f"sd {family.variance**0.5:.2f} on 10 degrees" in note
-    assert f"(p is 0.05 at {family.critical() * family.error(3):.2f})" in note
+    assert f"p is .05 at {family.critical() * family.error(3):.2f}." in note
 
 
-def test_bold_is_the_best_and_what_cannot_be_told_from_it(bench):
-    """Of a metric that should be high the highest, of a perplexity the lowest; all rows of one family."""
+def test_bold_is_the_best_and_by_choice_what_cannot_be_told_from_it(bench):
+    """Of a metric that should be high the highest, of a perplexity the lowest."""
     rows = {"base": (5.0, 25.0), "B": (4.0, 22.0), "C": (5.9, 28.0), "D": (4.01, 27.9)}
     for number, (key, (ppl, bleu)) in enumerate(rows.items()):
         noise = (-0.02, 0.0, 0.02)
         changes = {"model.d_k": 16 * number} if number else {}
         bench.row(key, changes, results=[(ppl + e, bleu + 10 * e) for e in noise])
-    table = bench.table()
-    best = {key: {row.key for row in table.rows if row.measures[key].best} for key in ("ppl", "bleu")}
-    assert best == {"ppl": {"B", "D"}, "bleu": {"C", "D"}}
-    near = dunnett.detectable(dunnett.Family(3, (3, 3, 3), 0.04, 8), 3)
-    assert 0.1 < near < 2.9
+    for choice, expected in (
+        ("best", {"ppl": {"B"}, "bleu": {"C"}}),
+        ("undistinguished", {"ppl": {"B", "D"}, "bleu": {"C", "D"}}),
+    ):
+        bench.study["bold"] = choice
+        table = bench.table()
+        best = {key: {row.key for row in table.rows if row.measures[key].best} for key in ("ppl", "bleu")}
+        assert best == expected
 
 
 def test_nothing_is_bold_where_not_all_can_be_compared(bench):
@@ -237,6 +284,7 @@ def test_nothing_is_bold_where_not_all_can_be_compared(bench):
 
 
 def test_where_rows_cannot_be_told_apart_none_is_bold(bench):
+    bench.study["bold"] = "undistinguished"
     table = bench.row("base", results=BASE).row("C", {"model.d_k": 32}, results=ALIKE).table()
     assert table.test == "seeds" and not any(row.measures["bleu"].best for row in table.rows)
 

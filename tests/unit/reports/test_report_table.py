@@ -163,7 +163,7 @@ def test_bleu_of_other_sentences_or_signature_is_not_compared(bench, other):
 
 
 class TestBold:
-    """The best of a column, and what these seeds cannot tell from it."""
+    """The best of a column; by the study's choice also what no test tells from it."""
 
     @staticmethod
     def best(bench, key="bleu"):
@@ -178,28 +178,46 @@ class TestBold:
         bench.row("C", {"model.d_k": 32}, results=self.seeds(4.5, 26.1)).row(
             "D", {"model.d_k": 8}, results=self.seeds(6, 24)
         )
-        assert self.best(bench) == [False, True, True, False]
+        assert self.best(bench) == [False, False, True, False]
         assert self.best(bench, "ppl") == [False, True, False, False]
         printed = [note for note in bench.table().footnotes if note.startswith("Bold:")]
-        assert printed == [
-            "Bold: the best of its column, and rows nearer to it than the smallest difference that these seeds show."
-        ]
+        assert printed == ["Bold: the best of its column."]
+        bench.study["bold"] = "undistinguished"
+        assert self.best(bench) == [False, True, True, False]
+        assert self.best(bench, "ppl") == [False, True, False, False]
+        [note] = [note for note in bench.table().footnotes if note.startswith("Bold:")]
+        assert note == "Bold: the best of its column, and rows that Welch's t test (Holm) cannot tell from it."
 
-    def test_what_is_bold_or_starred_differs_by_what_these_seeds_can_show(self, bench):
+    def test_a_row_that_varies_is_no_best_beside_one_that_does_not(self, bench):
+        """97.3 ± 0.8 was bold beside 99.1 ± 0.1, by the variance that all rows pool."""
+        rows = {"base": (97.3, 0.8), "B": (99.1, 0.1), "C": (99.0, 0.2), "D": (95.0, 1.0)}
+        for place, (key, (mean, sd)) in enumerate(rows.items()):
+            values = [(5.0, mean + step * sd) for step in (-1, -0.5, 0, 0.5, 1)]
+            bench.row(key, {"model.d_k": 16 + place} if place else {}, results=values)
+        assert self.best(bench) == [False, True, False, False]
+        bench.study["bold"] = "undistinguished"
+        assert self.best(bench) == [False, True, True, False]
+
+    def test_ties_are_all_bold(self, bench):
+        bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(5.0, 26.0))
+        bench.row("C", {"model.d_k": 32}, results=self.seeds(5.0, 26.0))
+        assert self.best(bench) == [False, True, True]
+
+    def test_what_is_starred_differs_by_what_these_seeds_can_show(self, bench):
         bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(5.0, 25.3))
         table = bench.table()
         measure, [family] = table.rows[1].measures["bleu"], [dunnett.family([24.9, 25.0, 25.1], [[25.2, 25.3, 25.4]])]
         significant, shown = family.critical() * family.error(3), dunnett.detectable(family, 3)
         assert significant < 0.3 < shown and measure.test.p < 0.05
-        assert (measure.test.marked, measure.best) == (False, False)
+        assert (measure.test.marked, measure.best) == (False, True)
         note = next(note for note in table.footnotes if note.startswith("BLEU (dev): 1 row compared"))
-        assert f"marked from a difference of {shown:.2f}, found with 80% power" in note
-        assert f"p is 0.05 at {significant:.2f}" in note
+        assert f"Differences below {shown:.2f} may be missed (80% power) and are not marked" in note
+        assert f"p is .05 at {significant:.2f}." in note
 
     def test_without_a_spread_or_with_a_gap_nothing_is(self, bench):
         bench.row("base", results=[(5.0, 25.0)]).row("B", {"model.d_k": 16}, results=[(4.0, 29.0)])
         assert not any(self.best(bench)) and not any(self.best(bench, "ppl"))
-        assert any("none is bold" in note for note in bench.table().footnotes)
+        assert any("One seed: not tested" in note for note in bench.table().footnotes)
 
     def test_a_row_without_a_value_leaves_none(self, bench):
         bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(4.0, 29.0))

@@ -1,0 +1,94 @@
+"""What a probe measures: seconds per step between its first and last point, and where several train, while all do."""
+
+import pytest
+
+from experiments.errors import UserError
+from experiments.jobs.attempts import probe
+from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, keep_share, kept, kept_share
+from experiments.store.layout import Store
+from experiments.store.results import TrainingResult
+
+RESULT = TrainingResult(flops_per_token=7.0, peak_memory_bytes=99, precision="bf16", device="a card")
+
+
+def point(step, t, **metrics):
+    return {"kind": "metrics", "step": step, "t": t, "metrics": {"loss": 1.0, **metrics}}
+
+
+def test_the_first_point_only_starts_the_clock():
+    """What was measured up to it, when all was cold, is in no mean; a measurement on dev is no point."""
+    dev = {"kind": "metrics", "step": 6, "t": 99.0, "metrics": {"dev_perplexity": 9.0}}
+    events = [
+        {"kind": "started", "t": 0.0}, point(2, 10.0, source_tokens_per_s=1.0, padding=0.9),
+        {"kind": "probed", "t": 10.5, "matrix_flops": 5e9}, point(4, 11.0, source_tokens_per_s=30.0, padding=0.1),
+        dev, point(7, 13.0, source_tokens_per_s=50.0), {"kind": "probed", "t": 13.5, "matrix_flops": 6e9},
+    ]  # fmt: skip
+    found = probe._measured(events, RESULT)
+    assert found.seconds_per_step == pytest.approx(3.0 / 5)
+    assert (found.source_tokens_per_s, found.target_tokens_per_s, found.padding) == (40.0, None, 0.1)
+    assert (found.flops_per_token, found.matrix_flops, found.peak_memory_bytes) == (7.0, 5e9, 99)
+    assert (found.precision, found.device) == ("bf16", "a card")
+    bare = probe._measured([point(1, 1.0), point(2, 1.5)], TrainingResult())
+    assert (bare.seconds_per_step, bare.matrix_flops, bare.precision, bare.device) == (0.5, None, "", "")
+
+
+@pytest.mark.parametrize(
+    ("events", "words"),
+    [
+        ([], "fewer than two points"),
+        ([point(3, 1.0)], "fewer than two points"),
+        ([point(3, 1.0), point(3, 2.0)], "fewer than two points"),
+        (
+            [{"kind": "failed", "t": 1.0, "message": "one"}, {"kind": "failed", "t": 2.0, "message": "the last"}],
+            "the last",
+        ),
+    ],
+)
+def test_without_two_points_nothing_is_measured(events, words):
+    with pytest.raises(UserError, match=words):
+        probe._measured(events, RESULT)
+
+
+def test_several_are_measured_while_all_of_them_train(monkeypatch):
+    """From the latest first point to the earliest last one."""
+    runs = {
+        "a": [point(1, 1.0), point(2, 2.0), point(3, 4.0), point(4, 6.0), point(9, 9.0)],
+        "b": [point(1, 2.0), point(2, 4.0), point(5, 6.5)],
+    }
+    monkeypatch.setattr(probe, "_trained", lambda store, spec, slot, *_: (runs[slot], RESULT))
+    first, second = probe.probe_together(None, {}, ["a", "b"])
+    assert first.seconds_per_step == pytest.approx((6.0 - 2.0) / 2)
+    assert second.seconds_per_step == pytest.approx((6.5 - 2.0) / 4)
+    runs["b"] = [{"kind": "failed", "t": 3.0, "message": "out of memory"}]
+    with pytest.raises(UserError, match="could not be measured"):
+        probe.probe_together(None, {}, ["a", "b"])
+
+
+def test_short_steps_are_repeated_until_they_last():
+    assert probe.steps_together(1e9) == 2 * PROBE_STEPS
+    assert probe.steps_together(probe.TOGETHER_S / 1000) == 1000
+    assert probe.steps_together(probe.TOGETHER_S / 1000.5) == 1001
+
+
+def test_measurements_are_kept_beside_shares(tmp_path):
+    store = Store.open(tmp_path / "store")
+    assert kept(store) == [] and kept_share(store, "k") is None
+    one = Point("cpu", 2, 1e9, 0.5, "fp32")
+    keep(store, [one])
+    keep_share(store, "k", 3)
+    keep(store, [Point("cpu", 2, 1e9, 0.25, "fp32")])
+    keep(store, [Point("cpu", 2, 1e9, 0.75, "bf16")])
+    assert [(p.precision, p.seconds) for p in kept(store)] == [("fp32", 0.25), ("bf16", 0.75)]
+    assert kept_share(store, "k") == 3 and kept_share(store, "other") is None
+
+
+def test_a_speed_is_of_one_kind_of_device_threads_and_precision():
+    points = [Point("cpu", 2, 1e9, seconds, "fp32") for seconds in (1.0, 3.0, 2.0)]
+    points += [Point("cpu", 1, 1e9, 9.0, "fp32"), Point("cuda", 2, 1e9, 0.1, "bf16"), Point("cpu", 2, 1e9, 5.0, "bf16")]
+    assert Speed(points, "cpu", 2, "fp32").seconds(1e9) == 2.0, "the median of the measured"
+    assert Speed(points, "cpu", 2, "auto").seconds(1e9) == 5.0 and Speed(points, "cpu", 1, "auto").seconds(1e9) == 9.0
+    assert not Speed(points, "cpu", 2) and not Speed(points, "cuda", 1, "bf16") and not Speed([], "cpu", 1)
+    assert Speed(points, "cpu", 2, "fp32").seconds(1e9 * 1.0009) == 2.0
+    assert (
+        Speed(points, "cpu", 1, "fp32").seconds(2e9) == pytest.approx(18.0) and Speed([], "cpu", 1).seconds(1.0) == 0.0
+    )
