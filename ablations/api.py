@@ -19,7 +19,7 @@ from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.service import work as words
 from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals
-from ablations.service.selected import Place, Queueing, Selected, SelectedTable, Selectors, choose, choose_table
+from ablations.service.selected import Queueing, Selected, SelectedTable, Selectors, StoreOptions, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, table_of
 from ablations.service.train import Training, options_for
 from ablations.service.work import WorkOptions, held
@@ -200,7 +200,7 @@ def selectors(given: Selecting) -> Selectors:
     if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int)):
         raise UserError(f"seeds={seeds!r}: it must be an integer, the number of seeds of every row.")
     return Selectors(
-        store=Path(given.get("store", Place().store)),
+        store=Path(given.get("store", StoreOptions().store)),
         state_dir=None if state_dir is None else Path(state_dir),
         profile=given.get("profile"),
         corpus=None if corpus is None else str(corpus),

@@ -14,13 +14,13 @@ from ablations.service import choose_run
 from ablations.service.enqueue import row_of
 from ablations.service.external import (
     arrive,
-    places_of_scores,
+    metrics_of_scores,
     refuse_other_settings,
     study_text,
     unknown_settings,
     write_runs,
 )
-from ablations.service.selected import Place, Selectors, choose
+from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.study.messages import number
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
@@ -94,11 +94,11 @@ def bundle(
         typer.echo(f"not anonymous: {found}", err=True)
 
 
-def import_stored(source: Path, place: Place, as_json: bool = False) -> None:
+def import_stored(source: Path, store_options: StoreOptions, as_json: bool = False) -> None:
     """Import finished runs of a bundle or another store; runs that this store already has stay unchanged."""
     with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
         origin, found = _origin(source, Path(folder))
-        target = place.open(create=True)
+        target = store_options.open(create=True)
         with target.coordinator_lock():
             taken = list(import_runs(origin, target, runs_in(origin)))
             for run_id, rows in found.items():
@@ -222,7 +222,7 @@ class _Import:
 
     def with_new_study(self, file: Path) -> dict[str, Any]:
         """Try the new study beside its place first: it is written when all of it is imported."""
-        found = places_of_scores(self.foreign, self.metrics, ())
+        found = metrics_of_scores(self.foreign, self.metrics, ())
         arrived = arrive(self.foreign, found, self.settings, None)
         text = study_text(file.stem, self.foreign.source, arrived, found)
         with explain_os_errors(f"write {file}"):
@@ -249,13 +249,13 @@ class _Import:
         columns: list[Column] = []
         for column in chosen.columns:
             sets = {e.spec.set for run in plan.runs for e in run.evaluations} if column.set == "*" else {column.set}
-            there = _places(columns)
+            there = _sets_and_metrics(columns)
             columns += [replace(column, set=name) for name in sorted(sets) if (name, column.metric) not in there]
-        found = places_of_scores(self.foreign, self.metrics, columns)
-        for name, place in found.items():
-            if place not in _places(columns):
+        found = metrics_of_scores(self.foreign, self.metrics, columns)
+        for name, (set_, metric) in found.items():
+            if (set_, metric) not in _sets_and_metrics(columns):
                 raise UserError(
-                    f"{name} is {place[1]} of {place[0]}, which the study does not print. Add it to the study as "
+                    f"{name} is {metric} of {set_}, which the study does not print. Add it to the study as "
                     "[[metric]], or leave it out of --metrics. Nothing was imported."
                 )
         planned: dict[str, list[int]] = {}
@@ -291,7 +291,7 @@ def _say_imported(facts: dict[str, Any], selectors: Selectors) -> None:
         typer.echo(f"{file} written: correct its title, the metrics' direction and the base row as you like")
 
 
-def _places(columns: list[Column]) -> set[tuple[str, str]]:
+def _sets_and_metrics(columns: list[Column]) -> set[tuple[str, str]]:
     return {(column.set, column.metric) for column in columns}
 
 

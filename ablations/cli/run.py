@@ -19,7 +19,7 @@ from ablations.service.enqueue import enqueue, prepare, trained_again, wanted
 from ablations.service.forecast import forecast
 from ablations.service.preflight import missing_precisions, paragraphs, warnings
 from ablations.service.run_states import plan_with_states
-from ablations.service.selected import Place, Queueing, Selected, Selectors, choose
+from ablations.service.selected import Queueing, Selected, Selectors, StoreOptions, choose
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from ablations.service.train import Training, options_for, queue_runs
 from ablations.service.train import smoke as tried
@@ -55,7 +55,7 @@ def queue(study: options.StudyName, *, selectors: Selectors, queueing: Queueing,
 def work_command(
     *,
     working: WorkOptions,
-    place: Place,
+    store_options: StoreOptions,
     detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return at once.")] = False,
     trust: Annotated[
         list[str] | None,
@@ -70,7 +70,7 @@ def work_command(
     if detach and working.engine == "local":
         raise UserError("--detach is for clusters: on this machine, runs end with the coordinator.")
     assert working.slots  # mistakes in --devices are found before a store is made
-    opened = place.open(create=True)
+    opened = store_options.open(create=True)
     for study in trust or ():
         _trust(opened, study)
     summary = work_on(opened, working, "submitted" if detach else "empty")
@@ -78,7 +78,7 @@ def work_command(
         complete_mlflow(opened, say)
     _exit_if_bad(summary)
     if detach:
-        typer.echo(f"submitted; `ablations status {place.where}` shows their progress", err=True)
+        typer.echo(f"submitted; `ablations status {store_options.where}` shows their progress", err=True)
 
 
 def run(
@@ -92,9 +92,7 @@ def run(
     ] = None,
     smoke: Annotated[
         bool,
-        typer.Option(
-            "--smoke", help="Only try: two steps and two sentences of every row, then the table's skeleton; keeps none."
-        ),
+        typer.Option("--smoke", help="Dry run: two steps and two sentences of every row; nothing is saved."),
     ] = False,
     as_json: options.Json = False,
     printing: TableOptions,

@@ -23,7 +23,7 @@ from ablations.cli.store import note
 from ablations.cli.terminal import print_json, say, unguarded, visible
 from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
-from ablations.service.selected import Place, Selected, Selectors, choose
+from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
 from ablations.service.work import agree, agreed_in_words, collect_detached, not_in_mlflow, users_of
 from ablations.study.messages import duration, number
@@ -132,7 +132,7 @@ def _of_plan(plan: Plan) -> str:
 
 def _no_longer(table: Selected, plan: Plan) -> list[str]:
     """Runs of the table that its study does not have any more."""
-    held = [one for one in store_tables(table.place, plan.study.name) if one.name.profile == plan.profile]
+    held = [one for one in store_tables(table.store_options, plan.study.name) if one.name.profile == plan.profile]
     return [f"  {note(one)}: {number(len(one.runs), 'run')} of {', '.join(one.rows)}" for one in held if note(one)]
 
 
@@ -140,7 +140,7 @@ def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
     """The queue's lines about some runs; finished ones are counted with the table."""
     lines, why = [], _reasons(store, queue)
     waiting = queue.rows(State.WAITING, queue.counts()[State.WAITING])
-    before = {row.run_id: place for place, row in enumerate(waiting)}
+    before = {row.run_id: position for position, row in enumerate(waiting)}
     for row in queue.status():
         if row.run_id not in only or row.state is State.FINISHED:
             continue
@@ -236,7 +236,7 @@ SPOKEN = ("resumed", "branched", "restarted", "checkpoint_skipped", "failed", "p
 
 def log(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id.")],
-    place: Place,
+    store_options: StoreOptions,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; the last if unset.")] = None,
     follow: Annotated[
         bool,
@@ -247,7 +247,7 @@ def log(
     as_json: options.Json = False,
 ) -> None:
     """Show a run's attempts with their outcomes, and the log of the last attempt."""
-    opened = place.open()
+    opened = store_options.open()
     rows = chosen(opened, [run])
     if len(rows) > 1 and follow:
         running = [row for row in rows if row.state is State.RUNNING]
@@ -367,9 +367,9 @@ Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studie
 MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; all if unset.")]
 
 
-def cancel(runs: Names, place: Place, as_json: options.Json = False) -> None:
+def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = False) -> None:
     """Take runs out of the queue; running ones save a checkpoint and end. `retry` queues them again."""
-    opened = place.open()
+    opened = store_options.open()
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
     _ask(opened, rows, Queue.cancel)
     if as_json:
@@ -381,9 +381,9 @@ def cancel(runs: Names, place: Place, as_json: options.Json = False) -> None:
     typer.echo(f"cancelled, or requested to end after a checkpoint:\n{labels(rows)}", nl=False)
 
 
-def retry(runs: MaybeNames = None, *, place: Place, as_json: options.Json = False) -> None:
+def retry(runs: MaybeNames = None, *, store_options: StoreOptions, as_json: options.Json = False) -> None:
     """Queue failed and cancelled runs again; they resume from their checkpoints. Without names: all of them."""
-    opened = place.open()
+    opened = store_options.open()
     rows = chosen(opened, runs or ["all"], (State.FAILED, State.CANCELLED))
     _ask(opened, rows, Queue.retry)
     if as_json:
@@ -394,12 +394,12 @@ def retry(runs: MaybeNames = None, *, place: Place, as_json: options.Json = Fals
     if not rows:
         typer.echo("nothing to retry: none of these runs failed or was cancelled")
     elif not opened.coordinator():
-        typer.echo(f"`ablations work {place.where}` starts {'it' if len(rows) == 1 else 'them'}")
+        typer.echo(f"`ablations work {store_options.where}` starts {'it' if len(rows) == 1 else 'them'}")
 
 
-def drain(place: Place, as_json: options.Json = False) -> None:
+def drain(store_options: StoreOptions, as_json: options.Json = False) -> None:
     """Let running runs finish and start no others; the rest stays queued for the next `ablations work`."""
-    opened = place.open()
+    opened = store_options.open()
     holder = opened.coordinator()
     if holder:
         _ask(opened, [], lambda queue, _: queue.drain())
@@ -408,7 +408,7 @@ def drain(place: Place, as_json: options.Json = False) -> None:
     elif not holder:
         typer.echo(f"no coordinator works on {opened.root}: nothing to drain")
     else:
-        typer.echo(f"{holder} finishes its running runs, starts no others and ends")
+        typer.echo(f"Draining: {holder} starts no new run and ends after its running ones")
 
 
 def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:

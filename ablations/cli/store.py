@@ -12,7 +12,7 @@ import typer
 from ablations.cli import options
 from ablations.cli.terminal import aligned, print_json, say
 from ablations.service import forget as forgetting
-from ablations.service.selected import Place, Selectors, choose
+from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
@@ -27,16 +27,16 @@ HEADS = ("study", "profile", "corpus", "rows", "runs", "state", "last change", "
 LEFT = (0, 1, 2, 5, 6, 7)  # the columns of words
 
 
-def tables(place: Place, as_json: options.Json = False) -> None:
+def tables(store_options: StoreOptions, as_json: options.Json = False) -> None:
     """List the tables of a store: study, profile, corpus, rows, runs, state and last change.
 
     Runs that are no longer in their study, or have other settings than it says now, stand on lines of their own.
     """
-    found = store_tables(place)
+    found = store_tables(store_options)
     if as_json:
         print_json([_as_json(table) for table in found])
     elif not found:
-        typer.echo(f"no run was started in {place.store}")
+        typer.echo(f"no run was started in {store_options.store}")
     else:
         typer.echo("\n".join(aligned([HEADS, *map(_line, found)], LEFT)))
 
@@ -46,7 +46,7 @@ def note(table: StoreTable) -> str:
     if table.gone:
         return "no longer in the study"
     if table.settings:
-        return f"not in the study as it is now: with {shlex.join(as_set(*item) for item in table.settings.items())}"
+        return f"trained with other settings: {shlex.join(as_set(*item) for item in table.settings.items())}"
     return "" if table.known else table.unread or "its study was not found"
 
 

@@ -26,7 +26,7 @@ from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingRes
 from experiments.tasks.columns import Column
 
 SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
-Place = tuple[str, str]  # set, metric
+SetAndMetric = tuple[str, str]  # set, metric
 NOTHING = "Nothing was imported."
 
 
@@ -37,11 +37,11 @@ class Arrived:
     run: ExternalRun
     row: str
     seed: int
-    scores: Mapping[Place, float]
+    scores: Mapping[SetAndMetric, float]
     settings: Mapping[str, Any]
 
 
-def place_of(name: str) -> Place:
+def set_and_metric(name: str) -> SetAndMetric:
     """ "dev/bleu", "dev.bleu" and "dev_bleu" are bleu of dev; "bleu" is that of test."""
     set_, slash, metric = name.rpartition("/")
     if slash and metric:
@@ -53,7 +53,7 @@ def place_of(name: str) -> Place:
     return "test", name
 
 
-def places_of_scores(foreign: External, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, Place]:
+def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequence[Column]) -> dict[str, SetAndMetric]:
     """Their names of scores → set and metric: those of `metrics`, else all that the study's columns print.
 
     Raises UserError where none is found, or where a name of `metrics` is not among theirs.
@@ -66,25 +66,25 @@ def places_of_scores(foreign: External, metrics: Sequence[str], columns: Sequenc
             f"{suggestion(lacking[0], named, 'names')} {NOTHING}"
         )
     if metrics:
-        found = {name: place_of(name) for name in metrics}
+        found = {name: set_and_metric(name) for name in metrics}
     elif columns:
-        found = {name: place for column in columns for name, place in _spelt(column, columns, named)}
+        found = {name: score for column in columns for name, score in _spelt(column, columns, named)}
     else:
-        found = {name: place_of(name) for run in foreign.runs for name in run.metrics}
-        found |= {name: place_of(name) for run in foreign.runs for name in run.fields if "/" in name}
+        found = {name: set_and_metric(name) for run in foreign.runs for name in run.metrics}
+        found |= {name: set_and_metric(name) for run in foreign.runs for name in run.fields if "/" in name}
     if not found:
         what = "has no metric that the study prints" if columns else "does not say which of its columns are metrics"
         raise UserError(
             f"{foreign.source} {what}. Name them with --metrics A,B. Its columns: {', '.join(named[:40])}. {NOTHING}"
         )
-    twice = [place for place in found.values() if list(found.values()).count(place) > 1]
+    twice = [score for score in found.values() if list(found.values()).count(score) > 1]
     if twice:
-        names = ", ".join(name for name, place in found.items() if place == twice[0])
+        names = ", ".join(name for name, score in found.items() if score == twice[0])
         raise UserError(f"{names} are all {twice[0][1]} of {twice[0][0]}: name one with --metrics. {NOTHING}")
     return found
 
 
-def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> list[tuple[str, Place]]:
+def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> list[tuple[str, SetAndMetric]]:
     """The name among theirs that means a column: with its set, else its key, else the metric alone."""
     sets = {other.set for other in columns if other.metric == column.metric}
     alone = [column.metric] if len(sets) == 1 else []
@@ -96,7 +96,7 @@ def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> l
 
 def arrive(
     foreign: External,
-    found: Mapping[str, Place],
+    found: Mapping[str, SetAndMetric],
     only: Sequence[str] | None,
     planned: Mapping[str, Sequence[int]] | None,
 ) -> list[Arrived]:
@@ -118,7 +118,7 @@ def arrive(
     return arrived
 
 
-def _sorted(run: ExternalRun, found: Mapping[str, Place], only: Sequence[str] | None) -> ExternalRun:
+def _sorted(run: ExternalRun, found: Mapping[str, SetAndMetric], only: Sequence[str] | None) -> ExternalRun:
     """The run's columns apart: scores, and settings."""
     scores = {name: score for name, score in run.metrics.items() if name in found}
     for name, text in run.fields.items():
@@ -127,7 +127,7 @@ def _sorted(run: ExternalRun, found: Mapping[str, Place], only: Sequence[str] | 
             if score is None:
                 raise UserError(f"{run.where}: {name} = {text!r} is not a number. {NOTHING}")
             scores[name] = score
-    bare = {place[1] for place in found.values()} | {name for name in found if "/" in name}
+    bare = {metric for _, metric in found.values()} | {name for name in found if "/" in name}
     rest = {n: value(t) for n, t in run.fields.items() if n not in found and n not in bare and "/" not in n}
     settings = {**run.settings, **rest}
     settings = {name: v for name, v in settings.items() if only is None or name in only}
@@ -305,15 +305,15 @@ def _there(store: Store, record: _Record) -> str:
 
 def _write(store: Store, record: _Record, of: Member) -> None:
     """The whole folder at once: a run is imported, or it is not."""
-    place = store.run_folder(record.run.run_id)
+    folder = store.run_folder(record.run.run_id)
     described: Mapping[str, Any] = {
         "run_id": record.run.run_id,
         "config": record.run.config.model_dump(mode="json"),
         "inputs": dict(record.run.inputs),
         "row": asdict(TableRow(of, {str(made.set): eval_id for eval_id, made in record.evaluations.items()})),
     }
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with whole_folder(place, replace=True) as beside:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with whole_folder(folder, replace=True) as beside:
         write_json(beside / CONFIG, described)
         parts: dict[str, TrainingResult | EvaluationResult] = {"attempts/0001": record.training}
         parts |= {f"evaluations/{eval_id}": made for eval_id, made in record.evaluations.items()}
@@ -351,7 +351,7 @@ LOWER = re.compile(
 _NAME = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 
 
-def study_text(name: str, source: str, arrived: Sequence[Arrived], places: Mapping[str, Place]) -> str:
+def study_text(name: str, source: str, arrived: Sequence[Arrived], metrics: Mapping[str, SetAndMetric]) -> str:
     """The file. The first row is the one that changes are from. Raises UserError for a name that TOML cannot have."""
     first: dict[str, Arrived] = {}  # of each row, in their order
     for one in arrived:
@@ -364,7 +364,7 @@ def study_text(name: str, source: str, arrived: Sequence[Arrived], places: Mappi
     head = [f"name = {_text(name)}", f"title = {_text(f'Runs of {source}')}", 'task = "imported"', ""]
     settings = [f"{_setting(n)} = {_value(first[base].settings.get(n, _unset(known[n])))}" for n in names]
     parts = [*head, *(["[base]", *settings, ""] if settings else [])]
-    for set_, metric in dict.fromkeys(places.values()):
+    for set_, metric in dict.fromkeys(metrics.values()):
         better = "lower" if LOWER.search(metric) else "higher"
         parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}", f'better = "{better}"', ""]
     for row, one in first.items():

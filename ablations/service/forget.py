@@ -29,7 +29,7 @@ def of_table(chosen: Selected, *, gone: bool) -> list[str]:
     known = {*store.run_ids(), *Members(store).queued}
     if not gone:
         return [run_id for run_id in dict.fromkeys(run.run_id for run in plan.runs) if run_id in known]
-    tables = [one for one in store_tables(chosen.place, plan.study.name) if one.name.profile == plan.profile]
+    tables = [one for one in store_tables(chosen.store_options, plan.study.name) if one.name.profile == plan.profile]
     return [run.run_id for one in tables if one.gone or one.settings for run in one.runs]
 
 

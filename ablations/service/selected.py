@@ -20,8 +20,8 @@ from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
 from ablations.service.work import collect_detached, user_name
 from ablations.study.messages import suggestion
-from ablations.study.overrides import nested
-from ablations.study.selectors import Selection, selection
+from ablations.study.overrides import nested, setting_names
+from ablations.study.selectors import CORPUS, Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
@@ -117,7 +117,7 @@ Say = Callable[[str], None]  # prints a line for the user; services print nothin
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class StoreOptions:
     """The store named on a command line."""
 
     store: Path = Path("runs")
@@ -133,16 +133,16 @@ class Place:
     @property
     def where(self) -> str:
         """The options that name the same store on another command line."""
-        return shlex.join(self.place_words)
+        return shlex.join(self.store_words)
 
     @property
-    def place_words(self) -> tuple[str, ...]:
+    def store_words(self) -> tuple[str, ...]:
         state = ("--state-dir", str(self.state_dir)) if self.state_dir else ()
         return ("--store", str(self.store), *state)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Selectors(Place):
+class Selectors(StoreOptions):
     """The options that select a table of a study, as typed; None means the study's own choice."""
 
     profile: str | None = None
@@ -165,7 +165,7 @@ class Selectors(Place):
         options["--seeds"] = str(self.seeds) if self.seeds else None
         words = [word for name, value in options.items() if value for word in (name, value)]
         words += [word for item in self.sets or () for word in ("--set", item)]
-        return (*words, *(self.place_words if whole and self.where != Place().where else ()))
+        return (*words, *(self.store_words if whole and self.where != StoreOptions().where else ()))
 
     def with_last(self, study: str | None, say: Say) -> tuple[str, Self]:
         """The study with these selectors; without one the store's last selection, where options given here replace its.
@@ -203,9 +203,9 @@ class SelectedTable:
     remember: Callable[[], None] = lambda: None  # keep this selection as the last one of its store
 
     @property
-    def place(self) -> Place:
+    def store_options(self) -> StoreOptions:
         """The store, to open it again."""
-        return Place(store=self.store.root, state_dir=self.store.state_dir)
+        return StoreOptions(store=self.store.root, state_dir=self.store.state_dir)
 
     @property
     def plan(self) -> Plan:
@@ -256,6 +256,8 @@ def choose(
     chosen = selectors.selection()
     study = load_study(study_name, many)
     task = task_of(study)
+    if selectors.corpus is not None and CORPUS not in setting_names(task.config_type):
+        raise UserError(f"--corpus: the study {study.name} takes no corpus, because its trainer reads its own data.")
     store = selectors.open(missing=not there)
     collect_detached(store)
 

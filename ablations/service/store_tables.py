@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.run_states import DONE, Members
-from ablations.service.selected import Place, Selected, Selectors, choose, recall
+from ablations.service.selected import Selected, Selectors, StoreOptions, choose, recall
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
 from ablations.study.selectors import CORPUS
@@ -95,9 +95,9 @@ class StoreTable:
         return ", ".join([f"{self.finished} of {len(self.runs)}", *others])
 
 
-def store_tables(place: Place, study: str | None = None) -> list[StoreTable]:
+def store_tables(store_options: StoreOptions, study: str | None = None) -> list[StoreTable]:
     """The tables of a store, the one that changed last first; of one study alone, if it is named."""
-    store = place.open()
+    store = store_options.open()
     members = Members(store)
     named: dict[Name, dict[str, str]] = {}
     for run_id in dict.fromkeys([*members.queued, *store.run_ids()]):
@@ -105,19 +105,26 @@ def store_tables(place: Place, study: str | None = None) -> list[StoreTable]:
             if study in (None, member.study):
                 named.setdefault(Name(*member[:3]), {})[run_id] = member.row
     paths = _study_paths(store, members)
-    found = [table for name, runs in named.items() for table in _tables(place, store, members, name, runs, paths)]
+    found = [
+        table for name, runs in named.items() for table in _tables(store_options, store, members, name, runs, paths)
+    ]
     return sorted(found, key=lambda table: (-(table.changed or 0.0), table.name, len(table.settings)))
 
 
 def _tables(
-    place: Place, store: Store, members: Members, name: Name, runs: Mapping[str, str], paths: Mapping[str, list[str]]
+    store_options: StoreOptions,
+    store: Store,
+    members: Members,
+    name: Name,
+    runs: Mapping[str, str],
+    paths: Mapping[str, list[str]],
 ) -> Iterator[StoreTable]:
     """The table of a name, and one for each other set of settings with which it was run."""
     selectors = _selectors(store, name, runs) if name.study in paths else None
     plan, path, unread = None, "", []
     if selectors:
         seeds = Counter(runs.values()).most_common(1)[0][1]
-        here = replace(selectors, store=place.store, state_dir=place.state_dir, seeds=seeds)
+        here = replace(selectors, store=store_options.store, state_dir=store_options.state_dir, seeds=seeds)
         for path in paths[name.study]:
             try:
                 plan = choose(path, here).plan

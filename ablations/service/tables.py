@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ablations.planning.planned import Plan
 from ablations.service.enqueue import member
 from ablations.service.run_states import DONE
-from ablations.service.selected import Place, SelectedTable, Selectors, choose
+from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose
 from ablations.service.store_tables import StoreTable, store_tables
 from ablations.study.messages import number, plain, show
 from ablations.study.parts import Choices
@@ -185,7 +185,7 @@ def _sentence(study: str, selectors: Selectors, other: Selectors, table: StoreTa
     typed_others = selectors.sets or selectors.corpus or selectors.profile
     only_added = not typed_others and selectors.rows in (None, other.rows)
     typed = {name: None for name in ("rows", "seeds") if getattr(other, name) == getattr(selectors, name)}
-    more = replace(other, store=Place().store, state_dir=None, **typed).words(whole=True)
+    more = replace(other, store=StoreOptions().store, state_dir=None, **typed).words(whole=True)
     added = f"add {shlex.join(more)}, or write " if more and only_added else ""
     runs = f"{number(count, 'finished run')} of {plan.study.name} {'exists' if count == 1 else 'exist'}"
     with_ = " and ".join(differs) or "the study's own settings"

@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 from ablations.cli import options
 from ablations.cli.main import OLD, VERBS, app, verb
 from ablations.service.choose_run import Named
-from ablations.service.selected import Place, Selectors
+from ablations.service.selected import Selectors, StoreOptions
 from ablations.service.tables import TableOptions
 
 TYPED = {
@@ -66,7 +66,7 @@ def test_a_field_left_out_is_no_option_and_keeps_its_default():
 
 
 def test_every_field_has_an_option():
-    kinds = (Named, Place, Selectors, TableOptions)
+    kinds = (Named, StoreOptions, Selectors, TableOptions)
     assert {field.name for kind in kinds for field in dataclasses.fields(kind)} <= set(options.OPTIONS)
 
 

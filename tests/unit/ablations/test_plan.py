@@ -11,7 +11,8 @@ from ablations.planning.plan import plan_study
 from ablations.planning.planned import RunState, plan_as_json
 from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
-from experiments.identity import run_identity
+from experiments.errors import UserError
+from experiments.identity import of_imported, run_identity
 
 TABLE3 = load_study("table3")
 BASE = '[[variation]]\nkey = "base"\n'
@@ -140,3 +141,28 @@ def test_json_is_the_contract(plan_of):
 def test_what_a_profile_says_of_itself_is_not_said_of_other_settings_or_corpora(plan_of, more):
     own = TABLE3.profiles["demo"].notes
     assert own and not set(own) & set(plan_of(TABLE3, profile="demo", **more).notes)
+
+
+def test_an_imported_row_is_named_by_its_place_and_costs_nothing_here(own_study, plan_of):
+    """Whatever its settings: how it was trained and decoded elsewhere is not known."""
+    text = BASE + '[[variation]]\nkey = "theirs"\nimported = true\nset = {model.d_k = 8}\n'
+    base, one, other = plan_of(own_study(text), seeds=2).runs[0], *plan_of(own_study(text), rows="theirs", seeds=2).runs
+    changed = plan_of(own_study(text.replace("d_k = 8", "d_k = 16")), rows="theirs", seeds=2).runs
+    assert (one.cost, one.num_params, one.imported, base.imported) == (0.0, None, True, False)
+    assert base.cost > 0 and one.inputs == other.inputs == of_imported("mine", "theirs")
+    assert one.run_id != other.run_id == run_identity(other.config, other.inputs)
+    assert {spec.spec.set: dict(spec.spec.settings) for spec in one.evaluations} == {
+        evaluation.spec.set: {"imported": evaluation.spec.set} for evaluation in base.evaluations
+    }
+    assert all(dict(evaluation.spec.inputs) == {} for evaluation in one.evaluations)
+    assert [run.inputs for run in changed] == [one.inputs, other.inputs]
+
+
+def test_equal_rows_are_refused_only_where_they_share_a_seed(own_study, plan_of):
+    twice = BASE + '[[variation]]\nkey = "again"\nset = {model.d_k = 64}\n'
+    with pytest.raises(UserError, match="share seed 1"):
+        plan_of(own_study(twice))
+    first, second = plan_of(own_study(twice + "seed_offset = 5\n"), seeds=1).runs
+    assert (first.seed, second.seed) == (1, 6) and first.run_id != second.run_id
+    with pytest.raises(UserError, match="share seed 2"):
+        plan_of(own_study(twice + "seed_offset = 1\n"), seeds=2)
