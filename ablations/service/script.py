@@ -328,7 +328,7 @@ def _links(nodes: Sequence[ast.AST], files: Sequence[Path], folder: Path) -> lis
     texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
     named = [text for text in texts if 0 < len(text) < 200 and "\0" not in text and not _WRITTEN.match(text)]
     found, home = dict[str, None](), folder.resolve()
-    for path in [*files, *(folder / text for text in named if not text.startswith("/"))]:
+    for path in [*files, *(folder / Path(text).parts[0] for text in named if Path(text).parts and text[0] != "/")]:
         if path.exists() and (there := path.resolve()).is_relative_to(home) and there != home:
             found[there.relative_to(home).parts[0]] = None
     return [name for name in found if not name.startswith(".") and not name.endswith(".toml")]
