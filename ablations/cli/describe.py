@@ -22,6 +22,7 @@ from ablations.service.layers import (
     layer_types,
     measure,
 )
+from ablations.service.script import study_of
 from ablations.service.selected import task_of
 from ablations.study.messages import suggestion
 from ablations.study.overrides import settings_of
@@ -40,16 +41,30 @@ def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study: letters, digits, '_' and '-'.")],
     folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the two files.")] = Path(),
     command: Annotated[bool, typer.Option("--command", help="The trainer is a script, run by a command.")] = False,
+    script: Annotated[
+        str, typer.Option("--from", metavar="SCRIPT", help="Your script (train.py) or command: its study alone.")
+    ] = "",
 ) -> None:
-    """Write NAME.toml and NAME_task.py: a small study with its own trainer, ready to run and to be changed."""
+    """Write NAME.toml and NAME_task.py: a small study with its own trainer, ready to run and to be changed.
+
+    With --from: the study of a script that exists, by the options that it has. The script stays as it is.
+    """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in OURS:
         raise UserError(f"{name!r} cannot be the name of a study and of a Python module: use letters, digits, _ and -.")
     module = f"{name.replace('-', '_')}_{'train' if command else 'task'}"
     kind = "command" if command else "function"
-    files = {f"{name}.toml": f"{kind}.toml", f"{module}.py": f"{kind}.py.txt"}
+    files = {f"{name}.toml": f"{kind}.toml"} | ({} if script else {f"{module}.py": f"{kind}.py.txt"})
     for file in files:
         if (folder / file).exists():
             raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")
+    if script:
+        text = study_of(name, script, folder)
+        with explain_os_errors(f"write to {folder}"):
+            write_bytes((folder / f"{name}.toml").absolute(), text.encode())
+        typer.echo(
+            f"{folder / name}.toml written. Look at its rows and metrics, then:  ablations run {folder / name}.toml"
+        )
+        return
     with explain_os_errors(f"write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for file, template in files.items():

@@ -110,6 +110,19 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "siunitx": typer.Option("--siunitx/--no-siunitx", help="LaTeX: align numbers with the package siunitx."),
 }
 
+_PANELS = {  # the groups of --help below the options that most people need
+    "Store and queue": ("state_dir", "stale", "yes", "priority", "hang_after"),
+    "Several devices and clusters": ("devices_per_run", "engine", "engine_set", "address", "workers", "setup"),
+    "Accounting and messages": ("user", "notify", "sinks"),
+    "Printing": (
+        *("columns", "hide", "plain", "paper", "digits", "units"),
+        *("caption", "notes", "label", "wide", "siunitx"),
+    ),
+}
+for _panel, _names in _PANELS.items():
+    for _name in _names:
+        OPTIONS[_name].rich_help_panel = _panel
+
 Devices = Annotated[str, OPTIONS["devices"]]
 User = Annotated[str | None, OPTIONS["user"]]
 Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]

@@ -92,9 +92,7 @@ def run(
     ] = None,
     smoke: Annotated[
         bool,
-        typer.Option(
-            "--smoke", help="Only try: two steps and two sentences of every row, then the table's skeleton; keeps none."
-        ),
+        typer.Option("--smoke", help="Dry run: two steps and two sentences of every row; nothing is saved."),
     ] = False,
     as_json: options.Json = False,
     printing: TableOptions,

@@ -408,7 +408,7 @@ def drain(store_options: StoreOptions, as_json: options.Json = False) -> None:
     elif not holder:
         typer.echo(f"no coordinator works on {opened.root}: nothing to drain")
     else:
-        typer.echo(f"{holder} finishes its running runs, starts no others and ends")
+        typer.echo(f"Draining: {holder} starts no new run and ends after its running ones")
 
 
 def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:

@@ -46,7 +46,7 @@ def note(table: StoreTable) -> str:
     if table.gone:
         return "no longer in the study"
     if table.settings:
-        return f"not in the study as it is now: with {shlex.join(as_set(*item) for item in table.settings.items())}"
+        return f"trained with other settings: {shlex.join(as_set(*item) for item in table.settings.items())}"
     return "" if table.known else table.unread or "its study was not found"
 
 

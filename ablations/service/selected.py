@@ -20,8 +20,8 @@ from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
 from ablations.service.work import collect_detached, user_name
 from ablations.study.messages import suggestion
-from ablations.study.overrides import nested
-from ablations.study.selectors import Selection, selection
+from ablations.study.overrides import nested, setting_names
+from ablations.study.selectors import CORPUS, Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
@@ -256,6 +256,8 @@ def choose(
     chosen = selectors.selection()
     study = load_study(study_name, many)
     task = task_of(study)
+    if selectors.corpus is not None and CORPUS not in setting_names(task.config_type):
+        raise UserError(f"--corpus: the study {study.name} takes no corpus, because its trainer reads its own data.")
     store = selectors.open(missing=not there)
     collect_detached(store)
 

@@ -133,3 +133,29 @@ def test_a_configuration_file_gets_the_settings(cli: Cli, mine: Path) -> None:
     cli("run", study, "--seeds", "1", cwd=mine)
     rows = as_json(cli("report", "mine.toml", "--format", "json", cwd=mine))["rows"]
     assert [row["measures"]["acc_test"]["mean"] for row in rows] == [3.0, 9.0]
+
+
+def test_a_study_written_for_a_script_runs_at_once(cli: Cli, mine: Path) -> None:
+    (mine / "mine.toml").unlink()
+    said = cli("new", "mine", "--from", f"{sys.executable} train.py", cwd=mine).stdout
+    assert "ablations run mine.toml" in said and not (mine / "mine_task.py").exists()
+    cli("run", "mine.toml", "--devices", "cpu:2", cwd=mine)
+    latex = cli("report", "mine.toml", "--format", "latex", "--columns", "acc", cwd=mine).stdout
+    assert "lr=0.05" in latex.replace(" ", "").replace("$", "") or "0.05" in latex
+    rows = as_json(cli("report", "mine.toml", "--format", "json", cwd=mine))["rows"]
+    assert rows[0]["measures"]["acc_test"]["mean"] == pytest.approx(0.7 + 3 + 1.5)
+    assert "already exists" in cli("new", "mine", "--from", "train.py", cwd=mine, code=2).stderr
+
+
+def test_a_script_whose_options_only_its_help_knows(cli: Cli, mine: Path) -> None:
+    (mine / "train.py").write_text(
+        "from optparse import OptionParser\nparser = OptionParser()\n"
+        "parser.add_option('-r', '--rate', default=0.5, help='speed [default: %default]')\n"
+        "parser.add_option('--other')\nparser.parse_args()\nopen('trained', 'w')\nprint('acc', 1.5)\n"
+    )
+    cli("new", "other", "--from", f"{sys.executable} train.py", cwd=mine)
+    text = (mine / "other.toml").read_text()
+    assert "rate = 0.5   # --rate" in text and "# other: no default" in text
+    (mine / "train.py").write_text("open('trained', 'w')\nprint('acc', 1.5)\n")
+    cli("new", "none", "--from", f"{sys.executable} train.py", cwd=mine)
+    assert not (mine / "trained").exists()

@@ -1,5 +1,6 @@
 """What the program says while it works, on what real runs write: tiny commands, each test with its own store."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -146,3 +147,16 @@ def test_a_broken_file_beside_a_study_never_hides_it(cli: Cli, tmp_path: Path) -
         "2 files are named digits; digits.toml cannot be used: "
     )
     assert "a.toml cannot be used: `ablations plan " in table["note"]
+
+
+def test_run_h_shows_ten_options_and_groups_the_rest(cli: Cli, tmp_path: Path) -> None:
+    groups = cli("run", "-h").stdout.split("╭─ ")
+    [common] = [group for group in groups if group.startswith("Options ")]
+    assert re.findall(r"^│ (?:\* +)?(--[a-z-]+)", common, re.MULTILINE) == [
+        *("--profile", "--corpus", "--rows", "--seeds", "--set", "--store", "--devices", "--max-hours", "--smoke"),
+        *("--json", "--help"),
+    ]
+    heads = [group.partition(" ─")[0] for group in groups]
+    assert heads[3:] == ["Store and queue", "Several devices and clusters", "Accounting and messages", "Printing"]
+    said = cli("run", written(tmp_path, "own", SCORES), "--corpus", tmp_path, code=2).stderr
+    assert said == "ablations: --corpus: the study own takes no corpus, because its trainer reads its own data.\n"

@@ -23,6 +23,7 @@ LONGEST = 10_000  # characters of a line that are searched
 SHOWN_LINES, SHOWN = 5, 200  # of the output in a message, and characters of each
 NOT_A_NUMBER = r"(?i:[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z])"
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+_REST = re.compile(r"(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _BETTER: dict[Take, Callable[[float, float], float]] = {"highest": max, "lowest": min}
 
 
@@ -70,7 +71,10 @@ class Reading:
         """Take what a line has, in its order. Yields new points of the curve: step and value."""
         found = {match.start(number): (match, number) for form, number in self._forms for match in form.finditer(line)}
         for _, (match, number) in sorted(found.items(), key=lambda each: each[0]):
-            text = (match[number] or "").rstrip(".,;:%)]}")
+            text = match[number] or ""
+            if text[-1:].isdigit():  # a group of digits and points ends before an exponent: 1e-05 is not 1
+                text += _REST.match(line, match.end(number))[0]  # type: ignore[index]
+            text = text.rstrip(".,;:%)]}").replace(",", "")
             try:
                 value = float(text)
             except ValueError:

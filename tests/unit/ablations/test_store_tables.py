@@ -75,7 +75,7 @@ class TestTables:
         found = {table["note"]: (table["rows"], table["in_study"]) for table in listed(store)}
         assert found == {
             "": (["base"], True),
-            "not in the study as it is now: with rate=5": (["fast"], False),
+            "trained with other settings: rate=5": (["fast"], False),
         }
         edit(study, 'key = "fast"', 'key = "faster"')
         lines = call(store, "tables").stdout.splitlines()

@@ -42,6 +42,8 @@ def reading(output, pattern=ACC, take="last", progress=""):
         ("test_acc 0.93.\n", "last", 0.93),  # the end of a sentence
         ("[rank0]: test_acc 0.5\n[rank1]: test_acc 0.5\n", "last", 0.5),
         ("test_acc 1 test_acc 2", "last", 2.0),
+        ("test_acc 1.5e-05,", "last", 1.5e-05),
+        ("test_acc 1,234.5", "last", 1234.5),
         ("test_acc nan\ntest_acc 0.5\ntest_acc NaN\n", "highest", 0.5),
     ],
 )
