@@ -133,7 +133,7 @@ def test_a_configuration_file_gets_the_settings(cli: Cli, mine: Path) -> None:
     text = text.replace("lr = 0.1", 'name = "yes"\noptimizer.rate = 1e-5\noptimizer.steps = 3')
     study.write_text(text.replace(r"epoch (?P<step>\d+) .*", ""))
     cli("run", study, "--seeds", "1", cwd=mine)
-    rows = as_json(cli("report", "mine.toml", "--format", "json", cwd=mine))
+    rows = as_json(cli("report", "mine.toml", "--seeds", "1", "--format", "json", cwd=mine))
     assert [row["acc_test"] for row in rows] == [3.0, 9.0]
 
 
