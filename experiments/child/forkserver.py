@@ -134,9 +134,7 @@ def _say(connection: socket.socket, message: dict[str, Any]) -> None:
 def become(request: dict[str, Any]) -> None:
     """Make the forked process equal to one started by itself."""
     os.setsid()
-    for number in (signal.SIGCHLD, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the server has changed no other
     log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     os.dup2(log, 1)
     os.dup2(log, 2)

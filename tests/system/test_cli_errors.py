@@ -147,7 +147,7 @@ def test_a_row_beyond_the_memory_of_all_devices(cli: Cli, tmp_path: Path) -> Non
     """`plan` prints the table, the row, its need and what is available; `run` refuses before it trains."""
     asked = ["table3", "--rows", "base,big", "--set", "model.d_model=100000000", "--store", tmp_path / "store"]
     planned = cli("plan", *asked, code=2)
-    assert "642100.00M params" in planned.stdout
+    assert "872500.00M params" in planned.stdout
     assert re.search(r"base [\d,.]+ GB, big [\d,.]+ GB.*the largest, cpu: [\d.]+ GB", planned.stderr)
     assert "need more memory" in refused(cli, tmp_path, *asked[:-2])
 
