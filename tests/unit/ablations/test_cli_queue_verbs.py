@@ -137,7 +137,7 @@ def test_retry_takes_failed_and_cancelled_ones(store):
 def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
     assert "no coordinator works" in call(store, "drain")
     with store.coordinator_lock():
-        assert "starts no others" in call(store, "drain")
+        assert "starts no new run" in call(store, "drain")
         assert "starts no other runs" in call(store, "status")
 
 
