@@ -14,6 +14,7 @@ import ast
 import hashlib
 import json
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -47,7 +48,7 @@ OPERATORS = {
     ast.Mod: ast.Mult, ast.Pow: ast.Mult, ast.MatMult: ast.Mult,
 }  # fmt: skip
 MOST_TESTS = 25  # for one mutant
-PATIENCE_S = 180  # a mutant that hangs is noticed
+PATIENCE_S = 180  # of a processor: a mutant that hangs is noticed, on a loaded machine too
 
 
 class Mutant(NamedTuple):
@@ -148,10 +149,14 @@ def outcome(mutant: Mutant, tests: list[str], tree: Path) -> str:
     try:
         words = ["-x", "-n", "0", "-p", "no:cacheprovider", "-m", "", "--no-cov", *tests]
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words], cwd=tree, capture_output=True, timeout=PATIENCE_S
+            [sys.executable, "-m", "pytest", *words],
+            cwd=tree,
+            capture_output=True,
+            timeout=10 * PATIENCE_S,
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (PATIENCE_S, PATIENCE_S)),
         )
         return "survived" if done.returncode == 0 else "killed"
-    except subprocess.TimeoutExpired:
+    except subprocess.TimeoutExpired:  # it waits for what does not come
         return "killed"
     finally:
         file.write_text(source, encoding="utf-8")
