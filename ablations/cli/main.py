@@ -54,6 +54,7 @@ VERBS = {  # by name, in the order of --help
     "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
     "compare": Verb("inspect", "compare", PRINT, "compare table3 old-table3.json"),
+    "tabulate": Verb("tabulate", "tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
     "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
     "import": Verb("exchange", "import_", PRINT, "import theirs.toml --csv scores.csv"),
     "generate": Verb("models", "generate", MODELS, "generate table3 input.txt --row base > output.txt"),

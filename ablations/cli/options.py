@@ -128,8 +128,9 @@ Model = Annotated[Path | None, typer.Option(metavar="DIR", help="A model written
 Significance = Annotated[
     str,
     typer.Option(
-        metavar="auto|seeds|sentences|none",
-        help="Test for a change from base: over seeds (other trainings) or sentences (same weights, other sentences); "
+        metavar="auto|seeds|paired|sentences|none",
+        help="Test for a change from base: over seeds (other trainings), differences of the same seed (paired), "
+        "or sentences (same weights, other sentences); "
         "auto: seeds if every row has three.",
     ),
 ]

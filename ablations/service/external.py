@@ -7,8 +7,11 @@ Everything is decided and checked before anything is written. A row of theirs is
 import json
 import math
 import re
+import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedRun
@@ -16,8 +19,9 @@ from ablations.service.enqueue import member
 from ablations.study.messages import number, suggestion
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
-from experiments.exchange.external import External, ExternalRun, value
+from experiments.exchange.external import External, ExternalRun, as_value, read_csv, read_wandb
 from experiments.exchange.external import number as as_number
+from experiments.exchange.logs import READERS
 from experiments.jobs.queue.job import Member
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
@@ -28,6 +32,34 @@ from experiments.tasks.columns import Column
 SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
 SetAndMetric = tuple[str, str]  # set, metric
 NOTHING = "Nothing was imported."
+
+
+SOURCES = ("csv", "mlflow", "wandb", "trackio", "tensorboard", "lm-eval", "inspect")
+
+
+def read_source(source: str, row_by: str = "", seed_by: str = "", *, rows: bool = True) -> External:
+    """The runs of runs.csv, mlflow:URI#EXPERIMENT, wandb:EXPORT, trackio:PROJECT, tensorboard:DIR and so on.
+
+    rows: of a CSV file, a column has to name the row of each run. Raises UserError.
+    """
+    kind, colon, place = source.partition(":")
+    if not colon or kind not in SOURCES:
+        kind, place = "csv", source
+        if not Path(source).is_file():
+            other = f"There is no file {source}. " if not colon else f"{kind}: is no kind of source. "
+            raise UserError(
+                f"{other}Write the path of a CSV file, or {', '.join(f'{name}:…' for name in SOURCES[1:])}."
+            )
+    if kind == "csv":
+        return read_csv(Path(place), row_by, seed_by, rows=rows)
+    if kind == "wandb":
+        return read_wandb(Path(place), row_by, seed_by)
+    if kind == "mlflow":
+        from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
+
+        uri, _, experiment = place.partition("#")
+        return read_mlflow(uri, experiment, row_by, seed_by)
+    return READERS[kind](place, row_by, seed_by)
 
 
 @dataclass(frozen=True)
@@ -128,7 +160,7 @@ def _sorted(run: ExternalRun, found: Mapping[str, SetAndMetric], only: Sequence[
                 raise UserError(f"{run.where}: {name} = {text!r} is not a number. {NOTHING}")
             scores[name] = score
     bare = {metric for _, metric in found.values()} | {name for name in found if "/" in name}
-    rest = {n: value(t) for n, t in run.fields.items() if n not in found and n not in bare and "/" not in n}
+    rest = {n: as_value(t) for n, t in run.fields.items() if n not in found and n not in bare and "/" not in n}
     settings = {**run.settings, **rest}
     settings = {name: v for name, v in settings.items() if only is None or name in only}
     return replace(run, metrics=scores, settings=settings, fields={})
@@ -152,7 +184,7 @@ def _named(runs: Sequence[ExternalRun]) -> list[ExternalRun]:
 
 
 def _short(name: str, given: Any) -> str:
-    return f"{name.rpartition('.')[2]}{'' if given is None else given}"
+    return given if isinstance(given, str) and given else f"{name.rpartition('.')[2]}{'' if given is None else given}"
 
 
 def as_key(text: str) -> str:
@@ -224,7 +256,9 @@ class Written(NamedTuple):
     replaced: int
 
 
-class _Record(NamedTuple):
+class Record(NamedTuple):
+    """A run as the store has it."""
+
     run: PlannedRun
     arrived: Arrived
     training: TrainingResult
@@ -234,8 +268,7 @@ class _Record(NamedTuple):
 def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Arrived], *, replace: bool) -> Written:
     """Write them; the caller holds the store's lock. Raises UserError, before the first is written, where a run is
     there already with other numbers and `replace` is not given."""
-    planned = {(run.row, run.seed): run for run in plan.runs if run.imported}
-    records = [_record(planned[one.row, one.seed], one, foreign) for one in arrived]
+    records = records_of(plan, foreign, arrived)
     before = [_there(store, record) for record in records]
     other = [record for record, how in zip(records, before, strict=True) if how == "other"]
     if other and not replace:
@@ -251,7 +284,13 @@ def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Ar
     return Written(before.count(""), before.count("same"), before.count("other"))
 
 
-def _record(run: PlannedRun, one: Arrived, foreign: External) -> _Record:
+def records_of(plan: Plan, foreign: External, arrived: Sequence[Arrived]) -> list[Record]:
+    """The records of their runs in the plan's rows."""
+    planned = {(run.row, run.seed): run for run in plan.runs if run.imported}
+    return [_record(planned[one.row, one.seed], one, foreign) for one in arrived]
+
+
+def _record(run: PlannedRun, one: Arrived, foreign: External) -> Record:
     declared = dict(flatten(run.config))
     rest = {n: v for n, v in one.settings.items() if n not in declared}
     imported: dict[str, Any] = {"kind": foreign.kind, "source": foreign.source, "t": round(foreign.t, 3)}
@@ -284,10 +323,10 @@ def _record(run: PlannedRun, one: Arrived, foreign: External) -> _Record:
                     "metrics": scores,
                 }
             )
-    return _Record(run, one, training, evaluations)
+    return Record(run, one, training, evaluations)
 
 
-def _there(store: Store, record: _Record) -> str:
+def _there(store: Store, record: Record) -> str:
     """ "" if the run is not in the store, "same" if it is with the same numbers and settings, else "other"."""
     run_id = record.run.run_id
     try:
@@ -303,7 +342,7 @@ def _there(store: Store, record: _Record) -> str:
     return "same" if same and (known.imported.settings, known.imported.seed) == theirs else "other"
 
 
-def _write(store: Store, record: _Record, of: Member) -> None:
+def _write(store: Store, record: Record, of: Member) -> None:
     """The whole folder at once: a run is imported, or it is not."""
     folder = store.run_folder(record.run.run_id)
     described: Mapping[str, Any] = {
@@ -351,8 +390,17 @@ LOWER = re.compile(
 _NAME = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 
 
-def study_text(name: str, source: str, arrived: Sequence[Arrived], metrics: Mapping[str, SetAndMetric]) -> str:
-    """The file. The first row is the one that changes are from. Raises UserError for a name that TOML cannot have."""
+def study_text(
+    name: str,
+    source: str,
+    arrived: Sequence[Arrived],
+    metrics: Mapping[str, SetAndMetric],
+    better: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """The file. The first row is the one that changes are from. Raises UserError for a name that TOML cannot have.
+
+    better: "lower" or "higher", by their names of the metrics; by what the names mean where it is not said.
+    """
     first: dict[str, Arrived] = {}  # of each row, in their order
     for one in arrived:
         first.setdefault(one.row, one)
@@ -364,9 +412,15 @@ def study_text(name: str, source: str, arrived: Sequence[Arrived], metrics: Mapp
     head = [f"name = {_text(name)}", f"title = {_text(f'Runs of {source}')}", 'task = "imported"', ""]
     settings = [f"{_setting(n)} = {_value(first[base].settings.get(n, _unset(known[n])))}" for n in names]
     parts = [*head, *(["[base]", *settings, ""] if settings else [])]
-    for set_, metric in dict.fromkeys(metrics.values()):
-        better = "lower" if LOWER.search(metric) else "higher"
-        parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}", f'better = "{better}"', ""]
+    for theirs, (set_, metric) in {score: (name, score) for name, score in metrics.items()}.values():
+        direction = better.get(theirs) or ("lower" if LOWER.search(metric) else "higher")
+        parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}"]
+        parts += [f"head = {_text(metric)}"] if theirs == metric else []  # they name no set
+        values = [
+            [one.scores[set_, metric] for one in arrived if one.row == row and (set_, metric) in one.scores]
+            for row in first
+        ]
+        parts += [f'better = "{direction}"', f"digits = {digits(values)}", ""]
     for row, one in first.items():
         parts += ["[[variation]]", f"key = {_text(row)}", "imported = true"]
         parts += [f"group = {_text(as_key(one.run.group))}"] if one.run.group else []
@@ -376,6 +430,15 @@ def study_text(name: str, source: str, arrived: Sequence[Arrived], metrics: Mapp
         inner = ", ".join(f"{_setting(n)} = {_value(v)}" for n, v in changed.items())
         parts += [f"set = {{{inner}}}", ""] if inner else [""]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def digits(rows: Sequence[Sequence[float]]) -> int:
+    """Digits after the point that show two of the spread within rows; of single values as many as they have, up to 4."""
+    spreads = [statistics.stdev(values) for values in rows if len(values) > 1 and all(map(math.isfinite, values))]
+    if spreads and (spread := statistics.median(spreads)) > 0:
+        return min(max(1 - math.floor(math.log10(spread)), 0), 6)
+    written = (f"{value:.10g}".partition(".")[2] for values in rows for value in values if math.isfinite(value))
+    return min(max(map(len, written), default=2), 4)
 
 
 def _unset(like: Any) -> Any:

@@ -104,7 +104,7 @@ def table_of(
             keep_counted(chosen.store, run.run_id, run.added)
     words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
     asked = shlex.join([*words, *printing.words()])
-    return replace(table, asked=asked, chosen=printing.choices(), bundle=chosen.bundle)
+    return replace(table, asked=asked if chosen.asked else "", chosen=printing.choices(), bundle=chosen.bundle)
 
 
 # --- Where the study and the corpus of a printed table lie, which it names without folders: in what this user queued

@@ -30,6 +30,7 @@ class ExternalRun:
     fields: Mapping[str, Any] = field(default_factory=dict)
     settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
     metrics: Mapping[str, float] = field(default_factory=dict)  # by the source's name: "bleu", "dev/bleu"
+    examples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # by set: each example's scores
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def number(text: Any) -> float | None:
         return None
 
 
-def value(text: Any) -> Any:
+def as_value(text: Any) -> Any:
     """A setting's value from text: a whole number of 64 bits, a finite number, true or false, else the text itself."""
     if not isinstance(text, str):
         return text
@@ -116,8 +117,8 @@ def seed_of(settings: Mapping[str, Any], name: str = "") -> tuple[str, dict[str,
 # --- A CSV file of one's own, long (a line per score) or wide (a line per run or row):
 #     row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
 #     base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
-# `row` is required; `seed`, `set` and `group` may be left out. Every other column is a setting or, in a wide file, a
-# metric.
+# `seed`, `set` and `group` may be left out. Every other column is a setting or, in a wide file, a metric. An import
+# needs `row`; without it runs are told apart by their settings.
 
 
 LONG = ("metric", "value")
@@ -125,12 +126,15 @@ MOST_COLUMNS = 5_000
 OWN = ("row", "seed", "set", "group", *LONG)
 
 
-def read_csv(path: Path, row_by: str = "", seed_by: str = "") -> External:
-    """Raises UserError with the line for whatever cannot be read."""
+def read_csv(path: Path, row_by: str = "", seed_by: str = "", *, rows: bool = True) -> External:
+    """Raises UserError with the line for whatever cannot be read. rows: a column has to name the row of each run."""
     data, digest = read_bytes(path, "--csv")
     head, lines = table(as_text(data, path, "--csv"), f"--csv {path}")
-    row, seed = row_by or "row", seed_by or "seed"
-    if row not in head:
+    row, seed = row_by or "row", seed_by or next((name for name in SEED_NAMES if name in head), "seed")
+    _known(f"--csv {path}", seed_by, head, "--seed-by")
+    if row not in head and not rows:
+        row = ""
+    elif row not in head:
         raise UserError(
             f"--csv {path} has no column {row!r}, which names the table's row of each run. Its columns are: "
             f"{', '.join(head)[:1000]}. Name the column with --row-by."
@@ -175,10 +179,11 @@ Lines = Sequence[tuple[int, dict[str, str]]]
 def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ExternalRun]:
     found: dict[tuple[str, str], ExternalRun] = {}
     for line, cells in lines:
-        key = _key(where, line, cells, row, seed)
-        settings = {name: value(cells[name]) for name in head if name not in own and cells[name]}
+        named, of_seed = _key(where, line, cells, row, seed)
+        settings = {name: as_value(cells[name]) for name in head if name not in own and cells[name]}
+        key = named or repr(settings), of_seed
         known = found.setdefault(
-            key, ExternalRun(f"line {line}", row=key[0], group=cells.get("group", ""), seed=key[1], settings=settings)
+            key, ExternalRun(f"line {line}", row=named, group=cells.get("group", ""), seed=of_seed, settings=settings)
         )
         if known.settings != settings:
             raise UserError(
@@ -188,7 +193,7 @@ def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, ow
         name = f"{cells.get('set') or 'test'}/{cells['metric']}"
         if name in known.metrics:
             raise UserError(
-                f"{where}, line {line}: {cells['metric']} of {key[0]}, seed {key[1] or 'unknown'}, stands there twice. "
+                f"{where}, line {line}: {cells['metric']} of {key[0]}, seed {of_seed or 'unknown'}, is there twice. "
                 "Keep one line per row, seed, set and metric. Nothing was imported."
             )
         score = _score(where, line, "value", cells["value"])
@@ -200,7 +205,8 @@ def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, ow
 def _wide(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ExternalRun]:
     found: dict[tuple[str, str], ExternalRun] = {}
     for line, cells in lines:
-        key, set_ = _key(where, line, cells, row, seed), cells.get("set", "")
+        named, of_seed = _key(where, line, cells, row, seed)
+        key, set_ = (named or str(line), of_seed), cells.get("set", "")
         prefix = f"{set_}/" if set_ else ""
         fields = {name: cells[name] for name in head if name not in own and cells[name]}
         if key in found and not set_:
@@ -208,7 +214,7 @@ def _wide(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, ow
                 f"{where}, line {line}: {key[0]}, seed {key[1] or 'unknown'}, stands there twice (first in "
                 f"{found[key].where}). Give each run its seed in a column. Nothing was imported."
             )
-        known = found.get(key) or ExternalRun(f"line {line}", row=key[0], group=cells.get("group", ""), seed=key[1])
+        known = found.get(key) or ExternalRun(f"line {line}", row=named, group=cells.get("group", ""), seed=of_seed)
         of_set = {
             f"{prefix}{name}" if prefix and number(text) is not None else name: text for name, text in fields.items()
         }
@@ -217,9 +223,9 @@ def _wide(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, ow
 
 
 def _key(where: str, line: int, cells: dict[str, str], row: str, seed: str) -> tuple[str, str]:
-    if not cells[row]:
+    if row and not cells[row]:
         raise UserError(f"{where}, line {line}: the column {row} is empty. Nothing was imported.")
-    return cells[row], cells.get(seed, "")
+    return cells[row] if row else "", cells.get(seed, "")
 
 
 def _score(where: str, line: int, name: str, text: str) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from experiments.errors import UserError
-from experiments.exchange.external import External, ExternalRun, run_called, seed_of, value
+from experiments.exchange.external import External, ExternalRun, as_value, run_called, seed_of
 
 _OF_MLFLOW = "mlflow."  # its own tags
 _PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
@@ -139,7 +139,7 @@ def _name(run: Any) -> str:
 
 def _run(run: Any, where: str, row_by: str, seed_by: str) -> ExternalRun:
     tags = {name: text for name, text in run.data.tags.items() if not name.startswith(_OF_MLFLOW)}
-    seed, settings = seed_of({name: value(text) for name, text in run.data.params.items()}, seed_by)
+    seed, settings = seed_of({name: as_value(text) for name, text in run.data.params.items()}, seed_by)
     if not seed:
         seed, _ = seed_of(tags, seed_by)
     row = str(settings.pop(row_by, "") or tags.get(row_by, "")) if row_by else tags.get("row", "")

@@ -23,7 +23,7 @@ from reports.results.results import CountsOf
 from reports.results.rule import DIFFERS, OPEN, Decision
 from reports.results.table import Row, Table, Test
 
-MODES = ("auto", "seeds", "sentences", "none")
+MODES = ("auto", "seeds", "paired", "sentences", "none")
 ALPHA, POWER = dunnett.ALPHA, dunnett.POWER
 ENOUGH_SEEDS = 3  # "auto" tests from this many on
 
@@ -69,6 +69,8 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
             found, note = _seeds(table, column)
             of_branches, more = paired(table, column)
             found, note = found | of_branches, " ".join(filter(None, (note, more)))
+        elif chosen == "paired":
+            found, note = paired(table, column, every=True)
         elif column.counts is not None:
             found, note = by_counts(table, column, counts_of)
         else:
@@ -96,6 +98,8 @@ DUNNETT, T3 = "Dunnett", "Dunnett's T3, for unequal variances"
 
 def _about(chosen: str, base: str, unequal: list[str], columns: int, apart: bool) -> str:
     """What a star means: the level and the test. Of several families the sentence is the same, and printed once."""
+    if chosen == "paired":
+        return f"*: p < {_LEVEL} against {base} ({PAIRED})."
     if chosen == "sentences":
         return (
             f"*: p < {_LEVEL} against {base}, between sentences or single examples (paired approximate randomisation, "
@@ -133,7 +137,7 @@ def _with_seeds(table: Table, column: Column) -> list[Row]:
 
 
 def _untested(table: Table, mode: str) -> Iterator[str]:
-    if mode in ("seeds", "sentences"):
+    if mode in ("seeds", "paired", "sentences"):
         yield "No change is tested: base is not in the table."
     if mode == "auto" and any(table.compared(column) for column in table.columns):
         seeds = min((len(row.outcomes) for row in table.rows if not row.ensemble), default=1)
@@ -300,12 +304,12 @@ def shares_steps(row: Row, base: Row) -> bool:
     return row.branch or base.branch
 
 
-def paired(table: Table, column: Column) -> tuple[dict[str, Test], str]:
-    """Tests of a column's branches against base, by row, and a note on what they can show."""
+def paired(table: Table, column: Column, *, every: bool = False) -> tuple[dict[str, Test], str]:
+    """Tests of a column's branches, or of all its rows, against base, by row, and a note on what they can show."""
     base = table.base_row
     if base is None or base.ensemble:
         return {}, ""
-    rows = [row for row in table.compared(column) if not row.ensemble and shares_steps(row, base)]
+    rows = [row for row in table.compared(column) if not row.ensemble and (every or shares_steps(row, base))]
     tests, words, alike = {}, [], []
     for row in rows:
         differences = _differences(row, base, column)
@@ -319,7 +323,8 @@ def paired(table: Table, column: Column) -> tuple[dict[str, Test], str]:
         _, low, high = dunnett.t_interval(differences)
         tests[row.key] = Test(p, mean - half, mean + half, abs(mean) >= least, (low, high), PAIRED)
         words.append(f"{least:.{_scale(column)[1]}f} ({row.key})")
-    notes = [f"{column.header}: differences of branches below {', '.join(words)} may be missed"] if words else []
+    what = "paired differences" if every else "differences of branches"
+    notes = [f"{column.header}: {what} below {', '.join(words)} may be missed"] if words else []
     notes += [f"{column.header}: {', '.join(alike)} not tested, no spread of the seeds' differences"] if alike else []
     return tests, ". ".join(notes) + "." if notes else ""
 

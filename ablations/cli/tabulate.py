@@ -1,0 +1,91 @@
+"""`ablations tabulate`: the table of runs that exist elsewhere, without a study and without a store."""
+
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options
+from ablations.cli.report import print_table, write_out
+from ablations.service.tables import TableOptions
+from ablations.service.tabulate import Wish
+from ablations.service.tabulate import tabulate as table_of_source
+from experiments.errors import UserError
+from reports.render.formats import formats
+
+_BETTER = {"min": "lower", "max": "higher"}
+
+
+def tabulate(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="runs.csv, mlflow:URI#EXPERIMENT, wandb:EXPORT, trackio:PROJECT, tensorboard:DIR, lm-eval:DIR or "
+            "inspect:DIR.",
+        ),
+    ],
+    row: Annotated[
+        str | None,
+        typer.Option("--row", metavar="A,B", help="Settings that tell rows apart; if unset, those that differ."),
+    ] = None,
+    seed: Annotated[str, typer.Option("--seed", metavar="NAME", help="The column or setting of the seed.")] = "",
+    metric: Annotated[
+        str | None, typer.Option("--metric", metavar="A,B:min", help="Metrics, with :min or :max; guessed if unset.")
+    ] = None,
+    base: Annotated[
+        str | None,
+        typer.Option("--base", metavar="NAME=VALUE", help="The row that changes are from; the first if unset."),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(
+            "--pair", metavar="NAME", help="Runs with the same value there are pairs: their differences are tested."
+        ),
+    ] = None,
+    format_: Annotated[str, typer.Option("--format", metavar="F", help=f"One of: {', '.join(formats())}.")] = "",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
+    significance: options.Significance = "auto",
+    write: Annotated[
+        Path | None, typer.Option("--write", metavar="STUDY.toml", help="Save the choice as a study for `import`.")
+    ] = None,
+    as_json: options.Json = False,
+    *,
+    printing: TableOptions,
+) -> None:
+    """Print a table of runs that exist elsewhere: mean ± sd over seeds, changes from base, tests. Stores nothing.
+
+    What is varied and which numbers are metrics is guessed and said; the options correct it (docs/import.md).
+    """
+    if pair and seed:
+        raise UserError("--pair and --seed: --pair names the column that pairs the runs, so leave --seed out.")
+    if write and write.exists():
+        raise UserError(f"--write {write}: this file exists. Name a new one, or remove it.")
+    metrics = dict(_metric(part) for part in metric.split(",")) if metric else None
+    settings = dict(_setting(part) for part in base.split(",")) if base else None
+    rows = tuple(part.strip() for part in row.split(",") if part.strip()) if row else ()
+    wish = Wish(rows=rows, seed=pair or seed, metrics=metrics, base=settings)
+    with tempfile.TemporaryDirectory(prefix="ablations-tabulate-") as folder:
+        made = table_of_source(source, wish, Path(folder))
+        for text in made.said:
+            typer.echo(text, err=True)
+        format_ = "json" if as_json else format_
+        print_table(made.table, format_, out, "paired" if pair else significance, printing=printing)
+    if write:
+        write_out(write, made.text.encode())
+        typer.echo(
+            f"{write} written. `ablations import {write} --from {source}` brings its runs into a store", err=True
+        )
+
+
+def _metric(text: str) -> tuple[str, str]:
+    name, colon, way = text.strip().rpartition(":")
+    return (name, _BETTER[way]) if colon and way in _BETTER else (text.strip(), "")
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, given = text.partition("=")
+    if not equals:
+        raise UserError(f"--base {text}: write NAME=VALUE, for example --base optimizer=adam.")
+    return name.strip(), given.strip()

@@ -1,0 +1,229 @@
+"""Runs in the logs of other programs: Trackio, TensorBoard, lm-evaluation-harness and Inspect. They are only read.
+
+Of a curve the last value counts. Scores of single examples are kept where the log has them.
+"""
+
+import contextlib
+import json
+import os
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from experiments.errors import UserError
+from experiments.exchange.external import External, ExternalRun, as_value, flat, number, run_called, seed_of
+
+SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # correct, incorrect, partial, no answer: inspect_ai's value_to_float
+
+
+def read_trackio(project: str, row_by: str = "", seed_by: str = "") -> External:
+    """A project of Trackio, by its name (in TRACKIO_DIR, or Trackio's own folder) or its .db file."""
+    home = Path(os.environ.get("TRACKIO_DIR") or Path.home() / ".cache" / "huggingface" / "trackio")
+    file = Path(project) if project.endswith(".db") else home / f"{project}.db"
+    if not file.is_file():
+        there = ", ".join(sorted(path.stem for path in home.glob("*.db"))[:20]) or "none"
+        raise UserError(f"trackio:{project}: there is no file {file}. Projects in {home}: {there}.")
+    metrics: dict[str, dict[str, Any]] = {}
+    try:
+        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            names = dict(db.execute("SELECT run_id, run_name FROM metrics GROUP BY run_id ORDER BY min(id)"))
+            for run, logged in db.execute("SELECT run_id, metrics FROM metrics ORDER BY step, id"):
+                metrics.setdefault(run, {}).update(json.loads(logged))
+            configs = {run: json.loads(text) for run, text in db.execute("SELECT run_id, config FROM configs")}
+    except (sqlite3.Error, ValueError, TypeError) as error:
+        raise UserError(f"trackio:{project}: {file} cannot be read as a project of Trackio: {error}.") from None
+    found = []
+    for run, name in names.items():
+        config = {key: v for key, v in configs.get(run, {}).items() if not key.startswith("_")}
+        found.append(_run(name, config, metrics.get(run, {}), row_by, seed_by, run))
+    return _external("trackio", file.stem, found)
+
+
+def read_tensorboard(folder: str, row_by: str = "", seed_by: str = "") -> External:
+    """Each folder with event files is a run, called as its path below `folder`: its scalars and hyperparameters.
+
+    A path of several parts also gives settings: the row is all but the last part, and a last part such as seed3 or 3
+    the seed, where the hyperparameters do not have one. Needs the extra [tensorboard].
+    """
+    try:
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+        from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+    except ImportError:
+        raise UserError("tensorboard: reading event files needs tensorboard: pip install tensorboard.") from None
+    top, found = Path(folder), []
+    for place in sorted({file.parent for file in top.rglob("*tfevents*")}):
+        events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+        tags = events.Tags()
+        settings: dict[str, Any] = {}
+        metrics: dict[str, float] = {}
+        for tag in tags["scalars"]:
+            metrics[tag] = events.Scalars(tag)[-1].value
+        for tag in tags["tensors"]:
+            with contextlib.suppress(TypeError, ValueError):
+                metrics[tag] = float(events.Tensors(tag)[-1].tensor_proto.float_val[0])
+        if "hparams" in events.summary_metadata or "_hparams_/session_start_info" in events.summary_metadata:
+            for data in events.summary_metadata.values():
+                if data.plugin_data.plugin_name == "hparams":
+                    start = HParamsPluginData.FromString(data.plugin_data.content).session_start_info
+                    settings |= {name: _of_proto(v) for name, v in start.hparams.items()}
+        name = str(place.relative_to(top))
+        row, _, last = name.rpartition("/")
+        seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
+        if seed.isdecimal() and not seed_of(settings, seed_by)[0]:
+            settings["seed"] = int(seed)
+        one = _run(name, settings, metrics, row_by, seed_by)
+        found.append(one)
+    if not found:
+        raise UserError(f"tensorboard:{folder}: there are no event files (…tfevents…) in {top.absolute()}.")
+    return _external("tensorboard", top.name, found)
+
+
+def _of_proto(given: Any) -> Any:
+    kind = given.WhichOneof("kind")
+    text = getattr(given, kind) if kind else ""
+    return int(text) if isinstance(text, float) and text.is_integer() else text
+
+
+def read_lm_eval(folder: str, row_by: str = "", seed_by: str = "") -> External:
+    """The folder of `lm_eval --output_path`: each results_*.json is a run; with --log_samples also its examples.
+
+    A task is a set; its metrics are `acc` of the filter none, and `exact_match.strict` of another filter.
+    """
+    found = []
+    for file, content in _json_files(Path(folder), "results_*.json", "lm-eval"):
+        if not isinstance(content.get("results"), dict):
+            raise UserError(f"lm-eval:{folder}: {file.name} has no results, so it is none of lm-evaluation-harness.")
+        config = content.get("config") or {}
+        arguments = config.get("model_args") or {}
+        if isinstance(arguments, str):
+            arguments = {
+                name: as_value(text) for name, _, text in (part.partition("=") for part in arguments.split(","))
+            }
+        settings = {"model": config.get("model"), **arguments}
+        settings |= {name: config[name] for name in ("limit", "random_seed") if config.get(name) is not None}
+        shots = {repr(count) for count in (content.get("n-shot") or {}).values()}
+        settings |= {"num_fewshot": as_value(min(shots))} if len(shots) == 1 else {}
+        scores, examples = {}, {}
+        for task, measured in content["results"].items():
+            for name, score in measured.items():
+                metric, comma, filtered = name.partition(",")
+                if comma and not metric.endswith("_stderr"):
+                    scores[f"{task}/{metric}{'' if filtered == 'none' else f'.{filtered}'}"] = score
+            samples = file.with_name(file.name.replace("results_", f"samples_{task}_", 1)).with_suffix(".jsonl")
+            examples[task] = list(_samples(samples)) if samples.is_file() else []
+        one = _run(
+            f"{content.get('model_name') or file.parent.name} {file.stem[8:]}", settings, scores, row_by, seed_by
+        )
+        found.append(_with_examples(one, examples))
+    return _external("lm-eval", Path(folder).name, found)
+
+
+def _samples(file: Path) -> Iterator[Mapping[str, Any]]:
+    """The scores of each example, in the order of the task's documents."""
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
+    filters = dict.fromkeys(line.get("filter", "none") for line in lines)
+    for kept in filters:
+        suffix = "" if kept == "none" else f".{kept}"
+        of_filter = sorted(
+            (line for line in lines if line.get("filter", "none") == kept), key=lambda one: one["doc_id"]
+        )
+        yield from ({f"{m}{suffix}": number(one.get(m)) for m in one.get("metrics", ())} for one in of_filter)
+
+
+def read_inspect(folder: str, row_by: str = "", seed_by: str = "") -> External:
+    """The logs of Inspect in a folder: .json as they are; .eval by inspect_ai, if it is installed.
+
+    A task is a set; its metrics are `accuracy`, or `match.accuracy` where it has several scorers.
+    """
+    top = Path(folder)
+    contents = [content for _, content in _json_files(top, "*.json", "inspect", least=0) if "eval" in content]
+    if packed := sorted(top.rglob("*.eval")):
+        try:
+            from inspect_ai.log import read_eval_log
+        except ImportError:
+            raise UserError(
+                f"inspect:{folder}: {packed[0].name} is packed, and inspect_ai is not installed here. Install it, or "
+                f"write JSON: inspect log convert --to json --output-dir DIR {folder}."
+            ) from None
+        contents += [read_eval_log(str(file)).model_dump(mode="json") for file in packed]
+    found, left_out = [], []
+    for content in sorted(contents, key=lambda one: str(one["eval"].get("created"))):
+        about, name = content["eval"], f"{content['eval'].get('task')} {content['eval'].get('run_id')}"
+        if content.get("status") != "success":
+            left_out.append(f"{run_called(name)}: its status is {content.get('status')}")
+            continue
+        arguments = {**(about.get("task_args") or {}), **(about.get("model_args") or {})}
+        simple = {key: v for key, v in arguments.items() if isinstance(v, str | int | float | bool)}
+        scorers = (content.get("results") or {}).get("scores") or []
+        several, task = len(scorers) > 1, about.get("task", "task")
+        scores = {
+            f"{task}/{scorer['name'] + '.' if several else ''}{metric}": kept["value"]
+            for scorer in scorers
+            for metric, kept in scorer["metrics"].items()
+            if metric not in ("stderr", "std", "var")
+        }
+        examples: list[dict[str, Any]] = []
+        for sample in sorted(content.get("samples") or [], key=lambda one: (str(one["id"]), one["epoch"])):
+            shares = {key: _share(one.get("value")) for key, one in (sample.get("scores") or {}).items()}
+            means = ("accuracy", "mean")  # of these an example's share is its score
+            examples.append({f"{k}.{m}" if several else m: share for k, share in shares.items() for m in means})
+        one = _run(name, {"model": about.get("model"), **simple}, scores, row_by, seed_by, about.get("run_id") or "")
+        found.append(_with_examples(one, {task: examples}))
+    if not found:
+        raise UserError(f"inspect:{folder}: there is no log of a finished evaluation in {top.absolute()}.")
+    return _external("inspect", top.name, found, left_out)
+
+
+def _share(given: Any) -> float | None:
+    return (
+        SHARES[given]
+        if isinstance(given, str) and given in SHARES
+        else float(given)
+        if isinstance(given, bool)
+        else number(given)
+    )
+
+
+def _json_files(top: Path, pattern: str, kind: str, least: int = 1) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The JSON objects below a folder, in the order of their names. Raises UserError."""
+    files = sorted(top.rglob(pattern)) if top.is_dir() else []
+    if len(files) < least or not top.is_dir():
+        raise UserError(f"{kind}:{top}: there is no {pattern} in {top.absolute()}.")
+    for file in files:
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise UserError(f"{kind}:{top}: {file} cannot be read as JSON: {error}.") from None
+        if isinstance(content, dict):
+            yield file, content
+
+
+def _run(
+    name: str, config: Mapping[str, Any], scores: Mapping[str, Any], row_by: str, seed_by: str, run_id: str = ""
+) -> ExternalRun:
+    seed, settings = seed_of(flat(config), seed_by)
+    row = str(settings.pop(row_by, "")) if row_by else ""
+    if row_by and not row:
+        raise UserError(
+            f"{run_called(name)}: it has no setting {row_by!r}, which --row-by names. Nothing was imported."
+        )
+    kept = {key: score for key, given in scores.items() if (score := number(given)) is not None}
+    return ExternalRun(run_called(name), name, run_id, row, seed=seed, settings=settings, metrics=kept)
+
+
+def _with_examples(run: ExternalRun, examples: Mapping[str, list[Any]]) -> ExternalRun:
+    whole = {set_: rows for set_, rows in examples.items() if rows and all(None not in one.values() for one in rows)}
+    return ExternalRun(**{**vars(run), "examples": whole})
+
+
+def _external(kind: str, source: str, runs: list[ExternalRun], left_out: list[str] | None = None) -> External:
+    return External(kind, source, tuple(runs), None, tuple(left_out or ()))
+
+
+READERS: dict[str, Callable[..., External]] = {
+    "trackio": read_trackio,
+    "tensorboard": read_tensorboard,
+    "lm-eval": read_lm_eval,
+    "inspect": read_inspect,
+}
