@@ -15,6 +15,7 @@ from ablations.service.enqueue import row_of
 from ablations.service.external import (
     arrive,
     metrics_of_scores,
+    read_source,
     refuse_other_settings,
     study_text,
     unknown_settings,
@@ -24,7 +25,7 @@ from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.study.messages import number
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
-from experiments.exchange.external import External, read_csv, read_wandb
+from experiments.exchange.external import External
 from experiments.exchange.import_runs import Taken, import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
@@ -149,10 +150,15 @@ def import_(
         str, typer.Argument(metavar="BUNDLE|STORE|STUDY", help="With --csv, --mlflow or --wandb-export: the study.")
     ],
     selectors: Selectors,
-    csv: Annotated[Path | None, typer.Option("--csv", metavar="FILE", help="Scores in a table of your own.")] = None,
-    mlflow: Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="Runs of another MLflow.")] = None,
+    origin: Annotated[
+        str | None,
+        typer.Option("--from", metavar="SOURCE", help="A CSV file, or mlflow:URI, wandb:… as of `tabulate`."),
+    ] = None,
+    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="The same as --from FILE.")] = None,
+    mlflow: Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="--from mlflow:URI.")] = None,
     wandb_export: Annotated[
-        Path | None, typer.Option("--wandb-export", metavar="FILE", help="Runs exported from W&B, CSV or JSON.")
+        str | None,
+        typer.Option("--wandb-export", metavar="FILE", help="--from wandb:FILE, the CSV or JSON of its runs."),
     ] = None,
     experiment: Annotated[str, typer.Option(metavar="NAME", help="MLflow's experiment, if it has several.")] = "",
     row_by: Annotated[
@@ -173,20 +179,15 @@ def import_(
     Of a bundle or another store: as they are. With --csv, --mlflow or --wandb-export: runs that other programs trained,
     as rows of a study that have imported = true; a study file that does not exist is written (docs/import.md).
     """
-    given = [option for option in (csv, mlflow, wandb_export) if option is not None]
-    if len(given) > 1:
-        raise UserError("--csv, --mlflow and --wandb-export: give one of them. Nothing was imported.")
-    if not given:
+    kinds = {"csv": csv, "mlflow": mlflow and f"{mlflow}#{experiment}", "wandb": wandb_export}
+    given = [origin, *(place and f"{kind}:{place}" for kind, place in kinds.items())]
+    if sum(map(bool, given)) > 1:
+        raise UserError("--from, --csv, --mlflow and --wandb-export: give one of them. Nothing was imported.")
+    where = next(filter(None, given), None)
+    if where is None:
         import_stored(Path(source), selectors, as_json)
         return
-    if csv is not None:
-        foreign = read_csv(csv, row_by, seed_by)
-    elif wandb_export is not None:
-        foreign = read_wandb(wandb_export, row_by, seed_by)
-    else:
-        from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
-
-        foreign = read_mlflow(str(mlflow), experiment, row_by, seed_by)
+    foreign = read_source(where, row_by, seed_by, rows=where.startswith("csv:"))
     asked = _Import(selectors, foreign, _names(metrics) or [], _names(settings), replace_)
     file, existed = Path(source), selectors.store.exists()
     try:

@@ -75,7 +75,7 @@ def tabulate(
     if write:
         write_out(write, made.text.encode())
         typer.echo(
-            f"{write} written. `ablations import {write} --from {source}` brings its runs into a store", err=True
+            f"{write} written. `ablations import {write} {made.importing}` brings its runs into a store", err=True
         )
 
 

@@ -21,7 +21,7 @@ from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.external import External, ExternalRun, as_value, read_csv, read_wandb
 from experiments.exchange.external import number as as_number
-from experiments.exchange.logs import READERS
+from experiments.exchange.logs import READERS, read_wandb_offline
 from experiments.jobs.queue.job import Member
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
@@ -53,7 +53,7 @@ def read_source(source: str, row_by: str = "", seed_by: str = "", *, rows: bool 
     if kind == "csv":
         return read_csv(Path(place), row_by, seed_by, rows=rows)
     if kind == "wandb":
-        return read_wandb(Path(place), row_by, seed_by)
+        return (read_wandb_offline if Path(place).is_dir() else read_wandb)(Path(place), row_by, seed_by)
     if kind == "mlflow":
         from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
 
@@ -226,7 +226,8 @@ def _seeds(row: str, runs: Sequence[ExternalRun], planned: Mapping[str, Sequence
         what = f"{theirs.count(same)} runs have the seed {same}" if same != "" else "not every run has a seed"
         raise UserError(
             f"The row {row} has {number(len(runs), 'run')}, and {what} ({', '.join(run.where for run in runs[:4])}). "
-            f"Name the column of the seed with --seed-by, or give other rows with --row-by. {NOTHING}"
+            "Name the column of the seed, or more of what tells rows apart (import: --seed-by, --row-by; tabulate: "
+            f"--seed, --row). {NOTHING}"
         )
     ours = range(1, len(runs) + 1) if planned is None else planned.get(row, ())
     if planned is not None and row not in planned:
@@ -416,10 +417,7 @@ def study_text(
         direction = better.get(theirs) or ("lower" if LOWER.search(metric) else "higher")
         parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}"]
         parts += [f"head = {_text(metric)}"] if theirs == metric else []  # they name no set
-        values = [
-            [one.scores[set_, metric] for one in arrived if one.row == row and (set_, metric) in one.scores]
-            for row in first
-        ]
+        values = [[one.scores.get((set_, metric), math.nan) for one in arrived if one.row == row] for row in first]
         parts += [f'better = "{direction}"', f"digits = {digits(values)}", ""]
     for row, one in first.items():
         parts += ["[[variation]]", f"key = {_text(row)}", "imported = true"]
@@ -433,11 +431,12 @@ def study_text(
 
 
 def digits(rows: Sequence[Sequence[float]]) -> int:
-    """Digits after the point that show two of the spread within rows; of single values as many as they have, up to 4."""
+    """Digits after the point: two of the spread within rows; of single values as many as they have, up to 4."""
     spreads = [statistics.stdev(values) for values in rows if len(values) > 1 and all(map(math.isfinite, values))]
     if spreads and (spread := statistics.median(spreads)) > 0:
         return min(max(1 - math.floor(math.log10(spread)), 0), 6)
-    written = (f"{value:.10g}".partition(".")[2] for values in rows for value in values if math.isfinite(value))
+    finite = [value for values in rows for value in values if math.isfinite(value)]
+    written = (f"{value:.10g}".partition(".")[2] for value in finite)
     return min(max(map(len, written), default=2), 4)
 
 

@@ -6,6 +6,7 @@ are kept in memory. What is varied and which numbers are metrics is guessed wher
 
 import json
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,7 +55,8 @@ class Tabulated:
     """A table of runs of elsewhere."""
 
     table: SelectedTable
-    text: str  # of a study file for `ablations import`
+    text: str  # of a study file
+    importing: str  # the options of `ablations import` that bring the same runs into it
     said: tuple[str, ...]  # what was guessed, what is missing
 
 
@@ -111,7 +113,8 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
         *_missing(arrived, found),
     ]
     table = SelectedTable(study=plan.study, store=store, replan=lambda: plan, columns=selected.columns)
-    return Tabulated(table, text, tuple(said))
+    words = [*(["--settings", ",".join(rows)] if not named else []), *(["--seed-by", wish.seed] if wish.seed else [])]
+    return Tabulated(table, text, shlex.join(["--from", source, *words]), tuple(said))
 
 
 def direction(name: str) -> str:
@@ -141,7 +144,7 @@ def _rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> list[str
             )
     if wish.rows:
         return list(wish.rows)
-    seeded = any(run.seed for run in foreign.runs)
+    seeded = len({run.seed for run in foreign.runs}) > 1
     most = len(every) - 1 if seeded else len(every)
     return [n for n in names if n != wish.seed and 1 < len({repr(one.get(n)) for one in every}) <= most]
 

@@ -49,6 +49,7 @@ def read_tensorboard(folder: str, row_by: str = "", seed_by: str = "") -> Extern
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+        from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise UserError("tensorboard: reading event files needs tensorboard: pip install tensorboard.") from None
     top, found = Path(folder), []
@@ -60,13 +61,12 @@ def read_tensorboard(folder: str, row_by: str = "", seed_by: str = "") -> Extern
         for tag in tags["scalars"]:
             metrics[tag] = events.Scalars(tag)[-1].value
         for tag in tags["tensors"]:
-            with contextlib.suppress(TypeError, ValueError):
-                metrics[tag] = float(events.Tensors(tag)[-1].tensor_proto.float_val[0])
-        if "hparams" in events.summary_metadata or "_hparams_/session_start_info" in events.summary_metadata:
-            for data in events.summary_metadata.values():
-                if data.plugin_data.plugin_name == "hparams":
-                    start = HParamsPluginData.FromString(data.plugin_data.content).session_start_info
-                    settings |= {name: _of_proto(v) for name, v in start.hparams.items()}
+            with contextlib.suppress(TypeError, ValueError):  # no number
+                metrics[tag] = float(make_ndarray(events.Tensors(tag)[-1].tensor_proto))
+        for about in events.summary_metadata.values():
+            if about.plugin_data.plugin_name == "hparams":
+                start = HParamsPluginData.FromString(about.plugin_data.content).session_start_info
+                settings |= {name: _of_proto(v) for name, v in start.hparams.items()}
         name = str(place.relative_to(top))
         row, _, last = name.rpartition("/")
         seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
@@ -83,6 +83,50 @@ def _of_proto(given: Any) -> Any:
     kind = given.WhichOneof("kind")
     text = getattr(given, kind) if kind else ""
     return int(text) if isinstance(text, float) and text.is_integer() else text
+
+
+def read_wandb_offline(folder: Path, row_by: str = "", seed_by: str = "") -> External:
+    """The runs that W&B has kept offline (run-*.wandb below a folder), with the last value of each metric.
+
+    Their records are W&B's protocol buffers in LevelDB's log format; needs wandb.
+    """
+    try:
+        from wandb.proto import wandb_internal_pb2 as protocol
+    except ImportError:
+        raise UserError("wandb: reading offline runs needs wandb: pip install wandb.") from None
+    found = []
+    for file in sorted(folder.rglob("run-*.wandb")):
+        name, config, metrics = file.stem, {}, {}
+        for data in _log_records(file.read_bytes()):
+            record = protocol.Record.FromString(data)
+            name = record.run.display_name or name
+            config |= {
+                i.key: json.loads(i.value_json) for part in (record.run.config, record.config) for i in part.update
+            }
+            for item in (*record.history.item, *record.summary.update):
+                metrics[item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
+        own = {key: v for key, v in config.items() if not key.startswith("_")}
+        scores = {key: v for key, v in metrics.items() if not key.startswith("_")}
+        found.append(_run(name, own, scores, row_by, seed_by, file.stem.removeprefix("run-")))
+    if not found:
+        raise UserError(f"wandb:{folder}: there is no offline run (run-*.wandb) in {folder.absolute()}.")
+    return _external("wandb", folder.name, found)
+
+
+def _log_records(data: bytes) -> Iterator[bytes]:
+    """The records of a log of LevelDB: blocks of 32 KiB, whose parts have a checksum, a length and a type."""
+    place, parts = 7, b""  # W&B's own head
+    while place + 7 <= len(data):
+        left = 32768 - place % 32768
+        if left < 7:
+            place += left
+            continue
+        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        parts += data[place + 7 : place + 7 + size]
+        place += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield parts
+            parts = b""
 
 
 def read_lm_eval(folder: str, row_by: str = "", seed_by: str = "") -> External:

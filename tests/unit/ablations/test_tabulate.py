@@ -1,0 +1,148 @@
+"""`ablations tabulate`: the same table from every source, tests as scipy's, and one sentence for each wrong use.
+
+The exports in tests/exports are written by the programs' own libraries (make.py there).
+"""
+
+import csv
+import gzip
+import json
+import shlex
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.stats
+from mlflow import MlflowClient
+from typer.testing import CliRunner
+
+from ablations.cli.main import app
+from experiments.errors import UserError
+
+EXPORTS = Path(__file__).parents[2] / "exports"
+RUNS = EXPORTS / "runs.csv"
+
+
+def tabulate(*words: object) -> tuple[str, str]:
+    """What is printed, and what is said on standard error. Raises UserError."""
+    done = CliRunner().invoke(app, ["tabulate", *map(str, words)])
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.stdout, done.stderr
+
+
+def rows(*words: object) -> list[dict[str, Any]]:
+    return json.loads(tabulate(*words, "--json")[0])
+
+
+def cells(*words: object) -> dict[str, dict[str, Any]]:
+    kept = ("acc_test", "acc_test_sd", "acc_test_change", "acc_test_p", "loss_test", "loss_test_sd", "n")
+    return {row["row"]: {name: row.get(name) for name in kept} for row in rows(*words)}
+
+
+def mlflow_of_csv(folder: Path) -> str:
+    uri = f"sqlite:///{folder / 'theirs.db'}"
+    client = MlflowClient(tracking_uri=uri)
+    experiment = client.create_experiment("optimizers", artifact_location=str(folder / "artifacts"))
+    for line in csv.DictReader(RUNS.open()):
+        run = client.create_run(experiment).info.run_id
+        for name in ("optimizer", "seed"):
+            client.log_param(run, name, line[name])
+        for name in ("acc", "loss"):
+            client.log_metric(run, name, float(line[name]))
+        client.set_terminated(run)
+    return f"mlflow:{uri}#optimizers"
+
+
+@pytest.mark.parametrize("source", ["trackio", "mlflow", "wandb", "tensorboard"])
+def test_every_source_gives_the_cells_of_the_csv_file(source: str, tmp_path: Path) -> None:
+    expected = cells(RUNS)
+    assert len(expected) == 5 and expected["adam"]["acc_test"] == np.mean([0.71875, 0.7138671875, 0.712890625])
+    if source == "trackio":
+        (tmp_path / "demo.db").write_bytes(gzip.decompress((EXPORTS / "trackio.db.gz").read_bytes()))
+        words = f"trackio:{tmp_path / 'demo.db'}"
+    elif source == "mlflow":
+        words = mlflow_of_csv(tmp_path)
+    else:
+        pytest.importorskip(source)
+        words = f"{source}:{EXPORTS / source}"
+    assert cells(words, "--base", "optimizer=adam") == expected
+
+
+def test_logs_of_evaluations_pair_single_examples() -> None:
+    printed = rows(f"inspect:{EXPORTS / 'inspect'}", "--significance", "sentences")
+    shares = [json.loads(file.read_text()) for file in sorted((EXPORTS / "inspect").glob("*.json"))]
+    by_row: dict[str, list[float]] = {}
+    for log in shares:
+        right = [sample["scores"]["match"]["value"] == "C" for sample in log["samples"]]
+        by_row.setdefault(log["eval"]["task_args"]["optimizer"], []).append(float(np.mean(right)))
+    assert {row["row"]: row["accuracy_answers"] for row in printed} == {k: np.mean(v) for k, v in by_row.items()}
+    assert printed[1]["accuracy_answers_p"] is not None
+    of_harness = rows(f"lm-eval:{EXPORTS / 'lm-eval'}", "--row", "tag", "--significance", "sentences")
+    assert [row["row"] for row in of_harness] == ["a", "b"] and of_harness[1]["acc_tiny_p"] is not None
+
+
+@pytest.mark.parametrize("case", range(20))
+def test_p_values_are_those_of_scipy(case: int, tmp_path: Path) -> None:
+    draw = np.random.default_rng(case)
+    count, seeds = int(draw.integers(1, 5)), int(draw.integers(3, 7))
+    values = draw.normal(draw.normal(50, 1, (count + 1, 1)), 1, (count + 1, seeds)).round(6)
+    lines = ["model,seed,acc", *(f"m{i},{s + 1},{v}" for i, row in enumerate(values) for s, v in enumerate(row))]
+    (tmp_path / "runs.csv").write_text("\n".join(lines))
+    paired = [row.get("acc_test_p") for row in rows(tmp_path / "runs.csv", "--pair", "seed")][1:]
+    expected = [min(1.0, scipy.stats.ttest_rel(row, values[0]).pvalue * count) for row in values[1:]]
+    assert paired == pytest.approx(expected, abs=1e-6)
+    independent = [row.get("acc_test_p") for row in rows(tmp_path / "runs.csv", "--significance", "seeds")][1:]
+    if scipy.stats.bartlett(*values).pvalue >= 0.05:  # else T3
+        dunnett = scipy.stats.dunnett(*values[1:], control=values[0], random_state=np.random.default_rng(0))
+        assert independent == pytest.approx(list(dunnett.pvalue), abs=2e-3)
+
+
+def written(folder: Path, lines: Iterable[str]) -> Path:
+    file = folder / "runs.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+WRONG = {
+    "a seed twice with other values": (["m,seed,acc", "a,1,1", "a,1,2", "a,2,3"], (), "2 runs have the seed 1"),
+    "no such row": (["model,seed,acc", "a,1,1", "b,1,2"], ("--row", "modle"), "model"),
+    "no such seed": (["model,seeed,acc", "a,1,1", "b,1,2"], ("--seed", "seed"), "seeed"),
+    "no such metric": (["model,seed,acc", "a,1,1", "b,1,2"], ("--metric", "ac"), "acc"),
+    "no such base": (["model,seed,acc", "a,1,1", "b,1,2"], ("--base", "model=c"), "a, b"),
+    "both": (["model,seed,acc", "a,1,1", "b,1,2"], ("--row", "acc", "--metric", "acc"), "acc"),
+    "mixed types": (["model,seed,acc", "a,1,1", "b,1,n/a"], ("--metric", "acc"), "line 3"),
+    "no metric": (["model,seed,width", "a,1,1", "b,1,2"], (), "--metric"),
+    "no such file": ([], (), "nothing.csv"),
+    "too many": (["model,seed,acc", *(f"a,{i},1" for i in range(20_001))], (), "20,000"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_use_is_one_sentence_with_the_nearest_names(case: str, tmp_path: Path) -> None:
+    lines, words, named = WRONG[case]
+    file = written(tmp_path, lines) if lines else tmp_path / "nothing.csv"
+    with pytest.raises(UserError, match=named) as raised:
+        tabulate(file, *words)
+    assert "\n" not in str(raised.value)
+
+
+def test_gaps_and_single_seeds_are_said_and_the_choice_is_a_study(tmp_path: Path) -> None:
+    file = written(tmp_path, ["model,when,acc,loss", "a,mon,0.5,1.5", "b,tue,0.75,"])
+    study = tmp_path / "chosen.toml"
+    printed, said = tabulate(file, "--row", "model", "--metric", "acc,loss:max", "--write", study)
+    assert "loss is missing in 1 run of 2 (line 3" in said and "One seed" in printed and "§" in printed
+    assert 'better = "higher"' in study.read_text()
+    store = tmp_path / "runs"
+    [line] = [line for line in said.splitlines() if "ablations import" in line]
+    words = shlex.split(line.partition("`ablations ")[2].partition("`")[0])
+    done = CliRunner().invoke(app, [*words, "--store", str(store)])
+    assert done.exit_code == 0, done.output
+    again = CliRunner().invoke(app, ["report", str(study), "--store", str(store), "--json"])
+    assert [row["acc_test"] for row in json.loads(again.stdout)] == [0.5, 0.75]
+    assert not list(tmp_path.glob("ablations*")) and {p.name for p in tmp_path.iterdir()} == {
+        "runs.csv",
+        "chosen.toml",
+        "runs",
+    }
