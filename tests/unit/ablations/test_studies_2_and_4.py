@@ -142,7 +142,7 @@ def test_table_2_small_reads_a_folder_with_one_pair_or_with_two(tmp_path: Path) 
 def test_table_2_s_claims_hold_in_the_paper_s_numbers(tmp_path: Path) -> None:
     plan = plan_of("table2", tmp_path)
     notes = build_table(plan, Store(tmp_path), load_task("translation").columns).footnotes
-    more, base, cost = [note for note in notes if note.startswith("The paper says: ")]
+    more, base, cost = [note.text for note in notes if note.text.startswith("The paper says: ")]
     assert "this holds: 28.4 (big model) − 26.36 (ConvS2S, ensemble, best of 6) = 2.04, more than 2." in more
     assert "this holds: 27.3 (base model) − 26.36 (ConvS2S, ensemble, best of 6) = 0.94, more than 0." in base
     assert "this holds: 2.3e19 (big model) / 1.2e20 (MoE, Shazeer et al. 2017) = 0.192, less than 0.25." in cost
