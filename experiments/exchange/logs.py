@@ -96,7 +96,8 @@ def read_wandb_offline(folder: Path, row_by: str = "", seed_by: str = "") -> Ext
         raise UserError("wandb: reading offline runs needs wandb: pip install wandb.") from None
     found = []
     for file in sorted(folder.rglob("run-*.wandb")):
-        name, config, metrics = file.stem, {}, {}
+        name, config = file.stem, dict[str, Any]()
+        metrics: dict[str, Any] = {}
         for data in _log_records(file.read_bytes()):
             record = protocol.Record.FromString(data)
             name = record.run.display_name or name
