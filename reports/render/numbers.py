@@ -1,0 +1,77 @@
+"""The numbers of a table for the text around it: LaTeX commands, and places to fill in Markdown or Typst.
+
+A number's name is its row and column, `base.bleu`, and what of it: `.sd`, `.change`, `.low` and `.high` (the interval of
+the change), `.p`, `.n`, `.paper`. It has the table's digits; what the table prints as a gap has no name.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+
+from ablations.study.messages import suggestion
+from experiments.errors import UserError
+from reports.render.cells import fixed
+from reports.render.latex import escape
+from reports.render.printed import MADE_BY, printed
+from reports.results.comparable import change_digits
+from reports.results.table import Table
+
+_HEAD = r"""\makeatletter
+\providecommand{\abl}[1]{\ifcsname abl@#1\endcsname\csname abl@#1\endcsname\else
+  \PackageError{ablations}{there is no number `#1'}{Its table has a gap there, or no such row and column.}\fi}
+"""
+_COMMAND = re.compile(r"\\expandafter\\def\\csname abl@([^\\]+)\\endcsname\{(.*)\}")
+_USED, _PLACE = re.compile(r"\\abl\{([^{}]+)\}"), re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")
+
+
+def numbers(table: Table) -> dict[str, str]:
+    """The printed text of every number, by name."""
+    return {name: text for name, text in _named(table) if text}
+
+
+def _named(table: Table) -> Iterator[tuple[str, str]]:
+    for row in table.rows:
+        yield f"{row.key}.n", str(row.n)
+        for column in table.columns:
+            measure, name, digits = row.measures[column.key], f"{row.key}.{column.key}", change_digits(column)
+            if measure.mean is not None:
+                yield name, fixed(measure.mean, column.digits)
+            for part, value, places in (
+                ("sd", measure.sd, column.digits),
+                ("paper", measure.reported, column.digits),
+                ("change", measure.change, digits),
+                *((part, getattr(measure.test, part), digits) for part in ("low", "high") if measure.test),
+            ):
+                yield f"{name}.{part}", "" if value is None else fixed(value, places, signed=part != "sd" and places == digits)
+            if measure.test and measure.test.p is not None:
+                yield f"{name}.p", "<0.001" if measure.test.p < 0.001 else f"{measure.test.p:.3f}"
+    grid = printed(table, "markdown").grid
+    for line in grid.lines if not grid.pivoted else ():
+        for head, cell in zip(grid.heads, line.cells, strict=True):
+            if head.role == "ours" and head.metric not in {column.key for column in table.columns} and cell.text:
+                yield f"{line.row.key}.{head.metric}", cell.text
+
+
+def as_macros(table: Table) -> str:
+    r"""A file of LaTeX: `\abl{base.bleu}` prints a number, and an unknown name is an error that names it."""
+    found = numbers(table)
+    lines = [f"\\expandafter\\def\\csname abl@{name}\\endcsname{{{escape(text)}}}" for name, text in found.items()]
+    made = f"% {MADE_BY}{table.asked}\n" if table.asked else ""
+    return f"{made}{_HEAD}" + "\n".join(lines) + "\n\\makeatother\n"
+
+
+def defined(text: str) -> dict[str, str]:
+    """The numbers that a file of `as_macros` defines; {} for any other file."""
+    return dict(_COMMAND.findall(text)) if "abl@" in text else {}
+
+
+def used(text: str) -> list[str]:
+    r"""The names in `\abl{…}` of a paper, without its comments."""
+    return list(dict.fromkeys(_USED.findall(re.sub(r"(?<!\\)%.*", "", text))))
+
+
+def fill(text: str, known: Mapping[str, str], escaped: Callable[[str], str] = str) -> str:
+    """Replace {{A-h1.bleu.change}} by its number. Raises UserError for a name that there is not."""
+    for name in dict.fromkeys(_PLACE.findall(text)):
+        if name not in known:
+            raise UserError(f"There is no number {name!r}. {suggestion(name, known, 'numbers')}")
+    return _PLACE.sub(lambda found: escaped(known[found[1]]), text)
