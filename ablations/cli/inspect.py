@@ -1,7 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -10,19 +10,22 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import DONE, FAILED, print_json, say
-from ablations.service.selected import SelectedTable, Selectors, choose_table, open_bundle
-from ablations.service.tables import TableOptions, study_queued, table_of, with_corpus
+from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, open_bundle
+from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
 from experiments.errors import UserError
 from reports.audit import explain as explaining
+from reports.audit import paper as papers
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import is_bundle
 from reports.audit.compare import AtRevision, Look, as_records, as_text, side_of, side_of_file
 from reports.audit.compare import compare as compare_tables
-from reports.render.printed import asked_for
+from reports.render.numbers import defined
+from reports.render.printed import MADE_BY, asked_for
 from reports.results.results import CountsOf, counts_in
 from reports.results.table import Table
 from reports.table.build import build_table
+from reports.table.claims import HOLDS
 
 _PRINTING = [field.name for field in fields(TableOptions)]
 FORMATS = ", ".join(verifying.FORMATS)
@@ -50,10 +53,35 @@ def verify(
     if study is None and is_bundle(file.name):
         _verify_bundle(file, as_json)
         return
-    try:
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+    if file.is_dir() or (study is None and (papers.names_tables(_text_of(file)) or defined(_text_of(file)))):
+        files = (
+            [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in _text_of(path)]
+        )
+        found = [line for path in files for line in _paper_lines(path, selectors)]
+        if as_json:
+            print_json({"file": str(file), "found": [{"text": text, "holds": holds} for text, holds in found]})
+        else:
+            typer.echo("\n".join(text for text, _ in found))
+        raise typer.Exit(DONE if all(holds for _, holds in found) else FAILED)
+    verdict, table = _verified(file, study, selectors, significance, format_, printing)
+    if as_json:
+        facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)}
+        print_json(facts | {"unchecked": list(verifying.unchecked(table))})
+    else:
+        typer.echo("\n".join(_in_words(file, verdict, table)))
+    raise typer.Exit(DONE if verdict.same else FAILED)
+
+
+def _verified(
+    file: Path,
+    study: str | None,
+    selectors: Selectors,
+    significance: str | None,
+    format_: str | None,
+    printing: TableOptions,
+) -> tuple[verifying.Verdict, Table]:
+    """A printed table compared with what the store gives now, and that. Raises UserError."""
+    text = _text_of(file)
     format_ = format_ or verifying.format_of(file.suffix, text)
     if format_ not in verifying.FORMATS:
         raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
@@ -70,18 +98,13 @@ def verify(
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
     table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
-    verdict = verifying.verify(text, table, format_)
-    if as_json:
-        facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)}
-        print_json(facts | {"unchecked": list(verifying.unchecked(table))})
-        raise typer.Exit(DONE if verdict.same else FAILED)
+    return verifying.verify(text, table, format_), table
+
+
+def _in_words(file: Path, verdict: verifying.Verdict, table: Table) -> list[str]:
     if verdict.same:
-        typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
-        for line in verifying.unchecked(table):
-            typer.echo(line)
-        return
-    typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
-    raise typer.Exit(FAILED)
+        return [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *verifying.unchecked(table)]
+    return [f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]
 
 
 def _verify_bundle(file: Path, as_json: bool) -> None:
@@ -101,6 +124,49 @@ def _verify_bundle(file: Path, as_json: bool) -> None:
         raise typer.Exit(FAILED)
 
 
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _paper_lines(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]:
+    """What is found of each claim, each file of numbers and each table, and whether that is as the paper says."""
+    text = _text_of(file)
+    if not defined(text) and not papers.names_tables(text):
+        verdict, printed = _verified(file, None, selectors, None, None, BY_STUDY)
+        yield from ((line, verdict.same) for line in _in_words(file, verdict, printed))
+        return
+    for paper in papers.tables_of(file, text):
+        table = table_of(named_table(paper.words, file, selectors, paper.claims))
+        for claim in table.claims:
+            yield f"{claim.check}: {claim.here.state} ({claim.here.words})", claim.here.state == HOLDS
+        if paper.file:
+            differences = list(papers.changed(paper, table))
+            yield from ((line, False) for line in differences)
+            if not differences:
+                yield f"{paper.file.name}: {number(len(defined(paper.text)), 'number')}, all equal to the store's", True
+
+
+def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: tuple[str, ...] = ()) -> SelectedTable:
+    """The table that a line of a paper names, with the paper's claims in place of the study's. Raises UserError."""
+    said = _said(list(words))
+    if "study" not in said:
+        raise UserError(f"{file}: this line names no study: table: {' '.join(words)}")
+    own = {n: v for n, v in said.items() if n in SELECTING and getattr(selectors, n) in (None, StoreOptions().store)}
+    chosen = choose_table(
+        _find(said["study"], file, selectors), with_corpus(replace(selectors, **own)), say, used=False
+    )
+    plan = chosen.plan
+    if claims:
+        plan = replace(plan, study=papers.with_claims(plan.study, claims, file))
+    return replace(chosen, study=plan.study, replan=lambda: plan)
+
+
+SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store")
+
+
 def _said(words: list[str]) -> dict[str, Any]:
     """The selectors recorded in a file; {} if they cannot be parsed."""
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
@@ -108,6 +174,7 @@ def _said(words: list[str]) -> dict[str, Any]:
     for name in ("--profile", "--corpus", "--rows", "--significance"):
         parser.add_argument(name)
     parser.add_argument("--seeds", type=int)
+    parser.add_argument("--store", type=Path)
     parser.add_argument("--set", action="append", dest="sets")
     for name, kind in get_type_hints(TableOptions).items():
         of_bool = bool in get_args(kind)

@@ -55,6 +55,8 @@ VERBS = {  # by name, in the order of --help
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
     "compare": Verb("inspect", "compare", PRINT, "compare table3 old-table3.json"),
     "tabulate": Verb("tabulate", "tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
+    "fill": Verb("paper", "fill", PRINT, "fill draft.md table3 --out paper.md"),
+    "paper": Verb("paper", "paper", PRINT, "paper table3 table4 --out paper"),
     "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
     "import": Verb("exchange", "import_", PRINT, "import theirs.toml --csv scores.csv"),
     "generate": Verb("models", "generate", MODELS, "generate table3 input.txt --row base > output.txt"),

@@ -23,6 +23,7 @@ from reports.audit.bundle_archive import is_bundle
 from reports.figures.style import FORMATS
 from reports.render.formats import formats, render
 from reports.render.markdown import escape
+from reports.render.numbers import as_macros
 from reports.render.printed import MADE_BY
 from reports.render.records import text
 from reports.render.terminal import for_terminal
@@ -60,6 +61,10 @@ def report(
     seed: Annotated[int, typer.Option(metavar="N", help="With --examples: the seed whose runs are shown.")] = 1,
     differing: Annotated[bool, typer.Option(help="With --examples: only those with different outputs.")] = False,
     limit: Annotated[int, typer.Option(min=0, metavar="N", help="With --examples: at most N; 0: all.")] = 50,
+    macros: Annotated[
+        Path | None,
+        typer.Option("--macros", metavar="FILE.tex", help="Write its numbers as LaTeX commands: \\abl{base.bleu}."),
+    ] = None,
     as_json: options.Json = False,
     printing: TableOptions,
 ) -> None:
@@ -79,7 +84,7 @@ def report(
         return
     chosen = choose_table(study, selectors, say)
     if figures is not None:
-        files = _draw(chosen, significance, figures, out or Path("figures"))
+        files = draw_figures(chosen, significance, figures, out or Path("figures"))
         if not files:
             near = "" if is_bundle(study) else nearest_with_results(study, selectors, chosen.plan)
             raise UserError(
@@ -90,7 +95,11 @@ def report(
         else:
             typer.echo("\n".join(files))
         return
-    table = print_table(chosen, format_, out, significance, provisional, printing)
+    if macros is not None:
+        table = table_of(chosen, significance, printing=printing)
+        write_out(macros, as_macros(table).encode())
+    if macros is None or format_ or out:
+        table = print_table(chosen, format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
     if gaps and not is_bundle(study) and (near := nearest_with_results(study, selectors, chosen.plan)):
         typer.echo(near, err=True)
@@ -158,7 +167,7 @@ def write_out(out: Path, data: bytes) -> None:
 # --- `ablations report --figures`: the table's figures as files for a paper
 
 
-def _draw(chosen: SelectedTable, significance: str, formats_: str, folder: Path) -> list[str]:
+def draw_figures(chosen: SelectedTable, significance: str, formats_: str, folder: Path) -> list[str]:
     """Changes from base, quality against cost, learning curves, scores by sentence length: the files written."""
     wanted = [part.strip() for part in formats_.split(",")]
     if not all(part in FORMATS for part in wanted):

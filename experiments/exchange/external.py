@@ -193,8 +193,8 @@ def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, ow
         name = f"{cells.get('set') or 'test'}/{cells['metric']}"
         if name in known.metrics:
             raise UserError(
-                f"{where}, line {line}: {cells['metric']} of {key[0]}, seed {of_seed or 'unknown'}, stands there twice. "
-                "Keep one line per row, seed, set and metric. Nothing was imported."
+                f"{where}, line {line}: {cells['metric']} of {key[0]}, seed {of_seed or 'unknown'}, stands there twice."
+                " Keep one line per row, seed, set and metric. Nothing was imported."
             )
         score = _score(where, line, "value", cells["value"])
         if score is not None:

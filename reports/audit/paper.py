@@ -3,7 +3,7 @@
     % table: table3 --profile small --store runs          in Markdown: <!-- table: … -->
     % claim: A-h1 is worse than base in bleu by at least 0.5
 
-A claim is about the last table named before it; `\abl{…}` prints numbers of the files that `\input` names.
+A claim is about the last table named before it; `\abl{…}` prints numbers of the files that `\\input` names.
 """
 
 import re
@@ -15,8 +15,8 @@ from pathlib import Path
 from ablations.study.claims import Claim, compared, parse
 from ablations.study.study import Study
 from experiments.errors import UserError
-from reports.render.numbers import defined, numbers, used
 from reports.render.latex import escape
+from reports.render.numbers import defined, numbers, used
 from reports.render.printed import asked_for
 from reports.results.table import Table
 
@@ -34,14 +34,23 @@ class PaperTable:
     text: str = ""
 
 
+def names_tables(text: str) -> bool:
+    """Whether a text says which tables it is about, or prints their numbers."""
+    return bool(_SAID.search(text) or used(text))
+
+
 def tables_of(file: Path, text: str) -> list[PaperTable]:
     """The tables of a paper with their claims, then its files of numbers. Raises UserError for a claim before any."""
     found: list[PaperTable] = []
+    if defined(text):
+        return [PaperTable(tuple(asked_for(text, "latex")), file=file, text=text)]
     for kind, words in _SAID.findall(text):
         if kind == "table":
             found.append(PaperTable(tuple(shlex.split(words))))
         elif not found:
-            raise UserError(f'{file}: the claim "{words}" stands before any line that names its table: % table: STUDY …')
+            raise UserError(
+                f'{file}: the claim "{words}" stands before any line that names its table: % table: STUDY …'
+            )
         else:
             found[-1] = PaperTable(found[-1].words, (*found[-1].claims, words))
     names = [name if Path(name).suffix else f"{name}.tex" for name in _INPUT.findall(text)]

@@ -1,7 +1,7 @@
 """The numbers of a table for the text around it: LaTeX commands, and places to fill in Markdown or Typst.
 
-A number's name is its row and column, `base.bleu`, and what of it: `.sd`, `.change`, `.low` and `.high` (the interval of
-the change), `.p`, `.n`, `.paper`. It has the table's digits; what the table prints as a gap has no name.
+A number's name is its row and column, `base.bleu`, and what of it: `.sd`, `.change`, `.low` and `.high` (the interval
+of the change), `.p`, `.n`, `.paper`. It has the table's digits; what the table prints as a gap has no name.
 """
 
 import re
@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from ablations.study.messages import suggestion
 from experiments.errors import UserError
+from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.latex import escape
 from reports.render.printed import MADE_BY, printed
@@ -31,8 +32,8 @@ def numbers(table: Table) -> dict[str, str]:
 def _named(table: Table) -> Iterator[tuple[str, str]]:
     for row in table.rows:
         yield f"{row.key}.n", str(row.n)
-        for column in table.columns:
-            measure, name, digits = row.measures[column.key], f"{row.key}.{column.key}", change_digits(column)
+        for column, named in ((one, name) for one in table.columns for name in _names(one, table)):
+            measure, name, digits = row.measures[column.key], f"{row.key}.{named}", change_digits(column)
             if measure.mean is not None:
                 yield name, fixed(measure.mean, column.digits)
             for part, value, places in (
@@ -41,7 +42,10 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
                 ("change", measure.change, digits),
                 *((part, getattr(measure.test, part), digits) for part in ("low", "high") if measure.test),
             ):
-                yield f"{name}.{part}", "" if value is None else fixed(value, places, signed=part != "sd" and places == digits)
+                yield (
+                    f"{name}.{part}",
+                    "" if value is None else fixed(value, places, signed=part != "sd" and places == digits),
+                )
             if measure.test and measure.test.p is not None:
                 yield f"{name}.p", "<0.001" if measure.test.p < 0.001 else f"{measure.test.p:.3f}"
     grid = printed(table, "markdown").grid
@@ -49,6 +53,12 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
         for head, cell in zip(grid.heads, line.cells, strict=True):
             if head.role == "ours" and head.metric not in {column.key for column in table.columns} and cell.text:
                 yield f"{line.row.key}.{head.metric}", cell.text
+
+
+def _names(column: Column, table: Table) -> list[str]:
+    """The column's key, and its metric where no other column has it."""
+    alone = sum(other.metric == column.metric for other in table.columns) == 1
+    return [column.key, *([column.metric] if alone and column.metric != column.key else [])]
 
 
 def as_macros(table: Table) -> str:

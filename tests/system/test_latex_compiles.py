@@ -21,6 +21,8 @@ from reports.render.formats import render
 from reports.results.table import Note, Table
 from reports.table.build import build_table
 
+from .conftest import Cli
+
 pytestmark = pytest.mark.latex
 NASTY = [
     r"\input{/etc/passwd}", r"\write18{id}", "100 % & #1 $x$ {y} ~z ^w _u", "\\\\[1cm]", "[opt]", "*", "a -- b --- c",
@@ -192,3 +194,31 @@ def test_korean_compiles_where_its_note_says(tmp_path: Path, engine: str) -> Non
     compiled(tmp_path, table, engine, KOREAN % preferred)
     text = text_of(tmp_path)
     assert not text or ("변형 실험" in text and "한국어 각주" in text)
+
+
+def test_numbers_of_a_paper_print_and_an_unknown_one_is_an_error_that_names_it(tmp_path: Path, cli: Cli) -> None:
+    """Two pages with 20 numbers and 8 claims."""
+    if shutil.which("pdflatex") is None:
+        pytest.skip("there is no pdflatex")
+    rows = {name: (90 + place, 91 + place, 92.5 + place) for place, name in enumerate(("base", "b", "c", "d", "e"))}
+    lines = ["model,seed,acc", *(f"{row},{i},{v}" for row, values in rows.items() for i, v in enumerate(values, 1))]
+    (tmp_path / "runs.csv").write_text("\n".join(lines) + "\n")
+    study, store = tmp_path / "models.toml", tmp_path / "runs"
+    cli("tabulate", tmp_path / "runs.csv", "--write", study)
+    cli("import", study, "--from", tmp_path / "runs.csv", "--settings", "model", "--store", store)
+    cli("report", study, "--store", store, "--macros", tmp_path / "numbers.tex")
+    parts = ("acc", "acc.change", "acc.low", "acc.high", "acc.p")
+    used = [rf"\abl{{{row}.{part}}}" for row in ("b", "c", "d", "e") for part in parts]
+    claims = [f"{a} is {how} than {b} in acc" for a, b in ("bc", "bd", "be", "cd") for how in ("worse", "better")]
+    comments = [f"% table: {study} --store {store}", *(f"% claim: {claim}" for claim in claims)]
+    body = "\n\n".join([*comments, *(f"It is {number}." for number in used), r"\newpage The end."])
+    paper = "\\documentclass{article}\n\\input{numbers}\n\\begin{document}\n%s\n\\end{document}\n"
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "doc.tex"]
+    (tmp_path / "doc.tex").write_text(paper % body)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:]
+    said = cli("verify", tmp_path / "doc.tex", code=1).stdout.splitlines()
+    assert sum(" in acc: " in line for line in said) == 8 and "all equal to the store's" in said[-1]
+    (tmp_path / "doc.tex").write_text(paper % r"\abl{b.acx}")
+    failed = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=300)
+    assert failed.returncode and b"there is no number `b.acx'" in failed.stdout

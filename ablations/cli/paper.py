@@ -1,0 +1,82 @@
+"""Verbs for the text of a paper: `ablations fill` puts numbers into it, `ablations paper` writes all of its parts."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ablations.cli import options
+from ablations.cli.exchange import bundle
+from ablations.cli.inspect import named_table
+from ablations.cli.report import draw_figures, print_table, write_out
+from ablations.cli.terminal import say
+from ablations.service.selected import Selectors, choose_table
+from ablations.service.tables import table_of
+from experiments.errors import explain_os_errors
+from reports.audit.paper import tables_of
+from reports.render.numbers import as_macros, numbers
+from reports.render.numbers import fill as fill_text
+
+
+def fill(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Markdown or Typst with {{base.bleu}} in its text.")],
+    study: options.LastStudy = None,
+    *,
+    selectors: Selectors,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Where to write it; if unset, to the terminal.")
+    ] = None,
+) -> None:
+    """Replace {{ROW.COLUMN.change}} in a text by the table's numbers.
+
+    The tables are those that its lines `<!-- table: STUDY … -->` name, else STUDY.
+    """
+    with explain_os_errors(f"read {file}"):
+        text = file.read_text(encoding="utf-8")
+    named = [] if study else tables_of(file, text)
+    if named:
+        tables = [table_of(named_table(one.words, file, selectors)) for one in named]
+    else:
+        study, selectors = selectors.with_last(study, say)
+        tables = [table_of(choose_table(study, selectors, say))]
+    filled = fill_text(text, {name: number for table in reversed(tables) for name, number in numbers(table).items()})
+    if out is None:
+        typer.echo(filled, nl=False)
+    else:
+        write_out(out, filled.encode())
+
+
+def paper(
+    studies: Annotated[list[str], typer.Argument(metavar="STUDY…", help="The studies whose tables the paper prints.")],
+    selectors: Selectors,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder to write.")] = Path("paper"),
+) -> None:
+    """Write the parts of a paper: each study's table, numbers, figures, setup paragraph, checklist and bundle.
+
+    Its README has the line that makes each again; `ablations verify DIR` checks them.
+    """
+    with explain_os_errors(f"write to {out}"):
+        out.mkdir(parents=True, exist_ok=True)
+    lines = ["# How each file is made", ""]
+    for study in studies:
+        chosen = choose_table(study, selectors, say)
+        name, words = chosen.study.name, chosen.to_paste or shlex.quote(study)
+        made = {
+            f"{name}.tex": f"ablations report {words} --format latex --out",
+            f"{name}-numbers.tex": f"ablations report {words} --macros",
+            f"{name}-setup.md": f"ablations report {words} --format setup --out",
+            f"{name}.tar.gz": f"ablations bundle {words} --out",
+        }
+        print_table(chosen, "latex", out / f"{name}.tex")
+        print_table(chosen, "setup", out / f"{name}-setup.md")
+        write_out(out / f"{name}-numbers.tex", as_macros(table_of(chosen)).encode())
+        figures = draw_figures(chosen, "auto", "pdf", out / f"{name}-figures")
+        bundle(study, selectors=selectors, out=out / f"{name}.tar.gz")
+        lines += [f"- `{file}`: `{command} {out / file}`" for file, command in made.items()]
+        if figures:
+            lines.append(
+                f"- `{name}-figures`: `ablations report {words} --figures pdf --out {out / f'{name}-figures'}`"
+            )
+    write_out(out / "README.md", ("\n".join([*lines, "", f"Check them with `ablations verify {out}`.", ""])).encode())
+    typer.echo(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
