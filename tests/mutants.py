@@ -123,7 +123,7 @@ def covering() -> dict[str, dict[int, list[str]]]:
     data = coverage.CoverageData(str(ROOT / ".coverage"))
     data.read()
     lines: dict[str, dict[int, list[str]]] = {}
-    for file in data.measured_files():
+    for file in filter(lambda name: Path(name).is_relative_to(ROOT), data.measured_files()):
         by_line = data.contexts_by_lineno(file)
         names = {line: [name.partition("|")[0] for name in tests if name] for line, tests in by_line.items()}
         lines[str(Path(file).relative_to(ROOT))] = names
