@@ -196,13 +196,7 @@ class TrainingConfig(StrictModel):
         False, description="compile the layers for a few padded shapes; `ablations probe` shows the gain"
     )
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
-    checkpoint_minutes: float = Field(
-        0.0, ge=0, description="also a checkpoint after so many minutes without one; 0: by steps only"
-    )
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
-    keep_optimizer: bool = Field(
-        True, description="keep the optimizer's state after the end, so that more train_steps can continue"
-    )
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
 
@@ -239,9 +233,7 @@ NOT_IN_RUN_ID = (
     "data.test",
     "data.builtin_pairs",
     "training.checkpoint_steps",
-    "training.checkpoint_minutes",
     "training.keep_checkpoints",
-    "training.keep_optimizer",
     "training.eval_steps",
     "training.deterministic",
     "training.compile",

@@ -120,10 +120,9 @@ def heap_here() -> str:
     return "tcmalloc" if allocates_by_tcmalloc() else "glibc"
 
 
-def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True, state: float = 2) -> float:
+def disk_bytes(num_params: int, keep_checkpoints: int, state: float = 2) -> float:
     """Disk space of a finished training: weights, and its checkpoints until `ablations forget --checkpoints`."""
-    each = WEIGHT_BYTES * (1 + state * keep_optimizer)
-    return float(num_params * (WEIGHT_BYTES + each * keep_checkpoints))
+    return float(num_params * WEIGHT_BYTES * (1 + (1 + state) * keep_checkpoints))
 
 
 # --- The sizes of vocabularies that the text decides, without a prepared corpus

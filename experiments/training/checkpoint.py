@@ -51,9 +51,7 @@ class Checkpoint:
         return read_tensors(self.path / _MODEL, self.meta["files"][_MODEL])
 
     def optimizer(self) -> dict[str, Tensor]:
-        """The optimizer's tensors; {} if they were dropped at the end of training."""
-        if OPTIMIZER not in self.meta["files"]:
-            return {}
+        """The optimizer's tensors. Raises Damaged as `weights` does."""
         return read_tensors(self.path / OPTIMIZER, self.meta["files"][OPTIMIZER])
 
     @classmethod
@@ -114,7 +112,7 @@ def newest(
 ) -> Checkpoint | None:
     """The checkpoint with the highest step up to `last_step` from which this training can continue; None if none can.
 
-    The last step needs no optimizer state. Skipped and reported to `skipped`: damaged checkpoints, those trained by
+    Skipped and reported to `skipped`: damaged checkpoints, those trained by
     other code, and those whose training kept less than `keeps` needs. Raises UserError for a checkpoint of another
     configuration, which the caller should not have offered.
     """
@@ -133,8 +131,6 @@ def newest(
             )
         if saved.meta.get("code") != code:
             skipped(path, "trained by other code; a run never mixes old and new code")
-        elif OPTIMIZER not in saved.meta["files"] and saved.step < last_step:
-            skipped(path, "its optimizer state was dropped (training.keep_optimizer = false)")
         elif lacking := gap(path, saved.meta, attempts, keeps, last_step):
             skipped(path, lacking)
         else:

@@ -9,10 +9,12 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 from experiments.errors import UserError
 from experiments.events.event_log import read_events
@@ -238,17 +240,9 @@ class Speed:
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
     """(a, b) of seconds = a + b·cost, neither negative, by least squares of relative errors."""
-    rows = [(1 / seconds, cost / seconds) for cost, seconds in points]  # a·u + b·v = 1
-    uu, uv, vv, u, v = (sum(values) for values in zip(*_products(rows), strict=True))
-    determinant = uu * vv - uv * uv
-    if determinant > 1e-9 * uu * vv:
-        a, b = (u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant
-        if a >= 0 and b >= 0:
-            return a, b
-        if b < 0:
-            return u / uu, 0.0
-    return 0.0, v / vv
-
-
-def _products(rows: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float, float, float, float]]:
-    return ((u * u, u * v, v * v, u, v) for u, v in rows)
+    costs, seconds = np.array(points).T
+    u, v = 1 / seconds, costs / seconds  # a·u + b·v = 1
+    (a, b), _, rank, _ = np.linalg.lstsq(np.stack([u, v / v.max()], axis=1), np.ones(len(u)))
+    if rank == 2 and b < 0:
+        return float(u.sum() / (u @ u)), 0.0
+    return (float(a), float(b / v.max())) if rank == 2 and a >= 0 else (0.0, float(v.sum() / (v @ v)))
