@@ -205,7 +205,7 @@ def _cells(table: Table, grid: Grid, line: Line, spans: bool) -> Iterator[str]:
         cells = list(pairs)
         if kind == "setting" and spans and line.row.label:
             label = Cell(line.row.label)
-            yield f'<td class="words{_long(label)}" colspan="{len(cells)}">{escape(label.text)}</td>'
+            yield f'<td class="words setting{_long(label)}" colspan="{len(cells)}">{escape(label.text)}</td>'
         elif not (kind == "label" and spans):
             yield from (_cell(table, head, cell, line) for head, cell in cells if cell.span)
 
@@ -229,8 +229,8 @@ def _name(head: Head) -> str:
 
 
 def _left(head: Head) -> str:
-    """A head of words; the row's stays in sight with its column."""
-    kinds = {"group": "left", "row": "left name", "label": "left"}
+    """A head of words; the row's stays in sight with its column. A setting's moves on a phone."""
+    kinds = {"group": "left", "row": "left name", "label": "left", "setting": "setting"}
     return f' class="{kinds[head.kind]}"' if head.kind in kinds else ""
 
 
@@ -242,8 +242,9 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
         text = f"<span class=again>{escape(group_name(line.row.group))}</span>"  # seen where rows are sorted or hidden
     if head.kind in ("group", "label"):
         return f'<td class="left{_long(cell)}">{text}</td>'
-    if head.kind == "setting" and not text:
-        return f"<td{_of_base(table, head, line.row)}></td>"
+    if head.kind == "setting":
+        wide = f' colspan="{cell.span}"' if cell.span > 1 else ""
+        return f'<td class="setting"{wide}{"" if text else _of_base(table, head, line.row)}>{text}</td>'
     row = line.row_under(head)
     measure = row.measures.get(head.metric) if row and head.kind == "value" else None
     if row is None or measure is None or not text or head.role not in ("ours", "change"):
