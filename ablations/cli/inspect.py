@@ -17,7 +17,7 @@ from experiments.errors import UserError
 from reports.audit import explain as explaining
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import is_bundle
-from reports.audit.compare import AtRevision, Look, as_records, as_text, side_of, side_of_file
+from reports.audit.compare import Look, as_records, as_text, side_of, side_of_file
 from reports.audit.compare import compare as compare_tables
 from reports.render.printed import asked_for
 from reports.results.results import CountsOf, counts_in
@@ -151,7 +151,7 @@ def explain(
         typer.echo((explaining.as_text if full else explaining.in_short)(found).rstrip("\n"))
 
 
-# --- `ablations compare`: compare a table with another study, store, code revision or printed table
+# --- `ablations compare`: compare a table with another study, store or printed table
 
 
 def compare(
@@ -160,20 +160,15 @@ def compare(
         str | None,
         typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="Compare with this commit (or code digest) in the same store.")
-    ] = None,
     *,
     selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
     """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
-    if against is None and revision is None:  # one argument is the other side
+    if against is None:  # one argument is the other side
         study, against = None, study
-    if (against is None) == (revision is None):
-        raise UserError(
-            "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
-        )
+    if against is None:
+        raise UserError("compare: name the other side: a .json or .csv table, a store, a bundle or a study.")
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
@@ -182,7 +177,7 @@ def compare(
     study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
-    look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)
+    look, counts, name = _other(against, choose, study, selectors.store)
     cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
@@ -193,22 +188,17 @@ def compare(
 
 
 def _other(
-    chosen: SelectedTable,
-    against: str | None,
-    revision: str | None,
+    against: str,
     choose: Callable[[str, Path], SelectedTable],
     study: str,
     store: Path,
 ) -> tuple[Look, CountsOf | None, str]:
     """The other side: a look-up of its cells, its counts per sentence, and its name."""
-    if revision is not None:
-        older = AtRevision(chosen.store, revision)
-        return side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
-    path = Path(str(against))
+    path = Path(against)
     if path.suffix in (".json", ".csv"):
         look, found = side_of_file(path)
         return look, None, f"{path.name}, {number(len(found), 'row')}; tokens and sentences unknown"
     is_store = path.is_dir()
-    other = choose(study, path) if is_store else choose(str(against), store)
+    other = choose(study, path) if is_store else choose(against, store)
     table: Table = table_of(other, "none")
     return side_of(table), counts_in(other.store), path.name or str(path)
