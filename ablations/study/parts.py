@@ -279,7 +279,6 @@ class Choices(StrictModel):
         None, description="LaTeX's \\label: tab:NAME, if unset"
     )
     wide: bool | None = Field(None, description="LaTeX: across both columns of a page (table*)")
-    siunitx: bool | None = Field(None, description="LaTeX: numbers aligned by the package siunitx")
 
     def over(self, below: "Choices") -> "Choices":
         """These choices, and those of `below` where none is made here.
