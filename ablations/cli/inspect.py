@@ -1,7 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import DONE, FAILED, print_json, say
+from ablations.cli.terminal import DONE, FAILED, answer, say
 from ablations.service.selected import SelectedTable, Selectors, choose_table, open_bundle
 from ablations.service.tables import TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
@@ -71,34 +71,25 @@ def verify(
     printing = replace(printing, **said_printing)
     table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
-    if as_json:
-        facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)}
-        print_json(facts | {"unchecked": list(verifying.unchecked(table))})
-        raise typer.Exit(DONE if verdict.same else FAILED)
-    if verdict.same:
-        typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
-        for line in verifying.unchecked(table):
-            typer.echo(line)
-        return
-    typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
-    raise typer.Exit(FAILED)
+    unchecked = list(verifying.unchecked(table))
+    facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
+    lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
+    answer(as_json, facts, lines if verdict.same else _listed(file, verdict.changed))
+    raise typer.Exit(DONE if verdict.same else FAILED)
+
+
+def _listed(file: Path, differences: Sequence[str]) -> list[str]:
+    return [f"{file}: {number(len(differences), 'difference')}", *differences]
 
 
 def _verify_bundle(file: Path, as_json: bool) -> None:
-    from reports.audit.explain import differences, follow, lines
-
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    found = list(differences(bundle, table))
-    if as_json:
-        how = [{"row": row, "column": column, "how": by} for (row, column), by in follow(bundle, table).items()]
-        print_json({"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found})
-        raise typer.Exit(FAILED if found else DONE)
-    for line in lines(bundle, table):
-        typer.echo(line)
-    if found:
-        typer.echo("\n".join([f"{file}: {number(len(found), 'difference')}", *found]))
-        raise typer.Exit(FAILED)
+    found, follow = list(explaining.differences(bundle, table)), explaining.follow(bundle, table)
+    how = [{"row": row, "column": column, "how": by} for (row, column), by in follow.items()]
+    facts = {"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found}
+    answer(as_json, facts, [*explaining.lines(bundle, table), *(_listed(file, found) if found else [])])
+    raise typer.Exit(FAILED if found else DONE)
 
 
 def _said(words: list[str]) -> dict[str, Any]:
@@ -145,10 +136,7 @@ def explain(
         raise UserError("explain: name a cell, ROW.COLUMN, or a row: `ablations explain table3 A-h16.bleu`.")
     chosen = choose_table(*selectors.with_last(study, say), say)
     found = explaining.explain(table_of(chosen, significance), cell)
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo((explaining.as_text if full else explaining.in_short)(found).rstrip("\n"))
+    answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
 
 
 # --- `ablations compare`: compare a table with another study, store or printed table
@@ -181,10 +169,8 @@ def compare(
     cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
-    if as_json:
-        print_json(as_records(cells))
-    else:
-        typer.echo(as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
+    text = as_text(cells, f"{table.title or table.name}: here and there", {"there": name})
+    answer(as_json, as_records(cells), [text.rstrip("\n")])
 
 
 def _other(
