@@ -68,7 +68,7 @@ class WorkOptions:
     @cached_property
     def pool(self) -> WorkerPool | None:
         """The node workers of a cluster; None where each run is a job. Raises UserError (see `Node.parse`)."""
-        return WorkerPool(self.workers, Node.parse(self.devices), self.setup or ()) if self.workers else None
+        return WorkerPool(self.workers, Node.parse(self.devices)) if self.workers else None
 
     @cached_property
     def slots(self) -> Sequence[Slot]:
@@ -110,8 +110,7 @@ class WorkOptions:
             return LocalEngine(LIGHT)
         at_once = self.pool.workers if self.pool else len(self.slots)
         settings = dict(map(_pair, self.engine_set or ())) | ({"address": self.address} if self.address else {})
-        setup = () if self.pool else self.setup or ()
-        return load_engine(self.engine, settings, store.root, at_once, self.pool, setup)
+        return load_engine(self.engine, settings, store.root, at_once, self.pool, self.setup or ())
 
     def _for_all(self, store: Store) -> list[Slot]:
         """As many slots as the queued runs need: the cluster itself limits how many run at once."""

@@ -41,6 +41,24 @@ class RuleTest:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """Whether a sentence is true of some numbers (reports/table/claims.py)."""
+
+    state: str  # "holds", "does not hold", "cannot be shown with 3 seeds", "cannot be checked"
+    words: str  # the numbers that decide, or what is missing
+
+
+@dataclass(frozen=True)
+class CheckedClaim:
+    """A claim of the study with what was found."""
+
+    text: str  # the paper's sentence
+    check: str  # ours
+    paper: Finding | None  # in the published numbers; None: nothing of it is published
+    here: Finding
+
+
+@dataclass(frozen=True)
 class Measure:
     """One metric of one row over the requested seeds."""
 
@@ -149,6 +167,7 @@ class Table:
     base: str | None  # the row that changes are from; None: not selected (of a table with `groups` see `base_of`)
     members: tuple[Outcome, ...] = ()  # trainings that ensembles among the rows read; a row may have them too
     cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/notes.py)
+    claims: tuple[CheckedClaim, ...] = ()
     footnotes: tuple[str, ...] = ()
     legend: Mapping[str, str] = field(default_factory=dict)  # those footnotes that explain signs → the part of a
     # column that they are about: "change", "paper", "n"; "" for any
