@@ -98,7 +98,7 @@ class LoadedTable:
     def notes(self) -> list[str]:
         """The warnings, and the notes under the table; first, of a bundle, what of it was computed again."""
         shown = printed(self.as_built, "markdown")
-        return [*filter(None, [shown.table.bundle]), *shown.warnings, *shown.notes]
+        return [*filter(None, [shown.table.bundle]), *shown.warnings, *(note.text for note in shown.table.footnotes)]
 
     def render(self, format_: str = "markdown") -> str:
         """The table as text: markdown, latex, csv, tidy-csv, json, html, setup. Raises UserError for another format."""

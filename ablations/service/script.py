@@ -30,7 +30,7 @@ _METRIC = re.compile(
     r"(acc|accuracy|f1|bleu|auc|score|loss|ppl|perplexity|err|error|rmse|mse|mae|r2|wer|cer|iou|map|recall|precision)"
     r"(?![a-z])", re.IGNORECASE,
 )  # fmt: skip
-_LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)[ \t]*\0")  # before a value
+_LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)[ \t]*\0(\x01*)")  # before a value
 _NUMBER = r"([-+\d.e]+)"
 _PRINTS = ("print", "info", "write", "echo", "warning", "debug")
 _SETS = {"test": "test", "train": "train", **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "dev")}
@@ -57,11 +57,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Printed:
-    """A number that a script prints. pattern: what finds it; "" for a line of JSON."""
+    """A number that a script prints. pattern: what finds it, "" for a line of JSON. digits: its decimals."""
 
     set: str
     name: str
     pattern: str
+    digits: int = 0
 
 
 def study_of(name: str, given: str, folder: Path) -> str:
@@ -290,13 +291,15 @@ def _printed(nodes: Sequence[ast.AST]) -> Iterator[Printed]:
                 yield from (
                     Printed("test", str(key), "") for key in keys if "step" not in keys and _METRIC.search(str(key))
                 )
-        for label, mark in _LABEL.findall(" ".join(map(_template, node.args))):
-            if _METRIC.search(label) and (of := _SET.match(label)):
-                yield Printed(_SETS[of[1].lower()], label[of.end() :], rf"\b{_escaped(label + mark)}\s*{_NUMBER}")
-            elif _METRIC.search(label):
-                name = label.split()[-1]  # a loss without a word before it is that of the training
+        for label, mark, decimals in _LABEL.findall(" ".join(map(_template, node.args))):
+            if not _METRIC.search(label):
+                continue
+            if of := _SET.match(label):
+                set_, name, before = _SETS[of[1].lower()], label[of.end() :], label
+            else:
+                name = before = label.split()[-1]  # a loss without a word before it is that of the training
                 set_ = "train" if _LOSS.search(name) else "test"
-                yield Printed(set_, name, rf"\b{_escaped(name + mark)}\s*{_NUMBER}")
+            yield Printed(set_, name, rf"\b{_escaped(before + mark)}\s*{_NUMBER}", len(decimals))
 
 
 def _progress(nodes: Sequence[ast.AST]) -> Iterator[str]:
@@ -312,15 +315,20 @@ def _escaped(text: str) -> str:
 
 
 def _template(node: ast.AST) -> str:
-    """A text with \\0 for each value put into it."""
+    """A text with \\0 for each value put into it, and a \\1 for each of its decimals."""
+
+    def value(written: str) -> str:
+        decimals = re.search(r"\.(\d)[fFeEgG%]?\W*$", written)
+        return "\0" + "\1" * int(decimals[1] if decimals else 0)
+
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(_value(part)) if isinstance(part, ast.Constant) else "\0" for part in node.values)
+        return "".join(str(_value(p)) if isinstance(p, ast.Constant) else value(ast.unparse(p)) for p in node.values)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        return re.sub(r"%[-+ 0-9.]*[a-zA-Z]", "\0", _template(node.left))
+        return re.sub(r"%[-+ 0-9.]*[a-zA-Z]", lambda found: value(found[0]), _template(node.left))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        return re.sub(r"\{[^{}]*\}", "\0", _template(node.func.value))
+        return re.sub(r"\{[^{}]*\}", lambda found: value(found[0]), _template(node.func.value))
     text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "\0"
-    return re.sub(r"%[0-9.]*[dfgs]", "\0", text)  # a logger puts its other arguments there
+    return re.sub(r"%[0-9.]*[dfgs]", lambda found: value(found[0]), text)  # a logger puts its other arguments there
 
 
 def _links(nodes: Sequence[ast.AST], files: Sequence[Path], folder: Path) -> list[str]:
@@ -375,6 +383,7 @@ def _metrics(printed: Sequence[Printed]) -> Iterator[str]:
         begin = "# " if place > 1 or not printed or (place and one.set == "train") else ""
         entry = ["[[metric]]", f"name = {json.dumps(one.name)}", f"set = {json.dumps(one.set)}"]
         entry += ['better = "lower"'] if _LOWER.search(one.name) else []
+        entry += [f"digits = {one.digits}"] if one.digits > 2 else []
         entry += (
             [f"pattern = '{one.pattern}'   # the last number that it finds; take = \"best\" for the best"]
             if one.pattern

@@ -60,7 +60,7 @@ def _template() -> Any:
         return value if isinstance(value, Markup) else Markup(escape(value))
 
     made = Environment(autoescape=True, finalize=finalize, undefined=StrictUndefined)
-    made.globals |= {"names": NAMES, "spanned": spanned, "group_name": group_name, "zip": zip}
+    made.globals |= {"names": NAMES, "spanned": spanned, "group_name": group_name, "number": number, "zip": zip}
     made.globals |= {"seed_in_words": seed_in_words, "lines": _lines}
     return made.from_string(files(__package__).joinpath("page.html").read_text("utf-8"))
 

@@ -84,7 +84,6 @@ def build_table(
     return replace(
         table,
         footnotes=notes.footnotes(table, plan, of_rule),
-        legend=notes.legend(table),
         warnings=warnings(table),
     )
 

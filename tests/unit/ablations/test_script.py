@@ -144,6 +144,14 @@ def test_a_package_with_its_options_in_another_file(tmp_path):
         study_of("mine", "python -m pkg", tmp_path)
 
 
+@pytest.mark.parametrize(
+    "printed", ["f'test accuracy: {a * 1.5:.4f}'", "'test accuracy: %.4f' % a", "'test accuracy: {:.4f}'.format(a)"]
+)
+def test_a_column_has_the_decimals_that_the_script_prints(tmp_path, printed):
+    (tmp_path / "train.py").write_text(f"a = 0.5\nprint({printed})\nprint(f'val loss {{a:.1f}}')\n")
+    assert {one.name: one.digits for one in written(tmp_path, "train.py").metrics} == {"accuracy": 4, "loss": 2}
+
+
 def test_data_that_the_script_names_is_linked_and_what_it_writes_is_not(tmp_path):
     for name in ("data", "out"):
         (tmp_path / name).mkdir()
