@@ -98,7 +98,7 @@ class LoadedTable:
     def notes(self) -> list[str]:
         """The warnings, and the notes under the table; first, of a bundle, what of it was computed again."""
         shown = printed(self.as_built, "markdown")
-        return [*filter(None, [shown.table.bundle]), *shown.warnings, *shown.notes]
+        return [*filter(None, [shown.table.bundle]), *shown.warnings, *(note.text for note in shown.table.footnotes)]
 
     def render(self, format_: str = "markdown") -> str:
         """The table as text: markdown, latex, csv, tidy-csv, json, html, setup. Raises UserError for another format."""
@@ -288,7 +288,7 @@ def run(
     study: str | Path,
     *,
     devices: str = "auto",
-    devices_per_run: int | str = 1,
+    devices_per_run: int = 1,
     priority: int = 0,
     user: str | None = None,
     stale: str = "keep",
@@ -313,7 +313,7 @@ def run(
     continues there.
     progress: write a line to standard error every ten seconds.
     """
-    queueing = Queueing(devices_per_run=str(devices_per_run), priority=priority, user=user, stale=stale, yes=yes)
+    queueing = Queueing(devices_per_run=devices_per_run, priority=priority, user=user, stale=stale, yes=yes)
     asked = WorkOptions(
         devices=devices,
         hang_after=hang_after,

@@ -24,12 +24,12 @@ STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 def _costs(
     config: ModelConfig, source: Length, target: Length
-) -> Iterator[tuple[architecture.SublayerSpec, Length, Cost]]:
-    """Every sub-layer with the length of its sequence and its cost."""
+) -> Iterator[tuple[architecture.SublayerSpec, Length, Side, Cost]]:
+    """Every sub-layer with the length of its sequence, its side and its cost."""
     for side, length in zip(architecture.SIDES, (source, target), strict=True):
         for layer in architecture.layers(config, side):
             for part in layer:
-                yield part, length, part.options.cost(part.config, length, source, side)
+                yield part, length, side, part.options.cost(part.config, length, source, side)
 
 
 def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
@@ -103,7 +103,7 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
     """Operations of one forward pass over a pair of S source and T target pieces, logits (2·T·d_model·V) included."""
     layers = sum(
         cost.flops + 2 * length * _joining(part.config)
-        for part, length, cost in _costs(config, source_length, target_length)
+        for part, length, _, cost in _costs(config, source_length, target_length)
     )
     width = config.embedding_size or config.d_model
     # of both sides to the width of the layers, and of the target back
@@ -136,8 +136,9 @@ def activation_bytes(
     """
     narrow: float = 0
     wide: float = 0
-    for part, length, cost in _costs(config, source_length, target_length):
-        kept = cost.kept - (_attention_weights(part, length, source_length) if fused_attention else 0)
+    for part, length, side, cost in _costs(config, source_length, target_length):
+        unkept = part.options.fused(part.config, length, source_length, side) if fused_attention else 0
+        kept = cost.kept - unkept
         # A sub-layer keeps its input and the dropout mask as narrow values. It keeps the input of LayerNorm, with mean
         # and deviation, in the stream's width.
         narrow += kept + 2 * config.d_model * length
@@ -146,13 +147,6 @@ def activation_bytes(
     pieces = source_length * bool(config.encoder) + target_length
     below = pieces * (config.d_model * (STREAM_BYTES + value_bytes) + 8)  # embeddings, with 64-bit piece ids
     return int(sentences * (narrow * value_bytes + wide * STREAM_BYTES + below))
-
-
-def _attention_weights(part: architecture.SublayerSpec, length: float, memory: float) -> float:
-    """The values that fused kernels do not keep."""
-    if not part.options.fused(part.config):
-        return 0
-    return part.config.num_heads * length * (memory if part.options.reads_memory else length)
 
 
 # --- Sequential operations and path lengths of a stack: two columns of Table 1

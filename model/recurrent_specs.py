@@ -102,6 +102,3 @@ class AttentionalLSTMSpec(Spec):
         if config.compatibility == "additive":
             kept = kept + length * width * memory + memory * width
         return Cost(weights, 2 * products, kept)
-
-    def fused(self, config: ModelSettings) -> bool:
-        return False

@@ -65,12 +65,38 @@ class Spec(StrictModel):
         """Weights that sub-layers of a stack have in common, by name; not in `cost`."""
         return {}
 
-    def fused(self, config: ModelSettings) -> bool:
-        """Whether torch's fused attention computes it, which keeps no weights of attention."""
-        return False
+    def fused(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Length | Literal[0]:
+        """Values among `cost`'s kept that torch's fused attention does not keep: the weights of attention."""
+        return 0
 
 
 # --- Self-attention and cross-attention (section 3.2)
+
+
+BLOCK = 16  # queries of a block at least: on a processor the fastest of 16, 32, 64 and 128 (torch 2.13, fp32)
+
+
+def blocks(window: int, side: Side) -> tuple[int, int, int]:
+    """A window in blocks: queries of a block, memory positions before its first query, and after its last one.
+
+    A block is as long as these together, so that each block of the memory is read by two blocks of queries.
+    """
+    reach = window // 2
+    after = 0 if side == "decoder" else reach
+    return max(BLOCK, reach + after), reach, after
+
+
+def blocked(window: int | None, length: Length, side: Side) -> tuple[Length, Length]:
+    """Pairs of query and key that self-attention computes, and memory positions that it stores for them.
+
+    Without a window: all pairs. With one: those of its blocks, O(r·n), where these are less than half of all.
+    """
+    if window is None:
+        return length**2, length
+    size, before, after = blocks(window, side)
+    stored = -(-length // size) * (size + before + after)
+    saves = 2 * stored * size < length**2  # from there on blocks are faster
+    return length**2 + saves * (stored * size - length**2), length + saves * (stored - length)
 
 
 class _Attention(Spec):
@@ -102,22 +128,27 @@ class _Attention(Spec):
         norms = 2 * config.d_k if config.qk_norm else 0
         return config.d_model * (inputs + average) + biases + compared + norms
 
-    def _cost(self, config: ModelSettings, length: Length, memory: Length) -> Cost:
+    def _pairs(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> tuple[Length, Length]:
+        """Pairs of query and key that are computed, and memory positions that are stored for them."""
+        return length * memory, memory
+
+    def _cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """Of `length` queries and `memory` keys and values.
 
         Products: D·h·(d_k + d_v) for a query, D·g·(d_k + d_v) for a key and value, h·(d_k + d_v) for each pair. A gate
         costs D·h·d_v and a bilinear form h·d_k² more for a query. An additive score is a product of d_k elements
-        too. T² is counted whole, also for causal attention and windows: most kernels compute it.
+        too. T² is counted whole, also for causal attention: most kernels compute it.
         """
+        pairs, stored = self._pairs(config, length, memory, side)
         queries, keys_values, average = self._widths(config)
         gate = average if config.attention_gate else 0
         bilinear = queries * config.d_k if config.compatibility == "bilinear" else 0
         of_queries = config.d_model * (queries + average + gate) + bilinear
-        products = length * of_queries + memory * config.d_model * keys_values + (queries + average) * length * memory
+        products = length * of_queries + memory * config.d_model * keys_values + (queries + average) * pairs
         # q and k as they are compared, v, their average, and the weights; k and v for each head of queries
-        kept = (length + memory) * (queries + average) + config.num_heads * length * memory
+        kept = (length + stored) * (queries + average) + config.num_heads * pairs
         if config.compatibility == "additive":  # the tanh of each pair in place of q and k
-            kept = kept + queries * length * memory - (length + memory) * queries
+            kept = kept + queries * pairs - (length + stored) * queries
         if bilinear:  # q also before the matrix, and the matrix for each sentence
             kept = kept + length * queries + bilinear
         if config.qk_norm:  # what the projections make, and q and k before the norm's weight with their deviations
@@ -127,9 +158,11 @@ class _Attention(Spec):
         kept = kept + 2 * length * gate  # the gate, and the average before it
         return Cost(self._params(config), 2 * products, kept)
 
-    def fused(self, config: ModelSettings) -> bool:
-        """Whether torch's fused kernels can compute it."""
-        return config.compatibility != "additive"
+    def fused(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Length | Literal[0]:
+        """A weight for each head and pair, unless no fused kernel computes it."""
+        if config.compatibility == "additive":
+            return 0
+        return config.num_heads * self._pairs(config, length, memory, side)[0]
 
 
 class SelfAttentionSpec(_Attention):
@@ -173,7 +206,7 @@ class SelfAttentionSpec(_Attention):
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """With T keys and values. Relative positions cost a product of d_k, and one of d_v, for each pair."""
-        cost = self._cost(config, length, length)
+        cost = self._cost(config, length, length, side)
         if config.positions == "bias" and not config.position_shared:
             return cost._replace(params=cost.params + config.position_buckets * config.num_heads)
         if config.positions != "relative":
@@ -181,7 +214,8 @@ class SelfAttentionSpec(_Attention):
         keys, values = config.position_keys * config.d_k, config.position_values * config.d_v
         params = (2 * config.position_clip + 1) * (keys + values)
         # an additive score takes the vectors into the keys
-        products = config.num_heads * length**2 * (values + (0 if config.compatibility == "additive" else keys))
+        pairs, _ = blocked(config.window, length, side)
+        products = config.num_heads * pairs * (values + (0 if config.compatibility == "additive" else keys))
         kept = 0 if config.compatibility == "additive" else length * config.num_heads * keys  # q once more
         return Cost(cost.params + params, cost.flops + 2 * products, cost.kept + kept)
 
@@ -192,8 +226,12 @@ class SelfAttentionSpec(_Attention):
         heads, buckets = config.num_heads, config.position_buckets
         return {f"position bias of {heads} heads in {buckets} buckets": heads * buckets}
 
-    def fused(self, config: ModelSettings) -> bool:
-        return super().fused(config) and config.positions != "relative"
+    def _pairs(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> tuple[Length, Length]:
+        return blocked(config.window, length, side)
+
+    def fused(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Length | Literal[0]:
+        """None with vectors of relative positions, which no fused kernel knows."""
+        return 0 if config.positions == "relative" else super().fused(config, length, memory, side)
 
     def sequential(self, length: int) -> int:
         """All positions at once."""
@@ -212,7 +250,7 @@ class CrossAttentionSpec(_Attention):
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """With S keys and values."""
-        return self._cost(config, length, memory)
+        return self._cost(config, length, memory, side)
 
 
 # --- The position-wise feed-forward network (section 3.3)

@@ -1,12 +1,13 @@
-"""Time single sub-layers: `python -m model.timing REQUEST` prints [sub-layer, width, length, seconds] as JSON.
+"""Time single sub-layers: `python -m model.timing REQUEST` prints [sub-layer, width, length, seconds of each round].
 
-REQUEST is JSON: {"sublayers": lines of one sub-layer each, "lengths": …, "widths": …}.
+REQUEST and the answer are JSON: {"sublayers": lines of one sub-layer each, "lengths": …, "widths": …, "rounds": …}.
 """
 
+import itertools
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -15,11 +16,10 @@ from model.layers.contract import Inputs
 from model.network import build_model
 
 TOKENS = 1024  # of a batch: short sequences are computed together, as in training
-REPETITIONS = 3
 
 
-def seconds_per_sequence(line: str, width: int, length: int) -> float:
-    """Forward and backward pass of one causal sub-layer over a sequence, the fastest of some; 8 heads."""
+def timed(line: str, width: int, length: int) -> Callable[[], float]:
+    """A function that returns CPU seconds of one causal sub-layer, forward and backward, per sequence; 8 heads."""
     config = ModelConfig(
         encoder="", decoder=line, positions="none", d_model=width, d_k=width // 8, d_v=width // 8, dropout=0.0
     )
@@ -28,18 +28,27 @@ def seconds_per_sequence(line: str, width: int, length: int) -> float:
     sublayer = layer.get_submodule(layer.names[0])
     sequences = max(1, TOKENS // length)
     x_BTD = torch.randn(sequences, length, width, requires_grad=True)
-    inputs, times = Inputs(causal=True), []
-    for _ in range(1 + REPETITIONS):  # the first one warms up
-        begun = time.perf_counter()
-        sublayer(x_BTD, inputs).sum().backward()
-        times.append(time.perf_counter() - begun)
-    return min(times[1:]) / sequences
+
+    def once() -> float:
+        begun = time.process_time()
+        sublayer(x_BTD, Inputs(causal=True)).sum().backward()
+        return (time.process_time() - begun) / sequences
+
+    once()  # warms up
+    return once
 
 
-def measure(sublayers: Iterable[str], lengths: Iterable[int], widths: Iterable[int]) -> list[list[object]]:
-    """Every combination."""
-    places = [(line, width, length) for line in sublayers for width in widths for length in lengths]
-    return [[*place, seconds_per_sequence(*place)] for place in places]
+def measure(
+    sublayers: Sequence[str], lengths: Sequence[int], widths: Sequence[int], rounds: int
+) -> list[tuple[str, int, int, tuple[float, ...]]]:
+    """Every combination, by one thread. A round times all sub-layers of a width and a length, one after another."""
+    torch.set_num_threads(1)
+    found = []
+    for width, length in itertools.product(widths, lengths):
+        once = [timed(line, width, length) for line in sublayers]
+        times = zip(*([one() for one in once] for _ in range(rounds)), strict=True)
+        found += [(line, width, length, seconds) for line, seconds in zip(sublayers, times, strict=True)]
+    return found
 
 
 if __name__ == "__main__":

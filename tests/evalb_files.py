@@ -4,21 +4,21 @@ import re
 
 from experiments.data.corpora.files import read_lines
 from experiments.data.corpora.tree import BadTree, Tree, parse_line
-from experiments.evaluation.evalb import COLLINS, score_sentence
+from experiments.evaluation.evalb import DELETED, score_sentence
 
 _TAGGED = re.compile(r"\(([^\s()]*)\s+([^\s()]*)\s*\)")  # (TAG word); EVALB takes the word of "(NP )" to be ""
 _LOOSE = re.compile(r"(?:^|[\s)])[^\s()]")  # text that follows no opening bracket
 
 
-def score_files(gold, parses, rules=COLLINS):
+def score_files(gold, parses):
     """The SentenceScore of each line; a line that is not a tree is an error of its sentence."""
     pairs = zip(read_lines(gold), read_lines(parses), strict=True)
-    return [score_sentence(_tree(ours), _parse(theirs, rules), rules) for ours, theirs in pairs]
+    return [score_sentence(_tree(ours), _parse(theirs)) for ours, theirs in pairs]
 
 
-def _parse(line, rules):
+def _parse(line):
     """A parser's line as evalb.c reads it: one without counted words is skipped, whether or not its brackets close."""
-    counted = [word for tag, word in _TAGGED.findall(line) if tag not in rules.delete_labels]
+    counted = [word for tag, word in _TAGGED.findall(line) if tag not in DELETED]
     if not counted and not _LOOSE.search(_TAGGED.sub("", line)):
         return Tree((), (), ())
     return None if "" in counted else _tree(line)

@@ -2,6 +2,7 @@
 
 import importlib.resources
 import re
+import statistics
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -16,9 +17,10 @@ from ablations.cli.terminal import aligned, print_json
 from ablations.service.layers import (
     LONGEST,
     LayerType,
+    Rounds,
     Sizes,
     Times,
-    crossings,
+    crossing,
     layer_types,
     measure,
 )
@@ -166,7 +168,7 @@ HEAD = ("layer type", "complexity", "products", "counted", "sequential", "path",
 
 def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
     types = layer_types(sizes)
-    times = measure(sizes) if measured else {}
+    times = measure(sizes) if measured else None
     if as_json:
         print_json(_as_json(sizes, types, times))
         return
@@ -178,11 +180,11 @@ def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
     for line in aligned([HEAD, *(_row(one, n) for one in types)]):
         typer.echo(line)
     typer.echo("products: the leading term. counted: all products of one sub-layer, projections and both matrices of a")
-    typer.echo("recurrent cell included; restricted attention computes all scores. exact: propagated through causal")
+    typer.echo("recurrent cell included; restricted attention by the pairs of its blocks. exact: propagated in causal")
     typer.echo("layers, of which each position of the last sees all positions before it; –: never.")
     if n > LONGEST:
         typer.echo(f"note: paths are propagated up to n = {LONGEST:,}.")
-    for line in _times(times):
+    for line in _times(times) if times else ():
         typer.echo(line)
 
 
@@ -197,27 +199,38 @@ def _row(one: LayerType, n: int) -> tuple[str, ...]:
 
 
 def _times(times: Times) -> list[str]:
-    """One table per width, and where self-attention's and the recurrent sub-layers' times cross."""
+    """One table per width, and where self-attention's time and the other sub-layers' cross."""
     lines = []
-    for width, attention in times.get("self_attention", {}).items():
-        rows = [(f"d = {width}, ms a sequence", *(f"n={length}" for length in attention))]
-        rows += [(name, *(f"{s * 1e3:.3g}" for s in of[width].values())) for name, of in times.items()]
+    for width, first in times.rounds["self_attention"].items():
+        rows = [(f"d = {width}, ms a sequence", *(f"n={length}" for length in first))]
+        for name, of in times.rounds.items():
+            rows.append((name, *(f"{statistics.median(rounds) * 1e3:.3g}" for rounds in of[width].values())))
         lines += ["", *aligned(rows)]
-        for name in ("rnn", "lstm"):
-            found = crossings(attention, times[name][width])
-            parts = [f"{'faster' if faster else 'slower'} from n = {place:.0f}" for place, faster in found]
-            lines.append(f"self-attention against {name}: {', '.join(parts)}")
+        for name in (name for name in times.rounds if name != "self_attention" and not times.loaded):
+            lines.append(f"self-attention against {name}: {_verdict(first, times.rounds[name][width])}")
+    lines.append("times: CPU time of one thread, the median of interleaved rounds")
+    if times.loaded:
+        busy = f"other programs keep {times.load:.1f} of {times.processors} processors busy"
+        lines.append(f"no conclusion: {busy}. Repeat --measure when at most half of them are.")
     return lines
 
 
-def _as_json(sizes: Sizes, types: Sequence[LayerType], times: Times) -> dict[str, object]:
+def _verdict(first: Rounds, second: Rounds) -> str:
+    found = crossing(first, second)
+    if found is None:
+        return "no conclusion: the rounds disagree, or there is more than one crossing"
+    now, then = ("faster", "slower") if found[0] else ("slower", "faster")
+    return f"{now} at all lengths" if found[1] is None else f"{now} up to n = {found[1]:.0f}, {then} from there"
+
+
+def _as_json(sizes: Sizes, types: Sequence[LayerType], times: Times | None) -> dict[str, object]:
     found: dict[str, object] = {"sizes": asdict(sizes), "types": [asdict(one) for one in types]}
-    if times:
-        found["seconds"] = times
-        found["crossings"] = {
-            name: {
-                width: crossings(attention, times[name][width]) for width, attention in times["self_attention"].items()
-            }
-            for name in ("rnn", "lstm")
-        }
+    if times is not None:
+        full = times.rounds["self_attention"]
+        found["measured"] = asdict(times) | {"loaded": times.loaded}
+        found["crossings"] = None if times.loaded else {
+            name: {width: crossing(full[width], rounds) for width, rounds in of.items()}
+            for name, of in times.rounds.items()
+            if name != "self_attention"
+        }  # fmt: skip
     return found

@@ -59,10 +59,7 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "devices": typer.Option(
         metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto."
     ),
-    "devices_per_run": typer.Option(
-        metavar="K|auto",
-        help="Devices that train a run together; auto: more for rows that take longer than all others.",
-    ),
+    "devices_per_run": typer.Option(metavar="K", min=1, help="Devices that train a run together."),
     "priority": typer.Option(metavar="N", help="Higher priorities train first; 0 if unset."),
     "user": typer.Option(
         "--user", metavar="NAME", envvar="ABLATIONS_USER", help="Whose runs these are; your login if unset."

@@ -281,7 +281,7 @@ def tune(
     format_ = "json" if as_json else format_
     run_chosen(tuned, WorkOptions(devices=devices), "keep", format_, show=out is None)
     if out is not None:
-        print_table(tuned, format_, out)
+        print_table(tuned, format_, out, printing=TableOptions(notes="full"))  # what was searched is in its notes
 
 
 def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:

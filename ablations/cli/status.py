@@ -25,7 +25,7 @@ from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
-from ablations.service.work import agree, agreed_in_words, collect_detached, not_in_mlflow, users_of
+from ablations.service.work import agree, agreed_in_words, collect_detached, users_of
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
@@ -77,7 +77,9 @@ def status(
         typer.echo("\n".join(_lines(opened, head, only)))
         try:
             if not opened.coordinator() and (count := len(lacking(opened))):
-                typer.echo(not_in_mlflow(count, selectors.where))
+                verb, them = ("is", "it") if count == 1 else ("are", "them")
+                said = f"{number(count, 'finished run')} {verb} not in MLflow"
+                typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
         except UserError as error:  # of MLflow's database
             say(str(error))
         return

@@ -10,6 +10,7 @@ from typing import Any
 
 from ablations.planning.planned import PlannedRow, Replaced
 from ablations.planning.runs import as_run, check_branch, first_step
+from ablations.study.claims import parse
 from ablations.study.messages import nearest, show
 from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.parts import Target
@@ -248,8 +249,9 @@ def check_heads(study: Study, task: Task) -> None:
 
 def check_claims(study: Study, task: Task) -> None:
     """Raises UserError for a claim about a number that no column prints."""
+    named = [name for c in task.columns for name in (c.paper, c.key, c.metric) if name and "*" not in name]
     for claim in study.claims:
-        _check(claim.number, list(dict.fromkeys(_measured(task))), f'claim "{claim.text}"', study, "")
+        _check(parse(claim.check).number, list(dict.fromkeys([*named, *COSTS])), f'claim "{claim.check}"', study, "")
 
 
 def check_published(row: Variation, study: Study, task: Task) -> None:

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedRun
@@ -16,7 +16,7 @@ from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.identity import without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
-from experiments.jobs.devices.sharing import devices_per_run, simulate
+from experiments.jobs.devices.sharing import simulate
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column
@@ -62,7 +62,8 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
         steps_left = run.own_steps if run_id in again else run.steps_left
         seconds[run_id] = _seconds(run, steps_left, members, speeds[training], scorings[scoring])
     known = {run_id: value for run_id, value in seconds.items() if value is not None}
-    wide = _widths(unique, slots, chosen.devices_per_run)
+    width = min(chosen.devices_per_run, len(by_device(slots)))
+    wide = dict.fromkeys(unique, width) if width > 1 else {}
     return Forecast(
         {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
         {run_id: 0.0 if run.members or run.to_make else task.disk_bytes(run.config) for run_id, run in unique.items()},
@@ -141,14 +142,6 @@ def refuse_above(
             "smaller --profile."
         )
     return f"about {duration(predicted.makespan_s)}, within the {max_hours:g} h allowed"
-
-
-def _widths(runs: Mapping[str, PlannedRun], slots: Sequence[Slot], per_run: int) -> dict[str, int]:
-    """Devices of the runs that get more than one, by the coordinator's own rule."""
-    devices = len(by_device(slot for slot in slots if per_run or slot.kind == "cuda"))
-    if per_run:
-        return dict.fromkeys(runs, min(per_run, devices)) if per_run > 1 and devices > 1 else {}
-    return devices_per_run({run_id: run.cost for run_id, run in runs.items()}, devices) if devices > 1 else {}
 
 
 def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[str]:

@@ -4,8 +4,10 @@ import itertools
 import json
 import math
 import os
+import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.errors import UserError
@@ -16,8 +18,6 @@ from model.cost import path_length, sequential_operations
 
 LONGEST = 1024  # positions up to which paths are propagated: it takes seconds
 LARGEST = 1_000_000
-# Seconds of a sub-layer's forward and backward pass over one sequence: by sub-layer, width and length.
-Times = dict[str, dict[int, dict[int, float]]]
 
 
 @dataclass(frozen=True)
@@ -114,36 +114,65 @@ def _language_model(sizes: Sizes, line: str, window: int | None) -> ModelConfig:
     return ModelConfig(encoder="", decoder=line, positions="none", window=window, **width)  # type: ignore[arg-type]
 
 
-LINES, LENGTHS, WIDTHS = ("self_attention", "rnn", "lstm"), (16, 64, 256, 1024), (64, 256)
+# --- Measured: CPU seconds of a sub-layer's forward and backward pass over one sequence, by one thread
+
+
+LENGTHS, WIDTHS, ROUNDS = (16, 64, 256, 1024, 4096), (64, 256), 7
+Rounds = Mapping[int, Sequence[float]]  # seconds of each round, by length
+
+
+@dataclass(frozen=True)
+class Times:
+    """`rounds`: by sub-layer and width. `load`: processors that other programs kept busy, of `processors`."""
+
+    rounds: Mapping[str, Mapping[int, Rounds]]
+    load: float
+    processors: int
+
+    @property
+    def loaded(self) -> bool:
+        """Whether others kept more than half of the processors busy: then times say little of the layers."""
+        return self.load > self.processors / 2
 
 
 def measure(sizes: Sizes) -> Times:
     """Time the sub-layers in a child process, which loads torch. Raises UserError if that fails."""
-    request = json.dumps(
-        {"sublayers": [*LINES, f"convolution(kernel={sizes.k})"], "lengths": LENGTHS, "widths": WIDTHS}
-    )
+    convolution = f"convolution(kernel={sizes.k}"
+    lines = ["self_attention", f"self_attention(window={sizes.r})", "rnn", "lstm", f"{convolution})",
+             f"{convolution}, separable=true)"]  # fmt: skip
+    request = json.dumps({"sublayers": lines, "lengths": LENGTHS, "widths": WIDTHS, "rounds": ROUNDS})
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_path())}
+    before = os.getloadavg()[0]
     done = subprocess.run(
         [sys.executable, "-P", "-m", "model.timing", request], env=environment, capture_output=True, text=True
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
         raise UserError(f"--measure: the process that times the sub-layers ended with {done.returncode}: {last}.")
-    found: Times = {}
+    found: dict[str, dict[int, dict[int, Sequence[float]]]] = {}
     for line, width, length, seconds in json.loads(done.stdout):
         found.setdefault(line, {}).setdefault(width, {})[length] = seconds
-    return found
+    load = max(before, os.getloadavg()[0] - 1)  # the child itself is one
+    return Times(found, load, os.cpu_count() or 1)
 
 
-def crossings(first: dict[int, float], second: dict[int, float]) -> list[tuple[float, bool]]:
-    """From which length on `first` is faster (True) or not than `second`: the shortest length, then each crossing.
+def crossing(first: Rounds, second: Rounds) -> tuple[bool, float | None] | None:
+    """Whether `first` is faster than `second` at the shortest lengths, and from which length on it is the other way.
 
-    A crossing is interpolated between two measured lengths, on logarithmic scales.
+    A length counts where three quarters of its rounds agree. No second value: it never changes. None, no conclusion:
+    at no length the rounds agree, or their answer changes more than once. The place is interpolated between the two
+    lengths where it changes, on logarithmic scales.
     """
-    lengths = sorted(first)
-    ratios = [math.log(first[n] / second[n]) for n in lengths]
-    found = [(float(lengths[0]), ratios[0] < 0)]
-    for (left, before), (right, after) in itertools.pairwise(zip(lengths, ratios, strict=True)):
-        if (before < 0) != (after < 0):
-            found.append((left * (right / left) ** (before / (before - after)), after < 0))
-    return found
+    clear = []
+    for length in sorted(first):
+        ratios = [math.log(a / b) for a, b in zip(first[length], second[length], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, method="inclusive")
+        if low > 0 or high < 0:
+            clear.append((length, middle))
+    changes = [pair for pair in itertools.pairwise(clear) if (pair[0][1] < 0) != (pair[1][1] < 0)]
+    if not clear or len(changes) > 1:
+        return None
+    place = None
+    for (left, before), (right, after) in changes:
+        place = left * (right / left) ** (before / (before - after))
+    return clear[0][1] < 0, place

@@ -219,7 +219,7 @@ class Selected(SelectedTable):
 
     task: Task
     own_plan: Callable[[], Plan] | None = None  # with the study's own decoding; None: `plan` has that
-    devices_per_run: int = 1  # 0: as many as shorten the total time
+    devices_per_run: int = 1
     priority: int = 0
     user: str = field(default_factory=login)
 
@@ -298,7 +298,7 @@ def _decoding(name: str) -> bool:
 class Queueing:
     """The options that say how the runs of a table are queued, as typed."""
 
-    devices_per_run: str = "1"
+    devices_per_run: int = 1
     priority: int = 0
     user: str | None = None
     stale: str = "keep"
@@ -306,18 +306,8 @@ class Queueing:
 
     def choose(self, study: str, selectors: Selectors, *, used: bool = True) -> Selected:
         """`choose`, with these options. Raises UserError."""
-        wide, user = device_count(self.devices_per_run), user_name(self.user)
-        chosen = choose(study, selectors, many=self.yes, used=used)
-        return replace(chosen, devices_per_run=wide, priority=self.priority, user=user)
-
-
-def device_count(text: str) -> int:
-    """The number of --devices-per-run; 0 for auto. Raises UserError for anything else."""
-    if text == "auto":
-        return 0
-    if not text.isdecimal() or not int(text):
-        raise UserError(f"--devices-per-run {text}: write a number from 1, or auto.")
-    return int(text)
+        user, chosen = user_name(self.user), choose(study, selectors, many=self.yes, used=used)
+        return replace(chosen, devices_per_run=self.devices_per_run, priority=self.priority, user=user)
 
 
 def choose_table(study_name: str, selectors: Selectors, say: Say, *, used: bool = True) -> SelectedTable:

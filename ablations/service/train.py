@@ -150,7 +150,7 @@ def options_for(
         if chosen.devices_per_run != 1:
             raise UserError(
                 f"--devices {devices} measures how many runs share a device, but --devices-per-run "
-                f"{chosen.devices_per_run or 'auto'} gives a run several devices: give a number of runs per device, "
+                f"{chosen.devices_per_run} gives a run several devices: give a number of runs per device, "
                 "such as cuda:*x2, or leave one out."
             )
         working = replace(working, devices=resolve_auto(devices, chosen, todo, progress, say))

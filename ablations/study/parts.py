@@ -274,7 +274,9 @@ class Choices(StrictModel):
     )
     units: dict[str, Text] = Field({}, description="by column: params in k, M or G, hours in s, min, h or d, or words")
     caption: Text | None = Field(None, description="the title, if unset")
-    notes: Notes | None = Field(None, description="below the table: none, those that explain its signs, or all")
+    notes: Notes | None = Field(
+        None, description="below the table: none but gaps, short (also what signs mean), or full"
+    )
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9:._+/-]*$")] | None = Field(
         None, description="LaTeX's \\label: tab:NAME, if unset"
     )

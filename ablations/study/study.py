@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
+from ablations.study.claims import Cited, Claim, compared, parse
 from ablations.study.messages import suggestion
 from ablations.study.overrides import dotted
 from ablations.study.parts import (
@@ -29,41 +30,6 @@ from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
 from experiments.tasks.own.patterns import check_pattern
 from model.settings import StrictModel
-
-# --- What others published, as a study file writes it: results of other systems, and the paper's claims about them
-
-
-class Cited(StrictModel):
-    """A published result of another system, printed as a row of the table. It is never run."""
-
-    label: Text
-    group: Text = Field("", description="such as the training data used; results of one group stand together")
-    values: dict[str, FiniteFloat] = Field(description="by the names of `paper`: perplexity, bleu, params, …")
-    note: Text = ""
-
-
-class Claim(StrictModel):
-    """A sentence of the paper about its own numbers, checked in these and in what was run here (a note says both).
-
-    `row` is compared with the best of the others in one number: by a difference (`margin`) or by a ratio (`fraction`).
-    """
-
-    text: Text = Field(description="the sentence, with its place in the paper")
-    row: Key = Field(description="key of the row that the sentence praises")
-    number: Key = Field(description="what is compared, by the names of `paper`: bleu, flops, …")
-    margin: FiniteFloat | None = Field(None, ge=0, description="better than the best of the others by more than this")
-    fraction: FiniteFloat | None = Field(None, gt=0, description="less than this times the lowest of the others")
-    published: tuple[Text, ...] = Field(
-        (), strict=False, description="labels of the cited results; if unset, all of the row's group"
-    )
-    here: tuple[Key, ...] = Field((), strict=False, description="keys of the rows that stand for them in this study")
-
-    @model_validator(mode="after")
-    def _one_comparison(self) -> Self:
-        if (self.margin is None) == (self.fraction is None):
-            raise ValueError("write either margin (a difference) or fraction (a ratio)")
-        return self
-
 
 # --- The study, and where it is loaded from
 
@@ -179,8 +145,14 @@ class Study(StrictModel):
         lone = next((row.key for row in self.variations if not row.group), None)
         if self.within_groups and lone is not None:
             raise ValueError(f'within_groups: the row "{lone}" has no group; give it one, or leave out within_groups')
+        twice = _repeated(entry.key for entry in self.cited if entry.key)
+        if twice:
+            raise ValueError(f"two [[cited]] have the key {twice}; give one of them another key")
         for claim in self.claims:
-            check_claim(claim, self.variations, self.cited)
+            try:
+                compared(parse(claim.check), self.variations, self.cited)
+            except ValueError as error:
+                raise ValueError(f'claim "{claim.check}": {error}') from None
         check_rule(self.rule, self.target, [profile.target for profile in self.profiles.values()])
         self._check_seeds()
         return self
@@ -299,7 +271,7 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
     return read_study(name_or_path, Study, many)
 
 
-# --- Checks of what a study says of its printed table: `pivot`, the names in its claims, and the target of its rule
+# --- Checks of what a study says of its printed table: `pivot` and the target of its rule
 
 
 def check_pivot(pivot: Mapping[str, str], rows: Sequence[Variation], cited: Sequence[Cited]) -> None:
@@ -322,25 +294,6 @@ def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[st
                 "they would print in the same place; change one of them"
             )
         taken[label, group] = name
-
-
-def check_claim(claim: Claim, rows: Sequence[Variation], cited: Sequence[Cited]) -> None:
-    """Raises ValueError for rows and cited results that do not exist, or that lack the number that is compared."""
-    by_key = {row.key: row for row in rows}
-    for key in (claim.row, *claim.here):
-        if key not in by_key:
-            near = suggestion(key, by_key, "rows").rstrip(".")
-            raise ValueError(f'claim "{claim.text}": there is no row "{key}". {near}')
-    of = by_key[claim.row]
-    if claim.number not in of.paper:
-        raise ValueError(f'claim "{claim.text}": the row "{claim.row}" has no published {claim.number}')
-    others = {entry.label: entry for entry in cited if entry.group == of.group}
-    for label in claim.published:
-        if label not in others:
-            near = suggestion(label, others, "labels of its group").rstrip(".")
-            raise ValueError(f'claim "{claim.text}": the row\'s group has no cited result "{label}". {near}')
-    if not any(claim.number in others[label].values for label in claim.published or others):
-        raise ValueError(f'claim "{claim.text}": no cited result that it compares with has a {claim.number}')
 
 
 def check_rule(rule: str | None, target: object, of_profiles: Sequence[object]) -> None:

@@ -4,7 +4,7 @@ Attempts that failed, were stopped or killed, or were repeated are among them. A
 Imports no torch.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import reduce
 from itertools import islice
@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import Field
 
 from experiments.errors import Damaged, UserError
-from experiments.events.event_log import ENDS, NOT_FSYNCED, Tail, last_event
+from experiments.events.event_log import ENDS, Tail, last_event
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
@@ -210,29 +210,28 @@ def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> di
     continues          {run_id, step}: the shorter run whose checkpoint this run began with; usually None
     """
     earlier: list[dict[str, Any]] = []
-    resumed: dict[str, Any] | None = None
-    for number, events in _line_of_work(store, run_id, attempt):
-        resumed = resumed or next((dict(event) for event in events if event["kind"] == "resumed"), None)
-        if number < attempt and events:
-            earlier.append({"attempt": number, "seconds": _seconds(events), "ended": _class_of_end(events)})
-    total = seconds + sum(item["seconds"] for item in earlier)
-    other = resumed is not None and resumed.get("run") not in (None, run_id)
-    begun = {"run_id": resumed["run"], "step": resumed["step"]} if resumed and other else None
-    return {"train_s": round(total, 3), "earlier_attempts": earlier, "continues": begun}
-
-
-def _line_of_work(store: Store, run_id: str, last: int) -> Iterator[tuple[int, list[dict[str, Any]]]]:
-    """The attempts that contribute to this result: from the last restart on."""
-    found: list[tuple[int, list[dict[str, Any]]]] = []
+    resumed: Mapping[str, Any] = {}
     for number in store.attempts(run_id):
         folder = store.attempt_folder(run_id, number)
-        if number > last or not _trains(folder):
+        if number > attempt or not _trains(folder):
             continue
-        events = _without_curve(folder)
-        if any(event["kind"] == "restarted" for event in events):
-            found = []
-        found.append((number, events))
-    yield from found
+        begin = until = last = None
+        for last in Tail(folder).read():
+            begin = last["t"] if begin is None else begin
+            if last["kind"] == "restarted":  # what lies before does not contribute
+                earlier, resumed = [], {}
+            elif last["kind"] == "resumed":
+                resumed = resumed or last
+            elif last["kind"] == "trained":
+                until = until or last["t"]
+        if number < attempt and last is not None:
+            seconds_there = round(max(0.0, (until or last["t"]) - (begin or 0.0)), 3)
+            earlier.append({"attempt": number, "seconds": seconds_there, "ended": _ended(last) or "killed"})
+    begun = None
+    if resumed.get("run") not in (None, run_id):
+        begun = {"run_id": resumed["run"], "step": resumed["step"]}
+    train_s = round(seconds + sum(item["seconds"] for item in earlier), 3)
+    return {"train_s": train_s, "earlier_attempts": earlier, "continues": begun}
 
 
 def _trains(folder: Path) -> bool:
@@ -242,29 +241,3 @@ def _trains(folder: Path) -> bool:
     except UserError:
         return True
     return bool(spec.get("train")) if isinstance(spec, dict) else spec is not None
-
-
-def _without_curve(folder: Path) -> list[dict[str, Any]]:
-    """The attempt's events; of consecutive curve points only the last, since there may be a million."""
-    kept: list[dict[str, Any]] = []
-    last: list[dict[str, Any]] = []
-    for event in Tail(folder).read():
-        if kept and event["kind"] in NOT_FSYNCED:
-            last = [event]
-        else:
-            kept.append(event)
-            last = []
-    return kept + last
-
-
-def _seconds(events: list[dict[str, Any]]) -> float:
-    until = next((event for event in events if event["kind"] == "trained"), events[-1])
-    return round(max(0.0, float(until["t"]) - float(events[0]["t"])), 3)
-
-
-def _class_of_end(events: list[dict[str, Any]]) -> str:
-    """The class of the failure, "stopped" on request, or "killed"."""
-    last = events[-1]  # "ended" of a killed one
-    if last["kind"] == "failed":
-        return str(last.get("cls", "failed"))
-    return "stopped" if last["kind"] == "preempted" else "killed"

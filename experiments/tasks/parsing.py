@@ -9,13 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from experiments.config import NOT_IN_RUN_ID, EvaluationConfig, RunConfig, SettingRoles, TrainingConfig
 from experiments.data.corpora.trees import TreeCorpus, TreeData, resolve
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.counts import BRACKET_COUNTS, SetScores, f1
-from experiments.evaluation.evalb import COLLINS, read_rules, rules_of_text, score_parses
+from experiments.evaluation.evalb import score_parses
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence import SequenceTask
@@ -41,9 +41,8 @@ class ParsingModel(ModelConfig):
 
 
 class ParsingTraining(TrainingConfig):
-    """Warm-up and learning rate, chosen on section 22 as well, are tensor2tensor's too."""
+    """The learning rate, chosen on section 22 as well, is tensor2tensor's too; warm-up is base's."""
 
-    warmup_steps: int = Field(16000, ge=1, description="steps of linear warm-up")
     learning_rate_scale: float = Field(0.5, gt=0, description="factor on the paper's schedule")
 
 
@@ -51,12 +50,6 @@ class ParsingEvaluation(EvaluationConfig):
     beam_size: int = Field(21, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.3, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(300, ge=0, description="output is at most this many pieces longer than the input")
-    rules: str = Field("collins", description='"collins", or the path of an EVALB parameter file (.prm)')
-
-    @field_validator("rules")
-    @classmethod
-    def _found_from_anywhere(cls, rules: str) -> str:
-        return rules if rules == "collins" else str(Path(rules).expanduser().absolute())
 
 
 class ParsingConfig(RunConfig):
@@ -104,17 +97,13 @@ class Parsing(SequenceTask):
         return config.data.target_vocab_size
 
     def scoring(self, config: ParsingConfig) -> dict[str, Any]:
-        """The rules themselves, and not where they lie. Raises UserError for a parameter file that cannot be read."""
-        named = config.evaluation.rules
-        return {"rules": (COLLINS if named == "collins" else read_rules(Path(named))).text()}
+        return {"rules": "COLLINS"}
 
     def score_outputs(
         self, config: ParsingConfig, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str],
         labels: Sequence[str], folder: Path,
     ) -> SetScores:  # fmt: skip
-        return score_parses(
-            text.source, outputs, text.target, labels, rules_of_text(evaluation.settings["rules"]), folder
-        )
+        return score_parses(text.source, outputs, text.target, labels, folder)
 
 
 TASK = Parsing()

@@ -14,14 +14,23 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from model.layers.contract import BLOCKED, CacheShape, Inputs, State, StepContext, Sublayer, causal_bias
+from model.layers.contract import (
+    BLOCKED,
+    CacheShape,
+    Inputs,
+    State,
+    StepContext,
+    Sublayer,
+    blocking_bias,
+    causal_bias,
+)
 from model.layers.recurrent import AttentionalLSTM
 from model.parts.compatibility import COMPATIBILITY
 from model.parts.dropout import dropout as drop
 from model.parts.positions import DISTANCES, Distances
 from model.parts.residual import NORM_EPSILON
 from model.settings import ModelSettings
-from model.specs import Spec
+from model.specs import Side, Spec, blocked, blocks
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
 
@@ -121,6 +130,10 @@ class Attention(Sublayer):
 
     def combine(self, x_BQD: Tensor, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, seen: "Seen") -> Tensor:
         """MultiHead(Q, K, V) = Concat(head_1 … head_h) W^O, of shape (B, Q, D)."""
+        return self.finish(x_BQD, self.average(q_BHQK, k_BGMK, v_BGMV, seen))
+
+    def average(self, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, seen: "Seen") -> Tensor:
+        """Concat(head_1 … head_h), (B, Q, E)."""
         k_BHMK, v_BHMV = self._per_query(k_BGMK), self._per_query(v_BGMV)
         rate = self.dropout if self.training else 0.0
         if self.compare.fused and self.distances.fused:
@@ -132,7 +145,10 @@ class Attention(Sublayer):
             if seen.distance_QM is not None and (a_QMV := self.distances.values(seen.distance_QM)) is not None:
                 a_QMV = a_QMV.to(v_BHMV.dtype)
                 heads_BHQV = heads_BHQV + torch.einsum("bhqm,qmv->bhqv", weights_BHQM, a_QMV)
-        heads_BQE = heads_BHQV.transpose(1, 2).flatten(2)
+        return heads_BHQV.transpose(1, 2).flatten(2)
+
+    def finish(self, x_BQD: Tensor, heads_BQE: Tensor) -> Tensor:
+        """The gate and W^O: (B, Q, E) → (B, Q, D)."""
         if self.gate is not None:
             heads_BQE = heads_BQE * self.gate(x_BQD).sigmoid()
         output: Tensor = self.output(heads_BQE)
@@ -173,13 +189,13 @@ class SelfAttention(Attention):
 
     The rows of `qkv` go head by head: q, k and v of the first head, then of the second. With fewer heads of keys and
     values, the queries of each stand before it. `window` r lets a position see r // 2 positions on either side
-    (section 4: "a neighborhood of size r").
+    (section 4: "a neighborhood of size r"), in blocks, O(r·n) (specs.blocked), where the sequence is long enough.
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:
         super().__init__(config, options)
         self.distances = DISTANCES.get(config.positions, Distances)(config)
-        self.reach = None if config.window is None else config.window // 2
+        self.window, self.reach = config.window, None if config.window is None else config.window // 2
         self.split = [self.num_heads // self.kv_heads * self.d_k, self.d_k, self.d_v]
         self.qkv = nn.Linear(config.d_model, self.kv_heads * sum(self.split), bias=config.bias)
 
@@ -198,7 +214,35 @@ class SelfAttention(Attention):
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D)."""
-        return self.combine(x_BTD, *self.project(x_BTD, 0, x_BTD.shape[1]), self._seen(x_BTD, inputs))
+        T = x_BTD.shape[1]
+        side: Side = "decoder" if inputs.causal else "encoder"
+        projected = self.project(x_BTD, 0, T)
+        if self.window is not None and blocked(self.window, T, side)[0] < T**2:
+            return self.finish(x_BTD, self._in_blocks(x_BTD, *projected, inputs, blocks(self.window, side)))
+        return self.combine(x_BTD, *projected, self._seen(x_BTD, inputs))
+
+    def _in_blocks(
+        self, x_BTD: Tensor, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, inputs: Inputs, sizes: tuple[int, int, int]
+    ) -> Tensor:
+        """Concat(head_1 … head_h), (B, T, E): N blocks of Q queries as sentences, which see the M positions around."""
+        (size, before, after), (B, T, _), device = sizes, x_BTD.shape, x_BTD.device
+        count = -(-T // size)
+        keep_BT = x_BTD.new_ones(B, T, dtype=torch.bool) if inputs.keep_BT is None else inputs.keep_BT
+
+        def around(y_BGTn: Tensor) -> Tensor:
+            """(B, G, T, n) → (B·N, G, M, n); 0 outside of the sentence."""
+            padded = F.pad(y_BGTn, (0, 0, before, (count + 1) * size - T - before))
+            padded = torch.unflatten(padded, 2, (count + 1, size))
+            y_BGNMn = torch.cat([padded[:, :, :-1], padded[:, :, 1:, : before + after]], 3)
+            return y_BGNMn.transpose(1, 2).flatten(0, 1)
+
+        q_BHNQK = torch.unflatten(F.pad(q_BHTK, (0, 0, 0, count * size - T)), 2, (count, size))
+        bias = blocking_bias(around(keep_BT[:, None, :, None]).mT, x_BTD.dtype)
+        time_Q1 = torch.arange(size, device=device).unsqueeze(1)
+        distance_QM = torch.arange(-before, size + after, device=device) - time_Q1
+        seen = self._by_distance(bias, inputs.causal, distance_QM, x_BTD.dtype)
+        heads_NQE = self.average(q_BHNQK.transpose(1, 2).flatten(0, 1), around(k_BGTK), around(v_BGTV), seen)
+        return torch.unflatten(heads_NQE, 0, (B, count)).flatten(1, 2)[:, :T]
 
     def shrink(self, factor: float) -> None:
         self.output.weight.mul_(factor)
@@ -212,14 +256,11 @@ class SelfAttention(Attention):
     def _seen(self, x_BTD: Tensor, inputs: Inputs) -> Seen:
         """Of whole sequences."""
         T = x_BTD.shape[1]
-        if not self._reads_distance(T):
+        near = self.reach is None or self.reach >= T - 1  # from the first to the last position nothing is hidden
+        if near and not self.distances.reads_distance:
             return Seen(inputs.bias_B11T, inputs.causal)
         time_T = torch.arange(T, device=x_BTD.device)
         return self._by_distance(inputs.bias_B11T, inputs.causal, time_T - time_T.unsqueeze(1), x_BTD.dtype)
-
-    def _reads_distance(self, length: int) -> bool:
-        """Whether anything depends on distances; a window from the first to the last position hides nothing."""
-        return self.distances.reads_distance or (self.reach is not None and self.reach < length - 1)
 
     def _by_distance(self, bias: Tensor | None, causal: bool, distance_QM: Tensor, dtype: torch.dtype) -> Seen:
         """`bias` with what the distances add and hide; causality becomes a part of it."""
@@ -236,8 +277,9 @@ class SelfAttention(Attention):
         return Seen(added, False, distance_QM)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Slots for keys and values, (B, G, max_steps, K, n): slots are written in place, beams never move."""
-        slots = (shape.sentences, self.kv_heads, shape.max_steps, shape.beam_size)
+        """Slots for keys and values, (B, G, steps, K, n), written in place; beams never move. A window keeps r // 2."""
+        steps = shape.max_steps if self.reach is None else min(shape.max_steps, self.reach + 1)
+        slots = (shape.sentences, self.kv_heads, steps, shape.beam_size)
         weight = self.qkv.weight
         return State(keys=weight.new_empty(*slots, self.d_k), values=weight.new_empty(*slots, self.d_v))
 
@@ -245,13 +287,15 @@ class SelfAttention(Attention):
         """(R, D) → (R, D): each beam attends to the (time, beam) slots of its own past."""
         x_BKD = _by_sentence(x_RD, now)
         q_BHKn, k_BGKn, v_BGKn = self.project(x_BKD, now.time, now.time + 1)
-        state["keys"][:, :, now.time], state["values"][:, :, now.time] = k_BGKn, v_BGKn
-        keys_BGMn, values_BGMn = (state[name][:, :, : now.time + 1].flatten(2, 3) for name in ("keys", "values"))
-        seen = Seen(now.bias_B1KM)
-        if self._reads_distance(now.time + 1):
-            time_M = torch.arange(now.time + 1, device=x_RD.device).repeat_interleave(now.beam_size)
-            distance_KM = (time_M - now.time).expand(now.beam_size, -1)
-            seen = self._by_distance(now.bias_B1KM, True, distance_KM, x_RD.dtype)
+        slot = min(now.time, state["keys"].shape[2] - 1)
+        if slot < now.time:  # the window forgets its oldest position
+            state.put({name: state[name].roll(-1, 2) for name in ("keys", "values")})
+        state["keys"][:, :, slot], state["values"][:, :, slot] = k_BGKn, v_BGKn
+        keys_BGMn, values_BGMn = (state[name][:, :, : slot + 1].flatten(2, 3) for name in ("keys", "values"))
+        seen = Seen(None if now.bias_B1KM is None else now.bias_B1KM[..., (now.time - slot) * now.beam_size :])
+        if self.distances.reads_distance:
+            distance_M = torch.arange(-slot, 1, device=x_RD.device).repeat_interleave(now.beam_size)
+            seen = self._by_distance(seen.bias, True, distance_M.expand(now.beam_size, -1), x_RD.dtype)
         return self.combine(x_BKD, q_BHKn, keys_BGMn, values_BGMn, seen).flatten(0, 1)
 
 

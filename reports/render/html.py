@@ -16,7 +16,7 @@ from ablations.study.messages import number
 from experiments.identity import seed_in_words
 from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labels_span, plain, spanned
 from reports.render.page import CSS, DIGEST, SCRIPT, VARIABLES
-from reports.render.printed import NAMES, comment, printed
+from reports.render.printed import NAMES, Printed, comment, printed
 from reports.render.setup import checklist, paragraph
 from reports.results.results import Ended, Outcome, run_facts
 from reports.results.table import Measure, Row, Table
@@ -141,9 +141,7 @@ def render(
         f'<header><h1>{title}</h1><p class="soft summary">{escape(_summary(table))}</p></header><main>',
         *(f"<p class=warning role=note>{escape(text)}</p>" for text in shown.warnings),
         *_table(table, grid),
-        '<ul class="notes">',
-        *(f"<li>{escape(note)}</li>" for note in shown.notes),
-        "</ul>",
+        *_notes(shown),
         *figures_section(figures or {}),
         *failures_section(failed),
         "<section><h2>Experimental setup</h2>",
@@ -157,6 +155,15 @@ def render(
         "</body></html>",
     ]
     return "\n".join(parts) + "\n"
+
+
+def _notes(shown: Printed) -> Iterator[str]:
+    """The printed notes, and the others folded."""
+    if shown.notes:
+        yield f'<ul class="notes">{_line("li", shown.notes)}</ul>'
+    if shown.left_out and shown.choices.notes != "none":
+        yield f"<details><summary>{number(len(shown.left_out), 'more note')}</summary>"
+        yield f'<ul class="notes">{_line("li", shown.left_out)}</ul></details>'
 
 
 def _data(grid: Grid) -> str:
@@ -198,7 +205,7 @@ def _cells(table: Table, grid: Grid, line: Line, spans: bool) -> Iterator[str]:
         cells = list(pairs)
         if kind == "setting" and spans and line.row.label:
             label = Cell(line.row.label)
-            yield f'<td class="words{_long(label)}" colspan="{len(cells)}">{escape(label.text)}</td>'
+            yield f'<td class="words setting{_long(label)}" colspan="{len(cells)}">{escape(label.text)}</td>'
         elif not (kind == "label" and spans):
             yield from (_cell(table, head, cell, line) for head, cell in cells if cell.span)
 
@@ -222,8 +229,8 @@ def _name(head: Head) -> str:
 
 
 def _left(head: Head) -> str:
-    """A head of words; the row's stays in sight with its column."""
-    kinds = {"group": "left", "row": "left name", "label": "left"}
+    """A head of words; the row's stays in sight with its column. A setting's moves on a phone."""
+    kinds = {"group": "left", "row": "left name", "label": "left", "setting": "setting"}
     return f' class="{kinds[head.kind]}"' if head.kind in kinds else ""
 
 
@@ -235,8 +242,9 @@ def _cell(table: Table, head: Head, cell: Cell, line: Line) -> str:
         text = f"<span class=again>{escape(group_name(line.row.group))}</span>"  # seen where rows are sorted or hidden
     if head.kind in ("group", "label"):
         return f'<td class="left{_long(cell)}">{text}</td>'
-    if head.kind == "setting" and not text:
-        return f"<td{_of_base(table, head, line.row)}></td>"
+    if head.kind == "setting":
+        wide = f' colspan="{cell.span}"' if cell.span > 1 else ""
+        return f'<td class="setting"{wide}{"" if text else _of_base(table, head, line.row)}>{text}</td>'
     row = line.row_under(head)
     measure = row.measures.get(head.metric) if row and head.kind == "value" else None
     if row is None or measure is None or not text or head.role not in ("ours", "change"):
@@ -285,14 +293,13 @@ def fragment(table: Table) -> str:
     """As `ablations report` prints it for a browser, without the page around it."""
     shown = printed(table, "html")
     title = shown.table.title or shown.table.name
-    notes = [f"<b>Warning:</b> {escape(text)}" for text in shown.warnings] + [escape(text) for text in shown.notes]
-    below = f"<ul>{''.join(f'<li>{note}</li>' for note in notes)}</ul>" if notes else ""
-    folded = f"<details><summary>Notes</summary>{below}</details>" if below and not shown.warnings else below
+    warnings = (f"<p><b>Warning:</b> {escape(text)}</p>" for text in shown.warnings)
+    below = "".join([*warnings, *_notes(shown)])
     lines = "".join(f"<tr>{''.join(_fragment_cells(shown.grid, line))}</tr>" for line in shown.grid.lines)
     head = _fragment_heads(shown.grid.heads)
     caption = f"<caption>{escape(title)}</caption>"
     first = f"<p><b>{escape(table.bundle)}</b></p>" if table.bundle else ""
-    return f"<div>{first}<table>{caption}<thead>{head}</thead><tbody>{lines}</tbody></table>{folded}</div>"
+    return f"<div>{first}<table>{caption}<thead>{head}</thead><tbody>{lines}</tbody></table>{below}</div>"
 
 
 def _fragment_heads(shown: Sequence[Head]) -> str:

@@ -41,10 +41,22 @@ def for_terminal(table: Table, columns: int) -> RenderableType:
     parts: list[RenderableType] = [Text(plain(table.bundle), style="yellow")] if table.bundle else []
     parts += [Text(plain(shown.table.title), style="bold")] if shown.table.title else []
     parts += [_rich(shown, keep)]
+    parts += [_claims(table)] if table.claims else []
     parts += [Text(f"Warning: {plain(text)}", style="yellow") for text in shown.warnings]
     parts += [Padding(Text(plain(text), style="dim"), (0, 0, 0, 2)) for text in shown.notes]
     parts += [Text(line, style="dim italic") for line in _further(hidden, len(shown.left_out))]
     return Group(*parts)
+
+
+def _claims(table: Table) -> RichTable:
+    """Each claim in a line, with what holds in the published numbers and here; how that was found is in the notes."""
+    made = RichTable(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
+    for head in ("claim", "published", "here"):
+        made.add_column(Text(head), min_width=13, overflow="fold")
+    for claim in table.claims:
+        states = (claim.check, claim.paper.state if claim.paper else "", claim.here.state)
+        made.add_row(*(Text(plain(state)) for state in states))
+    return made
 
 
 def so_far(table: Table, columns: int, lines: int) -> RenderableType:
@@ -60,7 +72,7 @@ def so_far(table: Table, columns: int, lines: int) -> RenderableType:
 
 def _further(columns: int, notes: int) -> Iterator[str]:
     parts = [f"{number(columns, 'more column')}: --format markdown, or --columns A,B,…"] if columns else []
-    parts += [f"{number(notes, 'note')}: --notes short or full"] if notes else []
+    parts += [f"{number(notes, 'more note')}: --notes full"] if notes else []
     if parts:
         yield "; ".join(parts)
 

@@ -6,11 +6,12 @@ under another signature. Such a change is not printed at all.
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from experiments.tasks.columns import Column
 from reports.results.results import Outcome
-from reports.results.table import Row, mean
+from reports.results.table import Measure, Row, mean
 
 
 def basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
@@ -61,6 +62,24 @@ def change_so_far(row: Row, base: Row, column: Column) -> float | None:
     if row is base or not (ours.values and theirs.values and one_basis((row, base), column)):
         return None
     return _difference(ours.values, theirs.values, column)
+
+
+def with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Column]) -> tuple[Row, ...]:
+    """The rows with their changes from one of them, not tested yet; as they are if `base` is none of them."""
+    reference = next((row for row in rows if row.key == base), None)
+    if reference is None:
+        return rows
+    return tuple(replace(row, measures={c.key: _from(reference, row, c) for c in columns}) for row in rows)
+
+
+def _from(base: Row, row: Row, column: Column) -> Measure:
+    return replace(
+        row.measures[column.key],
+        change=change(row, base, column),
+        change_so_far=change_so_far(row, base, column),
+        reported_change=reported_change(row, base, column),
+        test=None,
+    )
 
 
 def reported_change(row: Row, base: Row, column: Column) -> float | None:

@@ -24,7 +24,7 @@ from experiments.tasks.columns import Column
 from reports.results import comparable
 from reports.results.comparable import scale
 from reports.results.results import Outcome, Results, collect
-from reports.results.table import Measure, Row, RuleTest, Table
+from reports.results.table import Measure, Note, Row, RuleTest, Table
 
 
 class _Rule(NamedTuple):
@@ -41,11 +41,11 @@ def with_rule(table: Table, plan: Plan) -> Table:
     column = target_column(target, table.columns) if target else None
     if target is None or column is None:
         why = f"none is scored on {target.set}" if target else f"the profile {plan.profile} has no target"
-        return replace(table, test_notes=(*table.test_notes, f"Rule {name}: no row is tested, {why}."))
+        return replace(table, test_notes=(*table.test_notes, Note(f"Rule {name}: no row is tested, {why}.", "gap")))
     rule = _Rule(name, target, column)
     tests = {row.key: _tested(row, rule) for row in table.rows}
     notes = [_about(rule), *(f"{name}, {row.key}: {_verdict(row, tests[row.key], rule)}." for row in table.rows)]
-    return replace(table, rule=tests, test_notes=(*table.test_notes, *notes))
+    return replace(table, rule=tests, test_notes=(*table.test_notes, *(Note(text, "sign") for text in notes)))
 
 
 def p_better(values: Sequence[float], target: float, *, lower: bool) -> float | None:
@@ -292,17 +292,18 @@ def _decisions(
     return base, decide(scale(values[base], column), rows, rule, compared)
 
 
-def seed_notes(table: Table, plan: Plan, decisions: Mapping[str, Decision]) -> Iterator[str]:
+def seed_notes(table: Table, plan: Plan, decisions: Mapping[str, Decision]) -> Iterator[Note]:
     """The rule, what it decided, and what it spent."""
     if not plan.by_rule:
         return
     rule, column = rule_of(plan.study, table.columns)
     unit = " in ln" if column.logarithmic else ""
-    yield (
+    yield Note(
         f"Seeds by a rule fixed in advance, on {column.header}: {rule.start} to {rule.most} for each row, until its "
         f"difference from {table.base} is shown (level {rule.alpha:g} over all rows) or shown to be less than "
         f"{rule.difference:g}{unit} (power {rule.power:g}); group-sequential, the errors spent as "
-        f"α·t^{RHO_UPPER:g} and β·t^{RHO_LOWER:g} of the share t of seeds (Kim & DeMets 1987), bounds by simulation."
+        f"α·t^{RHO_UPPER:g} and β·t^{RHO_LOWER:g} of the share t of seeds (Kim & DeMets 1987), bounds by simulation.",
+        "test",
     )
     for verdict, words in (
         (DIFFERS, "differs (*)"),
@@ -312,8 +313,8 @@ def seed_notes(table: Table, plan: Plan, decisions: Mapping[str, Decision]) -> I
     ):
         rows = [f"{key} ({one.seeds})" for key, one in decisions.items() if one.verdict == verdict]
         if rows:
-            yield f"By the rule, after so many seeds, {words}: {', '.join(rows)}."
+            yield Note(f"By the rule, after so many seeds, {words}: {', '.join(rows)}.", "sign")
     spent = sum(outcome.record is not None for row in table.rows for outcome in row.outcomes if not row.ensemble)
     rows_with_seeds = sum(not row.ensemble for row in table.rows)
     every = rows_with_seeds * rule.most
-    yield f"The rule has spent {number(spent, 'run')}; {rule.most} seeds of every row are {every}."
+    yield Note(f"The rule has spent {number(spent, 'run')}; {rule.most} seeds of every row are {every}.", "cost")

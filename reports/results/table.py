@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ablations.study.parts import Choices, TableChoices
 from experiments.tasks.columns import Column
@@ -18,6 +18,17 @@ from reports.results.results import Outcome
 BRANCH = "‡"  # marks rows that share steps with another
 IMPORTED = "§"  # marks rows that were trained elsewhere
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
+
+
+class Note(NamedTuple):
+    """A line under a table, with what it is about."""
+
+    text: str
+    kind: Literal["sign", "gap", "test", "setup", "cost", "study"] = "setup"  # gap: of missing or doubtful numbers
+    part: str = ""  # of a column, without which it has nothing to explain: "change", "paper"
+
+
+NOTES = {"none": ("gap",), "short": ("sign", "gap")}  # the kinds that a choice prints; "full": all
 
 
 @dataclass(frozen=True)
@@ -38,6 +49,24 @@ class RuleTest:
 
     p: float | None = None  # one-sided; None: not tested
     holds: bool | None = None
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Whether a sentence is true of some numbers (reports/table/claims.py)."""
+
+    state: str  # "holds", "does not hold", "cannot be shown with 3 seeds", "cannot be checked"
+    words: str  # the numbers that decide, or what is missing
+
+
+@dataclass(frozen=True)
+class CheckedClaim:
+    """A claim of the study with what was found."""
+
+    text: str  # the paper's sentence
+    check: str  # ours
+    paper: Finding | None  # in the published numbers; None: nothing of it is published
+    here: Finding
 
 
 @dataclass(frozen=True)
@@ -149,12 +178,11 @@ class Table:
     base: str | None  # the row that changes are from; None: not selected (of a table with `groups` see `base_of`)
     members: tuple[Outcome, ...] = ()  # trainings that ensembles among the rows read; a row may have them too
     cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/notes.py)
-    footnotes: tuple[str, ...] = ()
-    legend: Mapping[str, str] = field(default_factory=dict)  # those footnotes that explain signs → the part of a
-    # column that they are about: "change", "paper", "n"; "" for any
+    claims: tuple[CheckedClaim, ...] = ()
+    footnotes: tuple[Note, ...] = ()
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
-    test_notes: tuple[str, ...] = ()
+    test_notes: tuple[Note, ...] = ()
     rule: Mapping[str, RuleTest] | None = None  # by row; None: the study has no rule, or no target for it
     asked: str = ""  # the words after `ablations report` that select this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row

@@ -14,7 +14,7 @@ from reports.results.accounting import TableSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, Results, collect, counts_in
 from reports.results.table import Measure, Row, Table
-from reports.table import notes, settings
+from reports.table import claims, notes, settings
 from reports.table.cost import Cost, shown, spent_on
 from reports.table.notes import cited
 from reports.table.provenance import warnings
@@ -72,6 +72,11 @@ def build_table(
     decisions = rule.decisions_of(table, plan) if plan.by_rule else {}
     decided = (rule.rule_of(plan.study, resolved)[1], decisions) if plan.by_rule else None
     table = significance.with_tests(table, tests, counts_in(store), shares_in(store), decided)
+
+    def retest(other: Table) -> Table:  # seeds by a rule are stopped by its comparisons: others cannot be tested
+        return other if decided else significance.with_tests(other, tests, counts_in(store), shares_in(store))
+
+    table = replace(table, claims=claims.checked(table, plan.study, retest))
     table = rule.with_rule(table, plan)
     table = replace(table, cited=cited(plan.study, resolved))
     if (found := spending(plan, store)) is not None:
@@ -80,7 +85,6 @@ def build_table(
     return replace(
         table,
         footnotes=notes.footnotes(table, plan, of_rule),
-        legend=notes.legend(table),
         warnings=warnings(table),
     )
 
@@ -142,7 +146,7 @@ def _rows(grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_
         )
         for run, change, outcomes in zip(first, shown, grouped.values(), strict=True)
     )
-    return _with_changes(rows, base, columns)
+    return comparable.with_changes(rows, base, columns)
 
 
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:
@@ -173,25 +177,6 @@ def _why(outcome: Outcome, column: Column) -> str:
     if state == "failed" and outcome.failure == FailureClass.DIVERGED:
         return str(outcome.failure)
     return state if state in ("failed", "running", "waiting") else ""
-
-
-def _with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Column]) -> tuple[Row, ...]:
-    reference = next((row for row in rows if row.key == base), None)
-    if reference is None:
-        return rows
-    changed = []
-    for row in rows:
-        measures = {
-            column.key: replace(
-                row.measures[column.key],
-                change=comparable.change(row, reference, column),
-                change_so_far=comparable.change_so_far(row, reference, column),
-                reported_change=comparable.reported_change(row, reference, column),
-            )
-            for column in columns
-        }
-        changed.append(row if row is reference else replace(row, measures=measures))
-    return tuple(changed)
 
 
 # --- One record per row in full precision: what JSON and CSV carry and what other programs read

@@ -223,8 +223,8 @@ class OnWorkers:
     settings: dict[str, str]
 
     def go(self, store, until="empty", workers=2, node=NODE, setup=(), **settings):
-        pool = WorkerPool(workers, node, setup)
-        engine = load_engine(self.engine, {**self.settings, **settings}, store.root, workers, pool)
+        pool = WorkerPool(workers, node)
+        engine = load_engine(self.engine, {**self.settings, **settings}, store.root, workers, pool, setup)
         slots = node.slots(workers if until == "empty" else 20) if until != "settled" else []
         return work(store, slots, engine=engine, child=CHILD, until=until)
 
@@ -320,11 +320,13 @@ class TestWorkersOnSlurm:
     def test_a_setup_line_that_fails_is_said_with_its_output(self, store, workers):
         enqueue(store, make(1), make(2))
         lines = ["module() { echo $1 $2: unknown module; return 7; }", "module load no/such"]
-        with pytest.raises(UserError) as raised:
-            workers.go(store, setup=lines)
-        said = str(raised.value)
-        assert re.match(r"--setup 'module load no/such' failed on the node n[12] \(exit code 7\)", said)
-        assert "load no/such: unknown module" in said
+        assert workers.go(store, setup=lines).failed == 2
+        with Queue(store.queue_db) as queue:
+            errors = [job.error for job in queue.status()]
+            queue.retry([job.run_id for job in queue.status()])
+        for said in errors:
+            assert re.search(r"--setup 'module load no/such' failed on the node n[12] \(exit code 7\)", said)
+            assert "load no/such: unknown module" in said
         assert workers.go(store).finished == 2
 
     def test_a_partition_that_slurm_does_not_have_is_the_users_to_mend(self, store, workers):
@@ -411,6 +413,8 @@ class TestWorkersOnRay:
 
     def test_a_setup_line_that_fails_is_said_with_its_output(self, store, workers):
         enqueue(store, make(1))
-        with pytest.raises(UserError, match="--setup 'ls /nowhere' failed on the node"):
-            workers.go(store, workers=1, setup=["ls /nowhere"])
+        assert workers.go(store, workers=1, setup=["ls /nowhere"]).failed == 1
+        with Queue(store.queue_db) as queue:
+            assert "--setup 'ls /nowhere' failed on the node" in queue.status()[0].error
+            queue.retry([f"{1:016x}"])
         assert workers.go(store, workers=1, setup=["true"]).finished == 1

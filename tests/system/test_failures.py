@@ -246,17 +246,6 @@ def test_a_run_on_several_gpus_sees_them_all_and_leaves_the_rest_to_others(store
     assert "GPU-2" in (store.attempt_folder(make(2).run_id, 1) / "log.txt").read_text()
 
 
-def test_auto_gives_the_row_that_outlasts_all_others_more_gpus_and_keeps_to_it(store):
-    slots = [Slot(f"cuda:{i}", "cuda", 1, f"GPU-{i}") for i in range(4)]
-    jobs = [make(n, devices=0, cost=1.0) for n in range(2, 8)]
-    big = make(1, devices=0, cost=20.0, attempts={"1": {"at": 3, "do": "kill"}})
-    go(store, big, *jobs, slots=slots)
-    pinned = [read_json(store.attempt_folder(big.run_id, n) / "spec.json")["pinned"]["devices"] for n in (1, 2)]
-    assert pinned == [4, 4] and resumed_at(store, 2) == [2]
-    specs = [read_json(store.attempt_folder(job.run_id, 1) / "spec.json") for job in jobs]
-    assert {spec["device"]["count"] for spec in specs} == {1}
-
-
 def test_a_run_that_needs_two_shares_takes_both_and_is_told_its_cap(store):
     slots = [Slot(f"cuda:0/{i}", "cuda", 2, "GPU-a", memory_gb=10.0, room_gb=10.0, share=0.5) for i in range(2)]
     go(store, make(1, gpu_memory_gb=15.0), make(2, gpu_memory_gb=5.0), slots=slots)

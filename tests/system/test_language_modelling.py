@@ -137,7 +137,7 @@ def test_bytes_that_are_no_text_train_and_dev_within_train_is_said(cli: Cli, tmp
     given = ("--corpus", corpus, "--store", store, "--set", "evaluation.sets=dev", "--set", "training.train_steps=2")
     [row] = as_json(cli("run", path, *given, "--devices", "cpu:1", "--json"))
     assert 0 < row["bits"] < 20
-    notes = " ".join(cli("report", path, *given).stdout.split())
+    notes = " ".join(cli("report", path, *given, "--notes", "full").stdout.split())
     assert "1 of its 1 long lines also in train" in notes
 
 

@@ -18,7 +18,7 @@ from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
-from reports.results.table import Table
+from reports.results.table import Note, Table
 from reports.table.build import build_table
 
 pytestmark = pytest.mark.latex
@@ -99,7 +99,9 @@ def table3(title: str = "", note: str = "A note.") -> Table:
     """Table 3 at the paper's sizes with the paper's own numbers."""
     table = planned("table3", "paper")
     warnings = (*table.warnings, "A warning: 5 % & more.")
-    return replace(table, title=title or table.title, footnotes=(*table.footnotes, note), warnings=warnings)
+    return replace(
+        table, title=title or table.title, footnotes=(*table.footnotes, Note(note, "sign")), warnings=warnings
+    )
 
 
 def test_table3_compiles_and_reads_as_the_paper(tmp_path: Path) -> None:

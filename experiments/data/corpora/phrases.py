@@ -7,7 +7,7 @@ because German does not tell genders apart in the plural.
 
 from typing import NamedTuple
 
-from experiments.data.corpora.lexicon import INTO, NOT_MODALS, Noun, Verb
+from experiments.data.corpora.lexicon import FORMS, INTO, NOT_MODALS, Noun, Verb
 
 NOMINATIVE, ACCUSATIVE, DATIVE, GENITIVE = range(4)
 Forms = tuple[str, str, str, str]
@@ -47,34 +47,10 @@ class Determiner(NamedTuple):
     negative: bool = False
 
 
-DEFINITE: dict[str, Forms] = {
-    "m": ("der", "den", "dem", "des"),
-    "f": ("die", "die", "der", "der"),
-    "n": ("das", "das", "dem", "des"),
-    "p": ("die", "die", "den", "der"),
-}
-RELATIVE: dict[str, Forms] = DEFINITE | {"p": ("die", "die", "denen", "deren")}
-_DIES_ENDINGS: dict[str, Forms] = {
-    "m": ("er", "en", "em", "es"),
-    "f": ("e", "e", "er", "er"),
-    "n": ("es", "es", "em", "es"),
-    "p": ("e", "e", "en", "er"),
-}
-_EIN_ENDINGS: dict[str, Forms] = _DIES_ENDINGS | {"m": ("", "en", "em", "es"), "n": ("", "", "em", "es")}
-_WEAK: dict[str, Forms] = {
-    "m": ("e", "en", "en", "en"),
-    "f": ("e", "e", "en", "en"),
-    "n": ("e", "e", "en", "en"),
-    "p": ("en", "en", "en", "en"),
-}
-_MIXED: dict[str, Forms] = _WEAK | {"m": ("er", "en", "en", "en"), "n": ("es", "es", "en", "en")}
-_STRONG: dict[str, Forms] = _DIES_ENDINGS | {"m": ("er", "en", "em", "en"), "n": ("es", "es", "em", "en")}
-_PRONOUNS: dict[str, tuple[str, Forms]] = {  # by gender of the antecedent
-    "m": ("he", ("er", "ihn", "ihm", "seiner")),
-    "f": ("she", ("sie", "sie", "ihr", "ihrer")),
-    "n": ("it", ("es", "es", "ihm", "seiner")),
-    "p": ("they", ("sie", "sie", "ihnen", "ihrer")),
-}
+_DIES_ENDINGS, _EIN_ENDINGS = FORMS["dies_endings"], FORMS["ein_endings"]
+_WEAK, _MIXED, _STRONG = FORMS["weak"], FORMS["mixed"], FORMS["strong"]  # endings of adjectives
+_PRONOUNS = FORMS["pronouns"]  # by gender of the antecedent
+_EN_NAMED = {"m": "he", "f": "she"}
 _EN_OBJECT = {"he": "him", "she": "her", "it": "it", "they": "them", "we": "us"}
 _EN_POSSESSIVE = {"he": "his", "she": "her", "it": "its", "they": "their", "we": "our"}
 _DE_POSSESSIVE = {"m": "sein", "n": "sein", "f": "ihr", "p": "ihr"}
@@ -85,7 +61,7 @@ def _inflected(stem: str, endings: dict[str, Forms]) -> dict[str, Forms]:
     return {gender: tuple(stem + ending for ending in row) for gender, row in endings.items()}  # type: ignore[misc]
 
 
-THE = Determiner("the", "the", DEFINITE, _WEAK)
+THE = Determiner("the", "the", FORMS["definite"], _WEAK)
 THIS = Determiner("this", "these", _inflected("dies", _DIES_ENDINGS), _WEAK)
 A = Determiner("a", "", _inflected("ein", _EIN_ENDINGS) | {"p": ("", "", "", "")}, _MIXED | {"p": _STRONG["p"]})
 NOT_A = Determiner("a", "", _inflected("kein", _EIN_ENDINGS), _MIXED, negative=True)
@@ -156,7 +132,7 @@ def noun_phrase(
 def name_phrase(en: str, de: str, gender: str, de_oblique: str = "") -> Phrase:
     """A person by name; "Herr" is the one name that changes outside the nominative."""
     oblique = de_oblique or de
-    return Phrase(en, en, (de, oblique, oblique, oblique), gender, _PRONOUNS[gender][0], "h")
+    return Phrase(en, en, (de, oblique, oblique, oblique), gender, _EN_NAMED[gender], "h")
 
 
 def pair_phrase(first: Phrase, second: Phrase) -> Phrase:
@@ -170,7 +146,7 @@ def pronoun_for(antecedent: Phrase) -> Phrase:
     """The pronoun that takes up the antecedent: English by sex, German by grammatical gender."""
     if antecedent.pronoun == "we":
         return WE
-    en, forms = antecedent.pronoun, _PRONOUNS[antecedent.gender][1]
+    en, forms = antecedent.pronoun, _PRONOUNS[antecedent.gender]
     return Phrase(en, _EN_OBJECT[en], forms, antecedent.gender, en, antecedent.letter, is_pronoun=True)
 
 
@@ -180,7 +156,7 @@ WE = Phrase("we", "us", ("wir", "uns", "uns", "unser"), "p", "we", "h", is_prono
 def relative_pronoun(antecedent: Phrase) -> Phrase:
     """who or which; German by gender and number of the antecedent, by case of its part in the clause."""
     en = "who" if antecedent.letter == "h" else "which"
-    return antecedent._replace(en=en, en_object=en, de=RELATIVE[antecedent.gender], is_pronoun=True)
+    return antecedent._replace(en=en, en_object=en, de=FORMS["relative"][antecedent.gender], is_pronoun=True)
 
 
 # --- Clauses: agreement, tenses, do-support, verb-second and verb-final order, separable verbs

@@ -18,8 +18,7 @@ from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
 from experiments.jobs.attempts.publish import leftover, missing
 from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.coordinator.scheduler import Admission, place
-from experiments.jobs.devices.sharing import devices_per_run
-from experiments.jobs.devices.slots import GpuOccupancy, Slot, join, most_together
+from experiments.jobs.devices.slots import GpuOccupancy, Slot, join
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Waiting
@@ -190,7 +189,6 @@ class Placement:
         free = [slot for slot in self._slots if slot.name not in leased and slot.name not in self._alone]
         if not free:
             return []
-        self._decide_widths()
         unready = [self.preparation.current] if self.preparation.current else []
         turns = self._ledger.turns()
         self._lifted_at = time.monotonic() + turns.lifted_in_s
@@ -240,13 +238,6 @@ class Placement:
     def _note_devices(self) -> None:
         alone = {name.partition("/")[0]: f"is left alone: {why}" for name, why in self._alone.items()}
         self._ledger.note("devices", "\n".join(f"{unit} {why}" for unit, why in {**alone, **self._failed}.items()))
-
-    def _decide_widths(self) -> None:
-        """Decide the number of GPUs for runs with `auto`; only once, as a resumed run keeps its number."""
-        if self._ledger.left_open():
-            devices = most_together(slot for slot in self._slots if slot.kind == "cuda")
-            costs, known = self._ledger.widths()
-            self._ledger.decide(devices_per_run(costs, devices, known) if devices > 1 else {})
 
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):

@@ -13,7 +13,6 @@ import shlex
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from abc import abstractmethod
@@ -24,7 +23,7 @@ from typing import Any, ClassVar
 
 from experiments.events.event_log import EventWriter
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
-from experiments.records import ChildExit, FailureClass
+from experiments.records import FailureClass
 from experiments.store.checksummed import read_json, with_checksum, write_json
 from experiments.store.durable import whole_file
 
@@ -39,7 +38,7 @@ class ClusterEngine(Engine):
     outlives: ClassVar[bool] = True
 
     def __init__(self) -> None:
-        self.setup: Sequence[str] = ()  # shell lines that a node runs before the child
+        self.setup: Sequence[str] = ()  # shell lines that a node runs before each child
         self._ended: dict[str, Exit] = {}
         self._gone_since: dict[str, float] = {}
         self._looked_at: dict[str, float] = {}
@@ -107,72 +106,6 @@ def user() -> str:
     return str(os.getuid())
 
 
-# --- Shell lines of --setup (`module load …`, `conda activate …`), run on a node before its runs
-
-
-PATIENCE_S = 600.0  # a module system on a busy network disk
-OUTPUT = 2000  # characters of the output in a message
-# the shell's own; and devices and threads, which --devices decides
-_KEPT = (
-    "_", "SHLVL", "PWD", "OLDPWD", "CUDA_VISIBLE_DEVICES",
-    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS",
-)  # fmt: skip
-Changes = Mapping[str, str | None]  # variables of the environment; None: removed
-
-
-class SetupError(Exception):
-    """A line that ended with an error; the message is a paragraph with its output."""
-
-
-def setup_changes(lines: Sequence[str], environment: Mapping[str, str]) -> tuple[Changes, str]:
-    """Run the lines in one bash; returns what they changed in the environment, and their output.
-
-    Raises SetupError at the first line that ends with an error.
-    """
-    if not lines:
-        return {}, ""
-    with tempfile.TemporaryDirectory() as folder:
-        failed, after = Path(folder) / "failed", Path(folder) / "after"
-        stop = f'|| {{ __code=$?; echo "%d $__code" > {shlex.quote(str(failed))}; exit 1; }}'
-        checked = [f"{line}\n(exit $?) {stop % number}" for number, line in enumerate(lines)]
-        script = "\n".join([*checked, f"env -0 > {shlex.quote(str(after))}"])
-        try:
-            done = subprocess.run(
-                ["bash", "-c", script],
-                env=dict(environment),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=PATIENCE_S,
-                check=False,
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SetupError(_paragraph("; ".join(lines), str(error), "")) from error
-        output = done.stdout.decode(errors="replace")
-        if not after.exists():
-            number, code = failed.read_text().split() if failed.exists() else ("", str(done.returncode))
-            line = lines[int(number)] if number else "; ".join(lines)
-            raise SetupError(_paragraph(line, f"exit code {code}", output))
-        pairs = (
-            pair.partition("=") for pair in after.read_bytes().decode(errors="surrogateescape").split("\0") if pair
-        )
-        now = {name: value for name, _, value in pairs}
-    changed = {name: value for name, value in now.items() if environment.get(name) != value}
-    removed = dict.fromkeys(name for name in environment if name not in now)
-    return {name: value for name, value in {**changed, **removed}.items() if name not in _KEPT}, output
-
-
-def with_changes(environment: Mapping[str, str], changes: Changes) -> dict[str, str]:
-    """The environment after the changes."""
-    merged = {**environment, **changes}
-    return {name: value for name, value in merged.items() if value is not None}
-
-
-def _paragraph(line: str, how: str, output: str) -> str:
-    said = f"Its output:\n{output.strip()[-OUTPUT:]}" if output.strip() else "It printed nothing."
-    return f"--setup {shlex.quote(line)} failed on the node {node_name()} ({how}). {said}"
-
-
 def node_name() -> str:
     """This node's name, as its cluster calls it."""
     return os.environ.get("SLURMD_NODENAME") or os.uname().nodename
@@ -181,14 +114,18 @@ def node_name() -> str:
 # --- The keeper: starts the child, passes requests on to it, and records its end
 # A cluster starts the keeper with the attempt's folder, where an engine has written `launch.json`. The child runs in
 # its own session and dies with its keeper. Its exit code is written to `exit.json` in the same folder; a coordinator
-# needs nothing else, on any machine, at any later time. Lines of --setup are run before the child; if one fails, the
-# attempt fails with its output.
+# needs nothing else, on any machine, at any later time. Lines of --setup (`module load …`, `conda activate …`) run
+# before the child in one bash, which then becomes the child; if one fails, the attempt fails with its output.
 
 
 LAUNCH, EXIT = "launch.json", "exit.json"
 # Variables that the cluster sets for a job (devices, job ids); they are kept unless the launch overrides them …
 GIVEN = ("CUDA_VISIBLE_DEVICES", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
 NODES = ("SLURM", "CUDA_MPS")  # … but for these: a coordinator in a job of its own has others
+# What --devices decides, whatever the lines of --setup do.
+_DECIDED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+SETUP_FAILED = 111  # exit code where a line of --setup failed
+OUTPUT = 2000  # bytes of its output in the message
 REQUESTS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2, signal.SIGCONT)  # requests to end, from users or time limits
 _PR_SET_PDEATHSIG = 1
 
@@ -196,24 +133,15 @@ _PR_SET_PDEATHSIG = 1
 class Keeper:
     """Keeps one child. Construct it in a thread that lives as long as the child. `changes`: to its environment."""
 
-    def __init__(self, folder: Path, changes: Changes | None = None) -> None:
+    def __init__(self, folder: Path, changes: Mapping[str, str] | None = None) -> None:
         launch = read_json(folder / LAUNCH) or {}
-        self._folder = folder
+        self._folder, self._log = folder, Path(launch["log"])
         self._asked = threading.Event()
-        self._child: subprocess.Popen[bytes] | None = None
-        given = with_changes(environment(launch["environment"], os.environ), changes or {})
-        with Path(launch["log"]).open("ab") as output:
-            try:
-                more, said = setup_changes(launch["setup"], given)
-            except SetupError as failure:
-                (folder / LAUNCH).unlink()
-                self._fail(f"{failure}\nCorrect the line; `ablations retry` queues the run again.")
-                return
-            output.write(said.encode())
-            output.flush()
+        given = {**environment(launch["environment"], os.environ), **(changes or {})}
+        with self._log.open("ab") as output:
             self._child = subprocess.Popen(
-                launch["argv"],
-                env=with_changes(given, more),
+                after_setup(launch["setup"], launch["argv"], given),
+                env=given,
                 cwd=launch["cwd"] if Path(launch["cwd"]).is_dir() else None,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
@@ -225,31 +153,44 @@ class Keeper:
 
     def wait(self) -> int:
         """Wait for the child's end, record its exit code on disk, and return it."""
-        code = self._child.wait() if self._child is not None else int(ChildExit.FAILED)
+        code = self._child.wait()
+        if code == SETUP_FAILED:
+            said = self._log.read_bytes()[-OUTPUT:].decode(errors="replace").strip()
+            events = EventWriter(self._folder)
+            message = f"{said}\nCorrect the line; `ablations retry` queues the run again."
+            events.emit("failed", cls=FailureClass.USER_ERROR, message=message, traceback="")
+            events.close()
         record_exit(self._folder, code)
         return code
 
     @property
     def living(self) -> bool:
         """Whether the child lives; `wait` returns at once if not."""
-        return self._child is not None and self._child.poll() is None
+        return self._child.poll() is None
 
     def terminate(self) -> None:
         """Send SIGTERM once: a second one would mean "at once", and clusters repeat their signals."""
-        if not self._asked.is_set() and self._child is not None and self._child.poll() is None:
+        if not self._asked.is_set() and self.living:
             self._asked.set()
             self._child.terminate()
 
     def kill(self) -> None:
         """End the child and its process group at once."""
-        if self._child is not None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._child.pid, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
 
-    def _fail(self, message: str) -> None:
-        events = EventWriter(self._folder)
-        events.emit("failed", cls=FailureClass.USER_ERROR, message=message, traceback="")
-        events.close()
+
+def after_setup(lines: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> Sequence[str]:
+    """The command after the lines; the first of them that fails ends it with SETUP_FAILED, and is named."""
+    if not lines:
+        return argv
+    script = []
+    for line in lines:
+        said = shlex.quote(f"--setup {shlex.quote(line)} failed on the node {node_name()} (exit code")
+        script += [line, f'(exit $?) || {{ __code=$?; echo {said} "$__code)."; exit {SETUP_FAILED}; }}']
+    decided = [f"{name}={environment[name]}" for name in _DECIDED if name in environment]
+    # not as arguments of the bash: `source` would hand them on
+    return ["bash", "-c", "\n".join([*script, f"exec {shlex.join(['env', *decided, *argv])}"])]
 
 
 def run_child(folder: str) -> int:

@@ -36,7 +36,7 @@ def load_engine(
 ) -> Engine:
     """An engine by name, ready to start children. Raises UserError (see `Engine.configured`).
 
-    On a cluster, `pool` are node workers that take the runs; `setup`: shell lines before each run, without them.
+    On a cluster, `pool` are node workers that take the runs; `setup`: shell lines before each run.
     """
     engine = engine_class(name).configured(settings, folder, at_once)
     if not isinstance(engine, ClusterEngine):

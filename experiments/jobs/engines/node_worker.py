@@ -17,7 +17,7 @@ from types import FrameType
 
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Node
-from experiments.jobs.engines.cluster import Changes, Keeper, SetupError, node_name, setup_changes
+from experiments.jobs.engines.cluster import Keeper, node_name
 from experiments.jobs.engines.workers import BEGAN, FAILED, JOB, KILL, WORKER, WorkItem, WorkItems
 from experiments.store.checksummed import read_json, write_json
 
@@ -41,8 +41,8 @@ class Running:
 class NodeWorker:
     """Runs attempts on `devices`: GPUs as CUDA_VISIBLE_DEVICES names them, or numbers of CPU slots."""
 
-    def __init__(self, items: WorkItems, name: str, node: Node, devices: Sequence[str], changes: Changes) -> None:
-        self._items, self._name, self._node, self._changes = items, name, node, changes
+    def __init__(self, items: WorkItems, name: str, node: Node, devices: Sequence[str]) -> None:
+        self._items, self._name, self._node = items, name, node
         self._free = dict.fromkeys(devices, node.shares)
         self._running: dict[str, Running] = {}
         self._busy_at = time.monotonic()
@@ -106,9 +106,7 @@ class NodeWorker:
         return sorted(enough, key=lambda device: -self._free[device])[: item.devices]
 
     def _start(self, item: WorkItem, devices: Sequence[str]) -> None:
-        changes = {**self._changes}
-        if item.kind == "cuda":
-            changes["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        changes = {"CUDA_VISIBLE_DEVICES": ",".join(devices)} if item.kind == "cuda" else {}
         log.info("%s starts on %s %s", item.name, item.kind, ",".join(devices))
         try:
             keeper = Keeper(Path(item.folder), changes)
@@ -126,19 +124,13 @@ class NodeWorker:
 
 def work_in(folder: Path) -> None:
     """The whole life of the worker in `folder`. Raises UserError if it cannot work on this node."""
-    told = read_json(folder / WORKER) or {}
-    node, lines = Node(**told["node"]), told["setup"]
-    try:
-        changes, said = setup_changes(lines, os.environ)
-    except SetupError as failure:
-        raise UserError(str(failure)) from None
-    print(said, end="", flush=True)
+    node = Node(**(read_json(folder / WORKER) or {}))
     devices = _devices(node)
     _wait_until_known(folder)
     (folder / "taken").mkdir(exist_ok=True)
     write_json(folder / BEGAN, {"host": node_name(), "pid": os.getpid()})
     log.info("on %s: %s", node_name(), node)
-    NodeWorker(WorkItems(folder.parent), folder.name, node, devices, changes).run()
+    NodeWorker(WorkItems(folder.parent), folder.name, node, devices).run()
 
 
 def _devices(node: Node) -> list[str]:

@@ -29,7 +29,7 @@ from experiments.store.durable import remove_folder
 #     workers/items/<name>               an attempt that no worker has taken
 #     workers/requests/<name>.stop       a request to end one after a checkpoint; .kill: at once
 #     workers/<worker>/taken/<name>      an attempt of this worker; removed once its end is recorded
-#     workers/<worker>/worker.json       what the worker has to offer, and its setup lines
+#     workers/<worker>/worker.json       what the worker has to offer
 #     workers/<worker>/job.json          the cluster's job; a worker takes nothing before it is known
 #     workers/<worker>/began.json, failed.json, log.txt
 # A worker takes an item by renaming it, which only one can do. Folders are listed and files not asked for by name,
@@ -149,11 +149,10 @@ SAFE = "No run was lost: the same command continues."
 
 @dataclass(frozen=True)
 class WorkerPool:
-    """At most so many workers at a time, each with the slots of `node`, after these shell lines."""
+    """At most so many workers at a time, each with the slots of `node`."""
 
     workers: int
     node: Node
-    setup: Sequence[str] = ()
 
 
 class Workers:
@@ -210,7 +209,7 @@ class Workers:
         for _ in range(count):
             folder = self._items.folder / f"worker-{uuid.uuid4().hex[:8]}"
             folder.mkdir()
-            write_json(folder / WORKER, {"node": pool.node.to_json(), "setup": list(pool.setup)})
+            write_json(folder / WORKER, pool.node.to_json())
             environment = child_environment(pool.node.whole, 1)
             launches.append(Launch([*PROGRAM, str(folder)], environment, folder / "log.txt", pool.node.whole))
         try:
@@ -230,11 +229,11 @@ class Workers:
         ref, told = read_json(folder / JOB), read_json(folder / WORKER)
         if ref is None or told is None:
             return
-        self._nodes[folder.name] = Node(**told["node"])
+        self._nodes[folder.name] = Node(**told)
         worker = self._cluster.adopt(ref)
         if worker is None or recorded_exit(folder) is not None:
             failed = read_json(folder / FAILED)
-            self.why = str(failed["error"]) if failed else self.why  # its setup lines may be mended by now
+            self.why = str(failed["error"]) if failed else self.why
             _forget(folder)
         else:
             self.living[folder.name] = worker
@@ -288,6 +287,8 @@ class NodeWorkers(ClusterEngine):
     def __init__(self, inner: ClusterEngine, folder: Path, pool: WorkerPool | None = None) -> None:
         super().__init__()
         self.name = inner.name
+        if pool:  # a worker needs none, its runs do
+            self.setup, inner.setup = inner.setup, ()
         self._inner, self._pool = inner, pool
         self._items = WorkItems(folder / "workers")
         self._workers = Workers(inner, self._items, pool)

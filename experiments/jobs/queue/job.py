@@ -86,7 +86,7 @@ class Job:
     cost: float = 0.0  # predicted floating-point operations
     memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
     gpu_memory_gb: float = 0.0  # the same on a GPU
-    devices: int = 1  # devices that train it together; 0: as many as shorten the total (../devices/sharing.py)
+    devices: int = 1  # devices that train it together
     priority: int = 0  # higher first
     turn: int = 0  # lower first: the first seeds of all rows (base, then large published changes), the second ones, …
     user: str = ""  # whose it is (shares.py); of a run that several users request, the first of them
@@ -184,7 +184,7 @@ class Waiting:
     kind: str  # the device kind that its first attempt pinned; "": any
     inputs_key: str
     memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
-    devices: int = 1  # devices that train it together; 0: as many as shorten the total
+    devices: int = 1  # devices that train it together
     alone: bool = False  # needs its own device after running out of memory beside others (0 or 1 from the queue)
     gpu_memory_gb: float = 0.0  # predicted, on a GPU; 0: unknown
     turn: int = 0

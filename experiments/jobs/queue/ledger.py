@@ -102,27 +102,6 @@ class Ledger(Queue):
         """A number that changes when another process changes the queue."""
         return int(self._read("PRAGMA data_version")[0][0])
 
-    def left_open(self) -> bool:
-        """Whether waiting runs have an undecided number of devices."""
-        return bool(self._read("SELECT 1 FROM jobs WHERE state='waiting' AND devices=0 LIMIT 1"))
-
-    def widths(self) -> tuple[dict[str, float], dict[str, int]]:
-        """Waiting runs: predicted costs, and the number of devices if decided now or by an earlier attempt."""
-        rows = self._read(
-            "SELECT run_id, cost, CASE devices WHEN 0 THEN COALESCE(json_extract(pinned, '$.devices'), 0) "
-            "ELSE devices END FROM jobs WHERE state='waiting'"
-        )
-        return {run_id: cost for run_id, cost, _ in rows}, {run_id: width for run_id, _, width in rows if width}
-
-    def decide(self, widths: Mapping[str, int]) -> None:
-        """Set the number of devices of undecided runs; one for those not in `widths`."""
-        with self._change():
-            self._db.executemany(
-                "UPDATE jobs SET devices=? WHERE run_id=? AND state='waiting' AND devices=0",
-                [(width, run_id) for run_id, width in widths.items()],
-            )
-            self._db.execute("UPDATE jobs SET devices=1 WHERE state='waiting' AND devices=0")
-
     def claim(self, run_id: str, attempt: int, slot: str, kind: str, devices: float = 1.0) -> bool:
         """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled.
 

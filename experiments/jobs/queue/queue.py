@@ -157,9 +157,7 @@ class Reading:
 
     def devices_wanted(self) -> int:
         """Number of devices that all waiting and running jobs need at the same time."""
-        [(count,)] = self._read(
-            "SELECT COALESCE(sum(max(1, devices)), 0) FROM jobs WHERE state IN ('waiting', 'running')"
-        )
+        [(count,)] = self._read("SELECT COALESCE(sum(devices), 0) FROM jobs WHERE state IN ('waiting', 'running')")
         return int(count)
 
     def tasks_wanted(self) -> list[str]:

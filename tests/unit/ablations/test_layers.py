@@ -3,8 +3,11 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ablations.service.layers import Sizes, crossings, layer_types
+from ablations.cli.describe import _as_json, _times, _verdict
+from ablations.service.layers import Sizes, Times, crossing, layer_types
 
 
 def test_leading_terms_and_paths_of_the_papers_sizes():
@@ -46,9 +49,43 @@ def test_sizes_without_a_meaning(wrong, mistake):
     assert "--" in mistake(layer_types, wrong)
 
 
+def rounds(times, noise=0.01):
+    """Seven rounds around each time."""
+    return {n: [seconds * (1 + noise * (i - 3)) for i in range(7)] for n, seconds in times.items()}
+
+
 def test_crossings_lie_between_the_lengths_measured():
-    recurrent = {n: float(n) for n in (1, 10, 100)}
-    attention = {n: n * n / 20 for n in (1, 10, 100)}
-    assert crossings(attention, recurrent) == [(1.0, True), (pytest.approx(20), False)]
-    assert crossings(recurrent, attention) == [(1.0, False), (pytest.approx(20), True)]
-    assert crossings(attention, attention) == [(1.0, False)]
+    recurrent = rounds({n: float(n) for n in (1, 10, 100)})
+    attention = rounds({n: n * n / 20 for n in (1, 10, 100)})
+    assert crossing(attention, recurrent) == (True, pytest.approx(20))
+    assert crossing(recurrent, attention) == (False, pytest.approx(20))
+    assert crossing(attention, rounds({n: n for n in (1, 10)} | {100: 1000})) == (True, None)
+    assert crossing(attention, attention) is None
+
+
+def test_lengths_whose_rounds_disagree_are_no_crossing():
+    """What was printed as "slower from 16, faster from 45, slower from 1016" before."""
+    one = rounds({16: 1.0, 64: 1.0, 256: 2.0, 1024: 4.0, 4096: 8.0})
+    other = rounds({16: 1.01, 64: 0.99, 256: 3.0, 1024: 5.0, 4096: 6.0})
+    factors = (1.2, 0.8, 1.2, 0.8, 1.2, 0.8, 1)
+    noisy = {n: [seconds * f for seconds, f in zip(one[n], factors, strict=True)] for n in (16, 64)}
+    assert crossing(one | noisy, other) == (True, pytest.approx(1876, rel=0.01))
+    assert crossing(rounds({1: 2, 10: 1, 100: 2}), rounds({1: 1, 10: 2, 100: 1})) is None  # two changes
+
+
+@given(st.lists(st.tuples(*[st.floats(0.1, 10)] * 6), min_size=1, max_size=6))
+def test_no_times_whatever_give_more_than_one_crossing(times):
+    first = {2**i: seconds[:3] for i, seconds in enumerate(times)}
+    second = {2**i: seconds[3:] for i, seconds in enumerate(times)}
+    found = crossing(first, second)
+    text = _verdict(first, second)
+    assert text.count("faster") + text.count("slower") == (0 if found is None else 1 if found[1] is None else 2)
+    assert found is None or found[1] is None or 1 <= found[1] <= 2 ** (len(times) - 1)
+
+
+def test_a_loaded_machine_concludes_nothing():
+    times = {name: {8: rounds({1: 1.0, 10: t})} for name, t in (("self_attention", 1.0), ("rnn", 3.0))}
+    idle, busy = (_times(Times(times, load, 2)) for load in (0.9, 3.25))
+    assert any("against rnn: faster" in line for line in idle)
+    assert not any("against" in line for line in busy) and "3.2 of 2 processors" in busy[-1]
+    assert _as_json(Sizes(), [], Times(times, 3.25, 2))["crossings"] is None

@@ -12,10 +12,9 @@ from experiments.errors import UserError
 from experiments.jobs.attempts.probe import _refuse_others
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices.sharing import devices_per_run, makespan, simulate
+from experiments.jobs.devices.sharing import makespan, simulate
 from experiments.jobs.devices.slots import GpuOccupancy, Slot, join, parse_slots
-from experiments.jobs.queue.job import Ending, Job, Outcome, State, Waiting
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.job import Waiting
 from tests.fake_gpus import app, gpu, put_nvidia_smi
 
 
@@ -129,53 +128,10 @@ class TestSeveralDevices:
         assert (join(lease).threads, join(lease).device, join(lease).room_gb) == (3, "", 8.0)
 
 
-class TestWidths:
-    def test_a_row_that_outlasts_all_others_gets_more_devices(self):
-        """Table 3 on eight GPUs: 19 rows of one unit, `big` of twelve."""
-        costs = {f"{i:02d}": 1.0 for i in range(19)} | {"big": 12.0}
-        wide = devices_per_run(costs, 8)
-        assert set(wide) == {"big"} and wide["big"] in (4, 8)
-        narrow = max(simulate(costs, dict.fromkeys(costs, 1), 8).values())
-        assert max(simulate(costs, {**dict.fromkeys(costs, 1), **wide}, 8).values()) < 0.6 * narrow
-
-    def test_equal_rows_stay_on_one_device_each(self):
-        assert devices_per_run({str(i): 1.0 for i in range(16)}, 4) == {}
-        assert devices_per_run({}, 4) == devices_per_run({"a": 1.0}, 1) == {}
-
-    def test_what_is_of_unknown_cost_stays_on_one(self):
-        assert devices_per_run({"a": 0.0, "b": 0.0}, 4) == {}
-
-    @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=12), st.sampled_from([1, 2, 4, 8]))
-    def test_never_longer_than_with_one_device_each(self, lengths, devices):
-        costs = {str(i): length for i, length in enumerate(lengths)}
-        ones = dict.fromkeys(costs, 1)
-        chosen = {**ones, **devices_per_run(costs, devices)}
-        assert max(simulate(costs, chosen, devices).values()) <= max(simulate(costs, ones, devices).values()) + 1e-9
-        assert all(width <= devices for width in chosen.values())
-
-    def test_the_seeds_of_a_row_end_last_together_and_all_get_more(self):
-        costs = {f"{i:02d}": 1.0 for i in range(20)} | {f"big{seed}": 12.0 for seed in range(3)}
-        wide = devices_per_run(costs, 16)
-        assert set(wide) == {"big0", "big1", "big2"} and set(wide.values()) == {4}
-
-    def test_what_is_known_is_kept(self):
-        assert devices_per_run({"big": 12.0, "a": 1.0}, 8, {"big": 2}) == {"big": 2}
-        assert devices_per_run({"big": 12.0, "a": 0.1}, 2, {"big": 8}) == {"big": 2}
-
-    def test_it_is_decided_once_and_what_has_begun_keeps_its_number(self, tmp_path):
-        ledger = Ledger(tmp_path / "queue.db")
-        ledger.enqueue(Job(name * 16, "stub", {}, cost=9.0, devices=0) for name in "abc")
-        ledger.enqueue([Job("d" * 16, "stub", {}, cost=1.0, devices=2)])
-        ledger.claim("c" * 16, 1, "cuda:0", "cuda")
-        ledger.started("c" * 16, 1, {}, {"devices": 4}, 0)
-        ledger.end("c" * 16, 1, Ending(State.WAITING, Outcome.KILLED))
-        assert ledger.left_open()
-        assert ledger.widths()[1] == {"c" * 16: 4, "d" * 16: 2}
-        ledger.decide({"a" * 16: 8, "c" * 16: 4, "d" * 16: 1})
-        assert not ledger.left_open()
-        assert {waiting.run_id[0]: waiting.devices for waiting in ledger.waiting(9)} == {"a": 8, "b": 1, "c": 4, "d": 2}
-        assert ledger.devices_wanted() == 15
-        ledger.close()
+class TestEnds:
+    def test_a_run_on_several_devices_waits_for_them_and_ends_earlier(self):
+        ends = simulate({"big": 12.0, "a": 1.0, "b": 1.0}, {"big": 2, "a": 1, "b": 1}, 2)
+        assert ends == {"big": 12 / 1.8, "a": 12 / 1.8 + 1, "b": 12 / 1.8 + 1}
 
     @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 6))
     def test_the_makespan_is_at_most_a_third_above_the_lower_bound(self, lengths, slots):

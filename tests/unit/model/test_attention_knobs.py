@@ -2,6 +2,7 @@
 
 import math
 
+import numpy
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -10,10 +11,10 @@ from model import architecture
 from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
 from model.layers.attention import CrossAttention, SelfAttention
-from model.layers.contract import Inputs
+from model.layers.contract import CacheShape, Inputs, StepContext, blocking_bias
 from model.network import build_model
 from model.parts.compatibility import COMPATIBILITY
-from model.specs import Spec
+from model.specs import Spec, blocked
 from tests.kept import keeping
 from tests.slow import mostly_slow
 from tests.unit.model.test_attention import equation_1
@@ -88,6 +89,70 @@ def test_a_window_hides_what_is_farther_than_half_of_it(small_config, causal):
     near = (torch.arange(9)[:, None] - torch.arange(9)).abs() <= 2
     expected = equation_1(q, k, v, near.tril() if causal else near) @ attention.output.weight.T + attention.output.bias
     torch.testing.assert_close(attention(x_TD[None], Inputs(causal))[0], expected)
+
+
+WINDOWED = [
+    {"window": 1}, {"window": 4}, {"window": 7}, {"window": 16}, {"window": 24, "num_heads": 4, "kv_heads": 2},
+    {"window": 8, "positions": "relative", "position_clip": 3}, {"window": 8, "compatibility": "additive"},
+    {"window": 8, "positions": "bias", "position_buckets": 6, "position_distance": 5},
+    {"window": 8, "positions": "alibi"}, {"window": 8, "positions": "rotary", "qk_norm": True, "attention_gate": True},
+    {"window": 40, "d_v": 3},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("length", [57, 80, 131, 200])
+@pytest.mark.parametrize("padded", [None, False, True], ids=["causal", "encoder", "padded"])
+@pytest.mark.parametrize("changes", WINDOWED, ids=str)
+def test_blocks_of_a_window_equal_the_mask_with_their_gradients(small_config, changes, padded, length):
+    torch.manual_seed(0)
+    attention = SelfAttention(small_config(**changes), Spec()).double()
+    attention.initialise()
+    keep = torch.arange(length) < torch.tensor([[length], [length // 3], [1]])
+    inputs = Inputs(True) if padded is None else Inputs.encoder(keep if padded else None, torch.float64)
+    used = (keep if padded else torch.ones_like(keep)).unsqueeze(-1)
+    x_BTD, found = randn(3, length, 8).requires_grad_(), []
+    factor = randn(3, length, 8)
+    masked = attention.combine(x_BTD, *attention.project(x_BTD, 0, length), attention._seen(x_BTD, inputs))
+    for output in (attention(x_BTD, inputs), masked):
+        gradients = torch.autograd.grad((output * factor * used).sum(), [x_BTD, *attention.parameters()])
+        found.append([output * used, *gradients])
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-10, rtol=1e-10)
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+@torch.inference_mode()
+def test_steps_of_a_window_keep_no_more_than_it_sees(small_config, beams):
+    attention = SelfAttention(small_config(window=6, positions="relative"), Spec()).double()
+    attention.initialise()
+    x_BTD, shape = randn(beams * 2, 70, 8), CacheShape(2, beams, 70)
+    state = attention.start(Inputs(True), shape)
+    expected = attention(x_BTD, Inputs(True))
+    own = torch.eye(beams, dtype=torch.bool)
+    for time in range(70):
+        bias = None if beams == 1 else blocking_bias(own.repeat(1, time + 1).expand(2, 1, -1, -1), torch.float64)
+        step_RD = attention.step(x_BTD[:, time], state, StepContext(time, beams, None, bias, Inputs(True)))
+        torch.testing.assert_close(step_RD, expected[:, time])
+    assert {tensor.shape[2] for tensor in state.tensors.values()} == {4}
+
+
+@pytest.mark.parametrize(("changes", "lengths"), [
+    ({"window": 4}, (90, 100)), ({"window": 16}, (96, 80)), ({"window": 50}, (250, 130)),
+    ({"window": 8, "positions": "relative"}, (90, 100)), ({"window": 8, "compatibility": "additive"}, (90, 100)),
+    ({"window": 8, "kv_heads": 1, "compatibility": "bilinear"}, (96, 96)),
+])  # fmt: skip
+def test_blocks_are_counted_as_they_are_computed(changes, lengths):
+    check_counts(changes, 8, *lengths)
+
+
+def test_work_of_a_window_grows_with_the_length():
+    for side in ("encoder", "decoder"):
+        pairs, stored = zip(*(blocked(16, length, side) for length in (1024, 4096, 16384)), strict=True)
+        assert pairs[1] == 4 * pairs[0] and pairs[2] == 4 * pairs[1] and stored[2] == 16 * stored[0]
+        lengths = numpy.array([5, 20, 300])
+        assert [list(one) for one in blocked(16, lengths, side)] == [
+            list(one) for one in zip(*(blocked(16, int(n), side) for n in lengths), strict=True)
+        ]
 
 
 @pytest.mark.parametrize("kernel", ["auto", "plain", "sdpa"])
@@ -165,18 +230,21 @@ def test_weights_are_those_of_the_forward_pass(small_model, changes):
 
 @pytest.mark.parametrize("changes", KNOBS, ids=str)
 def test_counts_against_torchs_counter_and_autograd(changes):
+    check_counts(changes, 60, 21, 17)
+
+
+def check_counts(changes, B, S, T):
     config = ModelConfig(
         **{"num_layers": 2, "d_model": 32, "d_ff": 16, "num_heads": 2, "d_k": 16, "d_v": 16, **changes}
     )
     model = build_model(config, 64)
     assert num_params(config, 64) == sum(p.numel() for p in model.parameters())
     model.set_attention_kernel("plain")
-    B, S, T = 60, 21, 17
     source, target = torch.randint(64, (B, S)), torch.randint(64, (B, T))
     with keeping(model) as kept, FlopCounterMode(display=False) as counter:
         hidden = model(source, None, target)
     assert counter.get_total_flops() + 2 * B * T * 32 * 64 == B * forward_flops(config, 64, S, T)
-    assert activation_bytes(config, B, S, T) == pytest.approx(kept.nbytes, rel=0.03)
+    assert activation_bytes(config, B, S, T) == pytest.approx(kept.nbytes, rel=0.04)
     assert hidden.isfinite().all()
 
 

@@ -1,4 +1,4 @@
-"""Tables whose groups are printed as columns, and claims about published numbers."""
+"""Tables whose groups are printed as columns."""
 
 import json
 from dataclasses import replace
@@ -67,7 +67,7 @@ def test_changes_bold_and_warnings_are_within_a_column_of_the_pivot(bench: Bench
     assert cells(grid, "bleu.paper_change", "en-fr") == ["", "", "", "+3.7", ""]
     assert not any(row.measures["bleu"].best for row in table.rows)  # one seed each
     assert not table.warnings  # other corpora and sentences are what the columns are about
-    assert any(note.startswith("Δ: change from base-de (EN-DE), base-fr (EN-FR)") for note in table.footnotes)
+    assert any(note.startswith("Δ: change from base-de (EN-DE), base-fr (EN-FR)") for note, *_ in table.footnotes)
     assert any("corpora" in text for text in pairs(Bench(), pivot=False).table().warnings)
 
 
@@ -143,69 +143,11 @@ def test_the_tests_are_of_each_column_by_itself(bench: Bench) -> None:
     marked = {row.key: bool(test and test.marked) for row in table.rows for test in [row.measures["bleu"].test]}
     assert marked == {"base-de": False, "near-de": False, "far-de": True,
                       "base-fr": False, "near-fr": False, "far-fr": True}  # fmt: skip
-    assert table.test == "seeds" and sum(note.startswith("*: p < .05 against") for note in table.test_notes) == 1
-    assert {note.partition(":")[0] for note in table.test_notes[1:]} == {
+    assert table.test == "seeds" and sum(note.startswith("*: p < .05 against") for note, *_ in table.test_notes) == 1
+    assert {note.partition(":")[0] for note, *_ in table.test_notes[1:]} == {
         "base-de and its group",
         "base-fr and its group",
     }
-
-
-def claimed(bench: Bench, *claims: dict[str, object], **second: object) -> list[str]:
-    pairs(bench, **second)  # type: ignore[arg-type]
-    bench.study["claim"] = list(claims)
-    return [note for note in bench.table().footnotes if note.startswith("The paper says")]
-
-
-ABOVE = {"text": "more than 3.5 BLEU above", "row": "big-de", "number": "bleu", "margin": 3.5}
-COST = {"text": "a quarter of the cost", "row": "big-fr", "number": "flops", "fraction": 0.25, "published": ["GNMT"]}
-
-
-def test_a_claim_is_computed_from_the_published_numbers(bench: Bench) -> None:
-    above, cost = claimed(bench, ABOVE, COST)
-    assert "In the paper's numbers this holds: 28.4 (big) − 24.6 (GNMT, best of 2) = 3.8, more than 3.5." in above
-    assert "this holds: 2.3e19 (big) / 1.4e20 (GNMT) = 0.164, less than 0.25." in cost
-    assert above.endswith("Here it cannot be checked: the study runs none of the other systems.")
-
-
-def test_a_claim_that_the_published_numbers_contradict_is_said_not_to_hold(bench: Bench) -> None:
-    (above,) = claimed(bench, ABOVE | {"margin": 3.8})
-    assert "this does not hold: 28.4 (big) − 24.6 (GNMT, best of 2) = 3.8, not more than 3.8." in above
-
-
-def test_a_claim_about_runs_names_their_size_or_what_is_missing(bench: Bench) -> None:
-    here = {"here": ["conv-de", "base-de"]}
-    (above,) = claimed(bench, ABOVE | here)
-    assert "Here it does not hold: 28.5 (big-de) − 27 (base-de, best of 2) = 1.5, not more than 3.5; " in above
-    assert above.endswith("profile exact, corpus builtin (0c0de0c0), 1 seed per row.")
-    sized = Bench()
-    sized.study["profile"] = {"exact": {"scale": {"width": 0.5}}}
-    assert "profile exact, not the sizes of the paper, corpus" in claimed(sized, ABOVE | here)[0]
-    (missing,) = claimed(Bench(), COST | {"here": ["base-fr"]}, results=[None])
-    assert "Here it cannot be checked: there is no result of big-fr" in missing
-    (other,) = claimed(Bench(), ABOVE | {"here": ["conv-de", "base-fr"]})
-    assert "Here it cannot be checked: the rows were measured over different tokens, sentences" in other
-
-
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"margin": 1.0}, "write either margin"),
-        ({"row": "big-fr", "number": "bleu"}, ""),
-        ({"row": "bigger-fr"}, "there is no row \"bigger-fr\". Nearest rows: big-fr"),
-        ({"number": "hours"}, "has no published hours"),
-        ({"published": ["GMNT"]}, "no cited result \"GMNT\". Nearest labels of its group: GNMT"),
-        ({"here": ["gnmt-fr"]}, "there is no row \"gnmt-fr\""),
-    ],
-)  # fmt: skip
-def test_a_claim_about_what_is_not_there_is_refused(bench: Bench, change: dict[str, object], says: str) -> None:
-    pairs(bench)
-    data = {**bench.study, "claim": [COST | change]}
-    if not says:
-        assert Study.model_validate(data)
-        return
-    with pytest.raises(ValueError, match=r"claim|margin") as refused:
-        Study.model_validate(data)
-    assert says in str(refused.value)
 
 
 @pytest.mark.parametrize(

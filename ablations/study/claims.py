@@ -1,0 +1,157 @@
+"""What others published, as a study file writes it: results of other systems, and sentences about numbers.
+
+One sentence has one form, wherever it stands: "A-h1 is worse than base in bleu by at least 0.5". `parse` reads it;
+`Comparison.pairs` says which system has to be better than which. Their numbers are compared in reports/table/claims.py.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, TypeVar
+
+from pydantic import AfterValidator, Field, FiniteFloat
+
+from ablations.study.messages import suggestion
+from ablations.study.parts import Key, Text
+from ablations.study.variation import Variation
+from model.settings import StrictModel
+
+ALL_CITED = "cited"  # in a sentence: all cited results of the group of its first name
+FORMS = (
+    "A is better than B in bleu",
+    "A is worse than B, C in bleu by at least 0.5",
+    "A is better than B in flops by a factor of more than 4",
+    "A is within 0.2 of B in bleu",
+    "A is at least as good as B in bleu to within 0.2",
+    "A is the best of B, C in bleu",
+    "A, B, C are monotone in bleu",
+)
+_NAMES, _AMOUNT = r"[\w.-]+(?:(?:, | and |, and )[\w.-]+)*", r"\d+(?:\.\d+)?"
+_SENTENCE = re.compile(
+    rf"(?P<subjects>{_NAMES}) (?:is|are) (?:(?P<monotone>monotone)|within (?P<within>{_AMOUNT}) of (?P<near>{_NAMES})|"
+    rf"(?P<relation>better than|worse than|at least as good as|(?:the )?best of) (?P<others>{_NAMES})) "
+    rf"in (?P<number>[\w-]+)"
+    rf"(?: by (?P<factor>a factor of )?(?P<how>at least|more than) (?P<by>{_AMOUNT})| to within (?P<slack>{_AMOUNT}))?"
+)
+_System = TypeVar("_System")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A sentence: in each of its pairs the first is better than the second by `bound`, or within it.
+
+    Better is by the direction of the column, and less of a cost. Of a column compared by logarithms the bound is one of
+    logarithms, as Δ is.
+    """
+
+    subjects: tuple[str, ...]  # names as written: of rows, groups and cited results
+    others: tuple[str, ...]  # none: monotone
+    number: str  # what is compared
+    bound: float = 0.0
+    strict: bool = False  # more than the bound, not at least
+    factor: bool = False  # the bound is of the ratio
+    within: bool = False  # the difference is at most the bound, in either direction
+    worse: bool = False  # of the sentence's form: the others are the better ones
+
+    def pairs(self, subjects: Sequence[_System], others: Sequence[_System]) -> Iterator[tuple[_System, _System]]:
+        """What is compared: of monotone rows each with the one before it, else every subject with every other."""
+        if not self.others:
+            yield from zip(subjects[1:], subjects, strict=False)
+            return
+        for one in subjects:
+            yield from ((other, one) if self.worse else (one, other) for other in others if other != one)
+
+
+def parse(sentence: str) -> Comparison:
+    """Read a sentence. Raises ValueError with the forms for one that has none of them."""
+    found = _SENTENCE.fullmatch(" ".join(sentence.split()).removesuffix("."))
+    relation = (found["relation"] or "") if found else ""
+    by_fits = found is None or found["by"] is None or relation in ("better than", "worse than")
+    slack_fits = found is None or found["slack"] is None or relation == "at least as good as"
+    subjects = _names(found["subjects"]) if found else ()
+    if found is None or not by_fits or not slack_fits or (found["monotone"] and len(subjects) < 2):
+        raise ValueError(f'"{sentence}" has none of the forms of a claim: {"; ".join(FORMS)}')
+    if found["factor"] and float(found["by"]) <= 0:
+        raise ValueError(f'"{sentence}": a factor is more than 0')
+    others = _names(found["near"] or found["others"] or "")
+    if found["within"]:
+        return Comparison(subjects, others, found["number"], float(found["within"]), within=True)
+    if relation in ("better than", "worse than"):
+        strict = found["how"] != "at least"
+        bound, factor, worse = float(found["by"] or 0), bool(found["factor"]), relation == "worse than"
+        return Comparison(subjects, others, found["number"], bound, strict, factor, worse=worse)
+    strict = bool(found["monotone"])
+    return Comparison(subjects, others, found["number"], -float(found["slack"] or 0), strict)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(re.split(r", and |, | and ", text)) if text else ()
+
+
+def _sentence(text: str) -> str:
+    parse(text)
+    return text
+
+
+class Cited(StrictModel):
+    """A published result of another system, printed as a row of the table. It is never run."""
+
+    key: Key | None = Field(
+        None, description="its name in claims: of its own, or that of the row that stands for it in this study"
+    )
+    label: Text
+    group: Text = Field("", description="such as the training data used; results of one group stand together")
+    values: dict[str, FiniteFloat] = Field(description="by the names of `paper`: perplexity, bleu, params, …")
+    note: Text = ""
+
+
+class Claim(StrictModel):
+    """A sentence about numbers, checked in the published ones and in what was run here."""
+
+    text: Text = Field("", description="the sentence of the paper, with its place there")
+    check: Annotated[Text, AfterValidator(_sentence)] = Field(
+        description="what it says, in one of the forms: A-h1 is worse than base in bleu by at least 0.5"
+    )
+
+
+class System(NamedTuple):
+    """What a name in a sentence means."""
+
+    name: str
+    row: str  # key of the row that it is, or that stands for it here; "": none
+    published: Mapping[str, float]
+
+
+def systems(names: Iterable[str], group: str, rows: Sequence[Variation], cited: Sequence[Cited]) -> Iterator[System]:
+    """The rows and cited results of a sentence's names. Raises ValueError for a name that nothing has.
+
+    group: of the sentence's first name, whose cited results ALL_CITED means.
+    """
+    keys = {row.key: row for row in rows}
+    named = {entry.key: entry for entry in cited if entry.key}
+    for name in names:
+        if name in keys:
+            theirs = named[name].values if name in named else {}
+            yield System(name, name, {**theirs, **keys[name].paper})
+        elif name in named:
+            yield System(named[name].label, "", named[name].values)
+        elif name == ALL_CITED:
+            yield from (
+                System(e.label, e.key if e.key in keys else "", e.values) for e in cited if e.group == group
+            )  # fmt: skip
+        elif members := [row for row in rows if row.group == name]:
+            yield from (System(row.key, row.key, row.paper) for row in members)
+        else:
+            near = suggestion(name, [*keys, *named, *dict.fromkeys(r.group for r in rows if r.group)], "names")
+            raise ValueError(f'there is no row, group or cited result "{name}". {near.rstrip(".")}')
+
+
+def compared(comparison: Comparison, rows: Sequence[Variation], cited: Sequence[Cited]) -> list[tuple[System, System]]:
+    """The pairs of a sentence in a study. Raises ValueError for names that nothing has, or that make no pair."""
+    of = {row.key: row.group for row in rows} | {entry.key or "": entry.group for entry in cited if entry.key}
+    group = of.get(comparison.subjects[0], "")
+    sides = (list(systems(names, group, rows, cited)) for names in (comparison.subjects, comparison.others))
+    pairs = list(comparison.pairs(*sides))
+    if not pairs:
+        raise ValueError("it compares nothing: name at least two different systems")
+    return pairs

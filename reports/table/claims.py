@@ -1,0 +1,218 @@
+"""Sentences about numbers, checked twice: in the published numbers, and in those of the table's runs by its own test.
+
+A sentence about runs holds where the whole 95 % interval of the table's test lies in what it says, and does not hold
+where none of the interval does; that a row is better or worse at all is also a matter of the table's mark. Anything
+else cannot be shown with these seeds. Published numbers and costs are compared as they are.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ablations.planning.planned import Plan
+from ablations.study.claims import Comparison, System, compared, parse
+from ablations.study.messages import number
+from ablations.study.study import Study
+from experiments.tasks.columns import Column
+from reports.results import comparable
+from reports.results.table import CheckedClaim, Finding, Note, Row, Table
+from reports.table.cost import COSTS, Cost
+from reports.table.provenance import corpus_name
+
+HOLDS, FAILS, OPEN, UNKNOWN = "holds", "does not hold", "cannot be shown", "cannot be checked"
+HUGE = 1e6  # from here on numbers are written as 2.3e19
+_LEAST = 1e-300  # zero has no logarithm
+_EXACT = 9  # digits: 28.4 − 26.4 is 2, not 1.9999999999999982
+
+
+class _Gap(NamedTuple):
+    """By how much the first of a pair is better than the second."""
+
+    gain: float  # on the scale of Δ; of a factor: the logarithm of the ratio
+    low: float  # 95 % interval: equal to `gain` of exact numbers, infinite where nothing is tested
+    high: float
+    marked: bool  # whether there is a difference at all
+    words: str
+
+
+def checked(table: Table, study: Study, retest: Callable[[Table], Table]) -> tuple[CheckedClaim, ...]:
+    """The study's claims with what was found. `retest`: the table with the tests of another base."""
+    known = _Differences(table, retest, {})
+    return tuple(
+        CheckedClaim(claim.text, claim.check, *check(parse(claim.check), study, known)) for claim in study.claims
+    )
+
+
+def check(comparison: Comparison, study: Study, known: "_Differences") -> tuple[Finding | None, Finding]:
+    """A sentence in the published numbers (None where nothing of it is published), and in the table's runs."""
+    pairs = compared(comparison, study.variations, study.cited)
+    of = _compared(comparison.number, known.table)
+    return _published(comparison, pairs, of), _here(comparison, pairs, of, known)
+
+
+def _compared(name: str, table: Table) -> Column | Cost | None:
+    """What gives a row's number; None if the rows are not scored on such a set."""
+    for kind in ("paper", "key", "metric"):
+        if found := next((column for column in table.columns if getattr(column, kind) == name), None):
+            return found
+    return next((cost for cost in COSTS if cost.key == name), None)
+
+
+def _published(
+    comparison: Comparison, pairs: Sequence[tuple[System, System]], of: Column | Cost | None
+) -> Finding | None:
+    name = comparison.number
+    there = [(a, b) for a, b in pairs if name in a.published and name in b.published]
+    if not there:
+        return None
+    gaps = [_exact((a.name, a.published[name]), (b.name, b.published[name]), comparison, of) for a, b in there]
+    return _judged(comparison, gaps, len(pairs), "published")
+
+
+def _exact(
+    first: tuple[str, float], second: tuple[str, float], comparison: Comparison, of: Column | Cost | None
+) -> _Gap:
+    logarithms = comparison.factor or (isinstance(of, Column) and of.logarithmic)
+    values = [math.log(max(value, _LEAST)) if logarithms else value for _, value in (first, second)]
+    lower = isinstance(of, Cost) or (of is not None and of.better == "lower")
+    gain = round((values[1] - values[0]) if lower else (values[0] - values[1]), _EXACT)
+    words = _words((first[0], _text(first[1])), (second[0], _text(second[1])), gain, comparison, of)
+    return _Gap(gain, gain, gain, gain != 0, words)
+
+
+def _words(
+    first: tuple[str, str], second: tuple[str, str], gain: float, comparison: Comparison, of: Column | Cost | None
+) -> str:
+    """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04"."""
+    digits = comparable.change_digits(of) if isinstance(of, Column) and of.logarithmic else 4
+    amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits))
+    unit = " in ln" if isinstance(of, Column) and of.logarithmic and not comparison.factor else ""
+    how = f"{'better' if gain > 0 else 'worse'} by {amount}{unit}" if gain else "equal"
+    return f"{' against '.join(f'{value} ({name})' for name, value in (first, second))}: {how}"
+
+
+def _text(value: float) -> str:
+    return f"{value:.1e}".replace("e+", "e") if abs(value) >= HUGE else f"{value:.6g}".replace("-", "−")
+
+
+def _here(
+    comparison: Comparison, pairs: Sequence[tuple[System, System]], of: Column | Cost | None, known: "_Differences"
+) -> Finding:
+    every, pairs = len(pairs), [(a, b) for a, b in pairs if a.row and b.row]
+    if not pairs:
+        return Finding(UNKNOWN, "the study runs none of the other systems")
+    if of is None:
+        return Finding(UNKNOWN, "the rows are not scored on such a set")
+    rows = {row.key: row for row in known.table.rows}
+    keys = list(dict.fromkeys(system.row for pair in pairs for system in pair))
+    values = {key: _value(rows.get(key), of, known.table) for key in keys}
+    if missing := [key for key, value in values.items() if value is None]:
+        return Finding(UNKNOWN, f"there is no result of {', '.join(missing)}")
+    gaps = []
+    for first, second in ((rows[a.row], rows[b.row]) for a, b in pairs):
+        if isinstance(of, Cost):
+            numbers = [(row.key, values[row.key] or 0.0) for row in (first, second)]
+            gaps.append(_exact(numbers[0], numbers[1], comparison, of))
+        elif (gap := known.gap(first, second, comparison, of)) is not None:
+            gaps.append(gap)
+        else:
+            return Finding(UNKNOWN, f"{first.key} and {second.key} were measured over different tokens or sentences")
+    found = _judged(comparison, gaps, every, "run")
+    seeds = min(len(rows[key].outcomes) for key in keys)
+    return replace(found, state=f"{OPEN} with {number(seeds, 'seed')}") if found.state == OPEN else found
+
+
+def _value(row: Row | None, of: Column | Cost, table: Table) -> float | None:
+    value = None if row is None else row.measures[of.key].mean if isinstance(of, Column) else of.value(row, table)
+    return value / of.unit if value is not None and isinstance(of, Cost) else value
+
+
+@dataclass
+class _Differences:
+    """Differences between any two rows of a table, tested as its changes are: each base is tested once."""
+
+    table: Table
+    retest: Callable[[Table], Table]
+    made: dict[tuple[str | None, str, bool], Table]  # by base, column and whether logarithms are compared
+
+    def gap(self, first: Row, second: Row, comparison: Comparison, column: Column) -> _Gap | None:
+        """How much better the first is; None where the two cannot be compared."""
+        if comparison.factor and not column.logarithmic:
+            column = replace(column, logarithmic=True)
+        base, other = (first, second) if self.table.base_of(second) == first.key else (second, first)
+        table = self._from(base, other, column)
+        measure = next(row for row in table.rows if row.key == other.key).measures[column.key]
+        if measure.change is None:
+            return None
+        sign = 1 if (other is first) == (column.better == "higher") else -1
+        gain, test = sign * measure.change, measure.test
+        numbers = [(row.key, f"{row.measures[column.key].mean:.{column.digits}f}") for row in (first, second)]
+        words = _words(numbers[0], numbers[1], gain, comparison, column)
+        if test is None:
+            return _Gap(gain, -math.inf, math.inf, False, f"{words}; not tested")
+        low, high = sorted((sign * test.low, sign * test.high))
+        shown = (f"{math.exp(end) if comparison.factor else end:.3g}".replace("-", "−") for end in (low, high))
+        return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)})")
+
+    def _from(self, base: Row, other: Row, column: Column) -> Table:
+        """The table with changes from `base`: itself where they are already."""
+        own = next((own for own in self.table.columns if own.key == column.key), None)
+        if self.table.base_of(other) == base.key and own == column:
+            return self.table
+        key = (base.key, column.key, column.logarithmic)
+        if key not in self.made:
+            family = next(of for of in self.table.families if base in of.rows)
+            rows = family.rows if other in family.rows else self.table.rows
+            rows = comparable.with_changes(rows, base.key, [column])
+            apart = replace(self.table, rows=rows, base=base.key, columns=(column,), pivot={}, groups=(), test="")
+            self.made[key] = self.retest(apart)
+        return self.made[key]
+
+
+def _judged(comparison: Comparison, gaps: Sequence[_Gap], every: int, done: str) -> Finding:
+    """The state, and the pair that decides it: one that contradicts the sentence, else the one nearest to that.
+
+    every: the pairs of the sentence, of which those that are not `done` are left out.
+    """
+    bound = round(math.log(comparison.bound), _EXACT) if comparison.factor else comparison.bound
+    gaps = sorted(gaps, key=lambda gap: -abs(gap.gain) if comparison.within else gap.gain)
+    states = [_state(gap, bound, comparison) for gap in gaps]
+    state = min(states, key=(FAILS, OPEN, HOLDS).index)
+    left = f", {every - len(gaps)} not {done}" if every > len(gaps) else ""
+    of = f" (of {number(every, 'comparison')}{left})" if every > 1 else ""
+    return Finding(state, gaps[states.index(state)].words + of)
+
+
+def _state(gap: _Gap, bound: float, comparison: Comparison) -> str:
+    low, high = gap.low, gap.high
+    if low == high:
+        gain = abs(gap.gain) if comparison.within else gap.gain
+        holds = gain <= bound if comparison.within else gain > bound or (gain == bound and not comparison.strict)
+        return HOLDS if holds else FAILS
+    if comparison.within:
+        return HOLDS if -bound <= low and high <= bound else FAILS if low >= bound or high <= -bound else OPEN
+    if low >= bound and (gap.marked or bound < 0):
+        return HOLDS
+    return FAILS if high <= bound and (gap.marked or bound > 0) else OPEN
+
+
+def notes(claims: Sequence[CheckedClaim], table: Table, plan: Plan) -> Iterator[Note]:
+    """One note per claim, after one that says which runs they are checked in."""
+    if claims:
+        yield Note(f"Claims are checked in the published numbers and here: {_size(table.rows, plan)}.", "study")
+    for claim in claims:
+        said = f"“{claim.text}”: {claim.check}" if claim.text else claim.check
+        paper = f"In the published numbers it {claim.paper.state}: {claim.paper.words}. " if claim.paper else ""
+        yield Note(f"Claim: {said}. {paper}Here it {claim.here.state}: {claim.here.words}.", "study")
+
+
+def _size(rows: Sequence[Row], plan: Plan) -> str:
+    """Which runs they are, so that a miniature is not read as the paper's experiment."""
+    profile = plan.study.profiles[plan.profile]
+    other = profile.set or profile.scale != type(profile.scale)()
+    corpora = dict.fromkeys(corpus_name(outcome) for row in rows for outcome in row.outcomes)
+    counts = sorted(len(row.outcomes) for row in rows)
+    seeds = number(counts[-1], "seed") if counts[0] == counts[-1] else f"{counts[0]} to {number(counts[-1], 'seed')}"
+    where = f"profile {plan.profile}{', not the sizes of the paper' if other else ''}"
+    return f"{where}, corpus {' and '.join(filter(None, corpora))}, {seeds} per row"
