@@ -299,7 +299,7 @@ def _but(without: int, spent: Amounts, known: bool) -> str:
 
 
 def count(spent: Amounts) -> str:
-    """ "12 runs in 14 attempts (2 ended early)"."""
+    """ "12 runs in 14 attempts (2 failed or stopped)"."""
     said = [f"{spent.early} failed or stopped"] if spent.early else []
     said += (
         [f"{spent.unseen} counted between {'its' if spent.unseen == 1 else 'their'} known events"]
