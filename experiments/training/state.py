@@ -67,7 +67,7 @@ class Training:
         self.step = self.target_tokens = 0
         model.train()
         if settings.compile:
-            compile_layers(model)
+            compile_layers(model, threads=device.threads)
         self._objective = Objective(model, settings.label_smoothing, masked=settings.compile)
         self._wrapped = group.wrap(self._objective)
         self._replicas = Replicas(model, replicas, device.threads) if replicas > 1 else None
@@ -304,10 +304,12 @@ def _short(path: Path) -> str:
 GRAPHS = 2 * MOST_SHAPES  # graphs of one kind of layer: too large micro-batches are cut, and strides may differ
 
 
-def compile_layers(model: Network, backend: str = "inductor") -> None:
-    """Compile every layer for training. Weights and their names stay the same."""
+def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) -> None:
+    """Compile every layer for training, on so many threads. Weights and their names stay the same."""
     import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
 
+    inductor.compile_threads = threads  # its own choice is every core, for each of the runs beside it
     # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
     kinds = {(side, layer) for side in architecture.SIDES for layer in architecture.layers(model.config, side)}
     limit = GRAPHS * len(kinds)

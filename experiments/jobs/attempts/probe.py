@@ -19,7 +19,8 @@ import numpy as np
 from experiments.errors import UserError
 from experiments.events.event_log import read_events
 from experiments.identity import PROBE_ID
-from experiments.jobs.devices.slots import Slot
+from experiments.jobs.devices.hardware import SMI_S
+from experiments.jobs.devices.slots import GpuOccupancy, Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.identity import identify
@@ -62,8 +63,10 @@ def probe(
 ) -> Generator[Measured, None, None]:
     """Train the specs for a few steps, one after the other. A spec has task, folder, config (with few steps), inputs.
 
-    Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S.
+    Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S, and where
+    others use the GPU.
     """
+    _refuse_others([slot])
     with contextlib.closing(LocalEngine()) as engine:
         for spec in specs:
             yield _measured(*_trained(store, spec, slot, engine, child))
@@ -75,7 +78,8 @@ def steps_together(seconds_per_step: float) -> int:
 
 
 def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot]) -> list[Measured]:
-    """Run the same spec on several slots at once, and measure while all of them train."""
+    """Run the same spec on several slots at once, and measure while all of them train. Raises UserError as `probe`."""
+    _refuse_others(slots)
 
     def one(slot: Slot) -> tuple[list[dict[str, Any]], TrainingResult]:
         with contextlib.closing(LocalEngine(fork=False)) as engine:
@@ -89,6 +93,15 @@ def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot])
         _measured([event for event in events if begin <= event["t"] <= end or not _is_point(event)], result)
         for events, result in found
     ]
+
+
+def _refuse_others(slots: Sequence[Slot]) -> None:
+    """Raises UserError if others use a GPU that the user has not named: their work would be measured too."""
+    for name, why in GpuOccupancy().left_alone(slots, (), wait_s=SMI_S + 1).items():
+        raise UserError(
+            f"{name} is not measured, because others may use it ({why}). Wait for them, or name a free GPU, such as "
+            "--devices cuda:1; a GPU that is named is measured in any case."
+        )
 
 
 def _trained(
