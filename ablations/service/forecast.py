@@ -209,9 +209,6 @@ def short_spec(chosen: Selected, run: PlannedRun, steps: int = PROBE_STEPS) -> d
 # --- How much base varies with its seed, from the store, and what so many seeds of every row can show
 
 
-MOST = 50  # seeds of base that are looked for in the store
-
-
 @dataclass(frozen=True)
 class Noise:
     """A column's spread between the seeds of base; differences are on the scale on which the table compares."""
@@ -289,7 +286,7 @@ def compared(plan: Plan, base: Variation) -> list[PlannedRun]:
     return [run for run in rows.values() if not plan.study.families or run.group == base.group]
 
 
-def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int = MOST) -> list[Noise]:
+def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> list[Noise]:
     """The spread of each column over the seeds of base that the store has, of seeds 1 to `seeds`.
 
     Columns without two values, or without any spread, are left out.

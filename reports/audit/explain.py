@@ -17,7 +17,6 @@ from experiments.tasks.columns import Column, named
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import TABLES
 from reports.audit.bundle_read import Bundle
-from reports.audit.statement import sentences
 from reports.render.cells import plain
 from reports.results.results import Outcome, recomputed, run_facts
 from reports.results.table import Row, Table, Test
@@ -225,7 +224,7 @@ def lines(bundle: Bundle, table: Table) -> Iterator[str]:
         yield f"- {name}: {number(cells_of, 'cell')} compared with what the files give"
     if bundle.statement is not None:
         yield "Its author's store, as stated:"
-        yield from (f"- {sentence}" for sentence in sentences(bundle.statement))
+        yield from (f"- {sentence}" for sentence in bundle.statement.sentences)
 
 
 def follow(bundle: Bundle, table: Table) -> dict[tuple[str, str], str]:

@@ -270,14 +270,14 @@ def test_published_numbers_print_where_the_corpus_is_the_papers_or_when_asked_fo
 
 OPTIONS = TableOptions(
     columns="h,bleu, params", hide="n", plain=False, paper=True, digits="2,bleu=3", units="params=k", caption="C",
-    notes="short", label="t", wide=True, siunitx=False,
+    notes="short", label="t", wide=True,
 )  # fmt: skip
 
 
 def test_the_command_line_says_the_same(table: Table) -> None:
     assert OPTIONS.choices() == Choices(
         columns=("h", "bleu", "params"), hide=("n",), plain=False, paper=True, digits={"": 2, "bleu": 3},
-        units={"params": "k"}, caption="C", notes="short", label="t", wide=True, siunitx=False,
+        units={"params": "k"}, caption="C", notes="short", label="t", wide=True,
     )  # fmt: skip
     assert OPTIONS.words()[:6] == ["--columns", "h,bleu, params", "--hide", "n", "--no-plain", "--paper"]
 
