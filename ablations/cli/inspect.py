@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import DONE, FAILED, print_json, say
+from ablations.cli.terminal import DONE, FAILED, answer, say
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, open_bundle
 from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
@@ -18,7 +18,7 @@ from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import is_bundle
-from reports.audit.compare import AtRevision, Look, as_records, as_text, side_of, side_of_file
+from reports.audit.compare import Look, as_records, as_text, side_of, side_of_file
 from reports.audit.compare import compare as compare_tables
 from reports.render.numbers import defined
 from reports.render.printed import MADE_BY, asked_for
@@ -32,7 +32,7 @@ FORMATS = ", ".join(verifying.FORMATS)
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table printed by `ablations report`, or a bundle.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table printed by `ablations report`, a bundle, a paper, or its folder.")],
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="A study or a bundle, if the file does not name it.")
     ] = None,
@@ -48,39 +48,39 @@ def verify(
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
     Of a bundle alone: which of its cells follow from its files, and whether its printed table is what they give.
-    A file contains its study, selectors and choices of columns; options given here replace those.
+    A file contains its study, selectors and choices of columns; options given here replace those. Of a paper: its
+    claims and the numbers that it prints (docs/paper.md).
     """
     if study is None and is_bundle(file.name):
         _verify_bundle(file, as_json)
         return
-    if file.is_dir() or (study is None and (papers.names_tables(_text_of(file)) or defined(_text_of(file)))):
-        files = (
-            [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in _text_of(path)]
-        )
-        found = [line for path in files for line in _paper_lines(path, selectors)]
-        if as_json:
-            print_json({"file": str(file), "found": [{"text": text, "holds": holds} for text, holds in found]})
-        else:
-            typer.echo("\n".join(text for text, _ in found))
+    if file.is_dir() or (study is None and papers.names_tables(_text_of(file))):
+        files = [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in _text_of(path)]
+        found = [line for path in files for line in _of_paper(path, selectors)]
+        facts: dict[str, Any] = {"found": [{"text": text, "holds": holds} for text, holds in found]}
+        answer(as_json, {"file": str(file)} | facts, (text for text, _ in found))
         raise typer.Exit(DONE if all(holds for _, holds in found) else FAILED)
-    verdict, table = _verified(file, study, selectors, significance, format_, printing)
-    if as_json:
-        facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)}
-        print_json(facts | {"unchecked": list(verifying.unchecked(table))})
-    else:
-        typer.echo("\n".join(_in_words(file, verdict, table)))
-    raise typer.Exit(DONE if verdict.same else FAILED)
+    facts, lines, same = _compared(file, study, selectors, significance, format_, printing)
+    answer(as_json, facts, lines)
+    raise typer.Exit(DONE if same else FAILED)
 
 
-def _verified(
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
+
+
+def _compared(
     file: Path,
     study: str | None,
     selectors: Selectors,
-    significance: str | None,
-    format_: str | None,
-    printing: TableOptions,
-) -> tuple[verifying.Verdict, Table]:
-    """A printed table compared with what the store gives now, and that. Raises UserError."""
+    significance: str | None = None,
+    format_: str | None = None,
+    printing: TableOptions = BY_STUDY,
+) -> tuple[dict[str, Any], list[str], bool]:
+    """A printed table beside what the store gives now: as JSON, in lines, and whether they are equal."""
     text = _text_of(file)
     format_ = format_ or verifying.format_of(file.suffix, text)
     if format_ not in verifying.FORMATS:
@@ -98,45 +98,19 @@ def _verified(
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
     table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
-    return verifying.verify(text, table, format_), table
+    verdict = verifying.verify(text, table, format_)
+    unchecked = list(verifying.unchecked(table))
+    facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
+    lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
+    return facts, lines if verdict.same else _listed(file, verdict.changed), verdict.same
 
 
-def _in_words(file: Path, verdict: verifying.Verdict, table: Table) -> list[str]:
-    if verdict.same:
-        return [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *verifying.unchecked(table)]
-    return [f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]
-
-
-def _verify_bundle(file: Path, as_json: bool) -> None:
-    from reports.audit.explain import differences, follow, lines
-
-    bundle = open_bundle(file, say)
-    table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    found = list(differences(bundle, table))
-    if as_json:
-        how = [{"row": row, "column": column, "how": by} for (row, column), by in follow(bundle, table).items()]
-        print_json({"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found})
-        raise typer.Exit(FAILED if found else DONE)
-    for line in lines(bundle, table):
-        typer.echo(line)
-    if found:
-        typer.echo("\n".join([f"{file}: {number(len(found), 'difference')}", *found]))
-        raise typer.Exit(FAILED)
-
-
-def _text_of(file: Path) -> str:
-    try:
-        return file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-
-
-def _paper_lines(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]:
+def _of_paper(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]:
     """What is found of each claim, each file of numbers and each table, and whether that is as the paper says."""
     text = _text_of(file)
-    if not defined(text) and not papers.names_tables(text):
-        verdict, printed = _verified(file, None, selectors, None, None, BY_STUDY)
-        yield from ((line, verdict.same) for line in _in_words(file, verdict, printed))
+    if not papers.names_tables(text):
+        _, lines, same = _compared(file, None, selectors)
+        yield from ((line, same) for line in lines)
         return
     for paper in papers.tables_of(file, text):
         table = table_of(named_table(paper.words, file, selectors, paper.claims))
@@ -149,15 +123,16 @@ def _paper_lines(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]
                 yield f"{paper.file.name}: {number(len(defined(paper.text)), 'number')}, all equal to the store's", True
 
 
-def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: tuple[str, ...] = ()) -> SelectedTable:
+def named_table(
+    words: Sequence[str], file: Path, selectors: Selectors, claims: tuple[str, ...] = ()
+) -> SelectedTable:
     """The table that a line of a paper names, with the paper's claims in place of the study's. Raises UserError."""
     said = _said(list(words))
     if "study" not in said:
         raise UserError(f"{file}: this line names no study: table: {' '.join(words)}")
     own = {n: v for n, v in said.items() if n in SELECTING and getattr(selectors, n) in (None, StoreOptions().store)}
-    chosen = choose_table(
-        _find(said["study"], file, selectors), with_corpus(replace(selectors, **own)), say, used=False
-    )
+    selectors = with_corpus(replace(selectors, **own))
+    chosen = choose_table(_find(said["study"], file, selectors), selectors, say, used=False)
     plan = chosen.plan
     if claims:
         plan = replace(plan, study=papers.with_claims(plan.study, claims, file))
@@ -165,6 +140,20 @@ def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: 
 
 
 SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store")
+
+
+def _listed(file: Path, differences: Sequence[str]) -> list[str]:
+    return [f"{file}: {number(len(differences), 'difference')}", *differences]
+
+
+def _verify_bundle(file: Path, as_json: bool) -> None:
+    bundle = open_bundle(file, say)
+    table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
+    found, follow = list(explaining.differences(bundle, table)), explaining.follow(bundle, table)
+    how = [{"row": row, "column": column, "how": by} for (row, column), by in follow.items()]
+    facts = {"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found}
+    answer(as_json, facts, [*explaining.lines(bundle, table), *(_listed(file, found) if found else [])])
+    raise typer.Exit(FAILED if found else DONE)
 
 
 def _said(words: list[str]) -> dict[str, Any]:
@@ -212,13 +201,10 @@ def explain(
         raise UserError("explain: name a cell, ROW.COLUMN, or a row: `ablations explain table3 A-h16.bleu`.")
     chosen = choose_table(*selectors.with_last(study, say), say)
     found = explaining.explain(table_of(chosen, significance), cell)
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo((explaining.as_text if full else explaining.in_short)(found).rstrip("\n"))
+    answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
 
 
-# --- `ablations compare`: compare a table with another study, store, code revision or printed table
+# --- `ablations compare`: compare a table with another study, store or printed table
 
 
 def compare(
@@ -227,20 +213,15 @@ def compare(
         str | None,
         typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="Compare with this commit (or code digest) in the same store.")
-    ] = None,
     *,
     selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
     """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
-    if against is None and revision is None:  # one argument is the other side
+    if against is None:  # one argument is the other side
         study, against = None, study
-    if (against is None) == (revision is None):
-        raise UserError(
-            "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
-        )
+    if against is None:
+        raise UserError("compare: name the other side: a .json or .csv table, a store, a bundle or a study.")
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
@@ -249,33 +230,26 @@ def compare(
     study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
-    look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)
+    look, counts, name = _other(against, choose, study, selectors.store)
     cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
-    if as_json:
-        print_json(as_records(cells))
-    else:
-        typer.echo(as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
+    text = as_text(cells, f"{table.title or table.name}: here and there", {"there": name})
+    answer(as_json, as_records(cells), [text.rstrip("\n")])
 
 
 def _other(
-    chosen: SelectedTable,
-    against: str | None,
-    revision: str | None,
+    against: str,
     choose: Callable[[str, Path], SelectedTable],
     study: str,
     store: Path,
 ) -> tuple[Look, CountsOf | None, str]:
     """The other side: a look-up of its cells, its counts per sentence, and its name."""
-    if revision is not None:
-        older = AtRevision(chosen.store, revision)
-        return side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
-    path = Path(str(against))
+    path = Path(against)
     if path.suffix in (".json", ".csv"):
         look, found = side_of_file(path)
         return look, None, f"{path.name}, {number(len(found), 'row')}; tokens and sentences unknown"
     is_store = path.is_dir()
-    other = choose(study, path) if is_store else choose(str(against), store)
+    other = choose(study, path) if is_store else choose(against, store)
     table: Table = table_of(other, "none")
     return side_of(table), counts_in(other.store), path.name or str(path)

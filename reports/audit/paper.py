@@ -36,7 +36,7 @@ class PaperTable:
 
 def names_tables(text: str) -> bool:
     """Whether a text says which tables it is about, or prints their numbers."""
-    return bool(_SAID.search(text) or used(text))
+    return bool(_SAID.search(text) or used(text) or defined(text))
 
 
 def tables_of(file: Path, text: str) -> list[PaperTable]:
