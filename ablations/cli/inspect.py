@@ -32,7 +32,10 @@ FORMATS = ", ".join(verifying.FORMATS)
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A table printed by `ablations report`, a bundle, a paper, or its folder.")],
+    file: Annotated[
+        Path,
+        typer.Argument(metavar="FILE", help="A table printed by `ablations report`, a bundle, a paper, or its folder."),
+    ],
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="A study or a bundle, if the file does not name it.")
     ] = None,
@@ -55,7 +58,9 @@ def verify(
         _verify_bundle(file, as_json)
         return
     if file.is_dir() or (study is None and papers.names_tables(_text_of(file))):
-        files = [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in _text_of(path)]
+        files = (
+            [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in _text_of(path)]
+        )
         found = [line for path in files for line in _of_paper(path, selectors)]
         facts: dict[str, Any] = {"found": [{"text": text, "holds": holds} for text, holds in found]}
         answer(as_json, {"file": str(file)} | facts, (text for text, _ in found))
@@ -123,9 +128,7 @@ def _of_paper(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]:
                 yield f"{paper.file.name}: {number(len(defined(paper.text)), 'number')}, all equal to the store's", True
 
 
-def named_table(
-    words: Sequence[str], file: Path, selectors: Selectors, claims: tuple[str, ...] = ()
-) -> SelectedTable:
+def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: tuple[str, ...] = ()) -> SelectedTable:
     """The table that a line of a paper names, with the paper's claims in place of the study's. Raises UserError."""
     said = _said(list(words))
     if "study" not in said:
