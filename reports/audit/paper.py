@@ -57,7 +57,9 @@ def tables_of(file: Path, text: str) -> list[PaperTable]:
     missing = set(used(text))
     for path in (file.parent / name for name in names):
         if path.is_file() and (known := defined(content := path.read_text(encoding="utf-8"))):
-            found.append(PaperTable(tuple(asked_for(content, "latex")), file=path, text=content))
+            asked = asked_for(content, "latex")
+            place = next((one.words for one in found if asked and Path(one.words[0]).name == asked[0]), asked[:1])
+            found.append(PaperTable((*place, *asked[1:]), file=path, text=content))  # where the paper says it lies
             missing -= set(known)
     if missing:
         raise UserError(f"{file}: no file of numbers that it reads has {', '.join(sorted(missing))}.")
