@@ -44,14 +44,6 @@ class Test:
 
 
 @dataclass(frozen=True)
-class RuleTest:
-    """A row by the study's rule (reports/results/rule.py)."""
-
-    p: float | None = None  # one-sided; None: not tested
-    holds: bool | None = None
-
-
-@dataclass(frozen=True)
 class Finding:
     """Whether a sentence is true of some numbers (reports/table/claims.py)."""
 
@@ -183,7 +175,6 @@ class Table:
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[Note, ...] = ()
-    rule: Mapping[str, RuleTest] | None = None  # by row; None: the study has no rule, or no target for it
     asked: str = ""  # the words after `ablations report` that select this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     start: Mapping[str, str] = field(default_factory=dict)  # what is printed of runs' starts, with heads

@@ -40,7 +40,7 @@ def compiled(
     folder: Path, table: Table, engine: str = "pdflatex", preamble: str = "", head: str = r"\documentclass{article}"
 ) -> str:
     """The log. Skips without the engine or a package; fails on any error and on any box that is too wide."""
-    needed = ["IEEEtran.cls"] if "IEEEtran" in head else ["siunitx.sty"] if table.chosen.siunitx else []
+    needed = ["IEEEtran.cls"] if "IEEEtran" in head else []
     if shutil.which(engine) is None or any(subprocess.run(["kpsewhich", name]).returncode for name in needed):
         pytest.skip(f"there is no {engine} with {needed}")
     (folder / "table.tex").write_text(render(table, "latex"), encoding="utf-8")
@@ -145,14 +145,13 @@ def test_no_study_is_scaled_down_until_nobody_can_read_it(tmp_path: Path, study:
 
 @pytest.mark.parametrize(
     "options",
-    [{"siunitx": True}, {"siunitx": True, "plain": False, "paper": True}, {"notes": "full"}, {"notes": "none"},
+    [{"plain": False, "paper": True}, {"notes": "full"}, {"notes": "none"},
      {"columns": ("bleu", "d_k", "warmup_steps")}, {"hide": ("ppl",)}],
     ids=str,
 )  # fmt: skip
 def test_other_choices_compile(tmp_path: Path, options: dict[str, Any]) -> None:
     table = replace(table3(), chosen=Choices(**options))
-    packages = r"\usepackage{siunitx}" if options.get("siunitx") else ""
-    assert "Overfull \\hbox" not in compiled(tmp_path, table, preamble=packages)
+    assert "Overfull \\hbox" not in compiled(tmp_path, table)
 
 
 def test_one_column_of_two_scales_what_is_too_wide(tmp_path: Path) -> None:

@@ -118,7 +118,7 @@ def test_a_label_stands_across_the_settings_it_replaces(bench):
     table = bench.table()
     rows = (*table.rows[:2], replace(table.rows[2], settings={}))
     text = html.render(replace(table, rows=rows))
-    assert '<td class="words" colspan="2">in words</td>' in text
+    assert '<td class="words setting" colspan="2">in words</td>' in text
     heads, *lines = json.loads(text.partition('id="table">')[2].partition("</script>")[0])
     assert all(len(line) == len(heads) for line in lines)
     labelled = (table.rows[0], replace(table.rows[1], label="both"), rows[2])

@@ -164,6 +164,13 @@ def test_digits_and_units(table: Table) -> None:
     assert "d_k (pieces)" in render(replace(table, chosen=Choices(units={"d_k": "pieces"})), "markdown")
 
 
+@pytest.mark.parametrize("name", ["ppl", "perplexity", "PPL (dev)"])
+def test_digits_and_units_are_of_a_column_by_any_of_its_names(table: Table, name: str) -> None:
+    chosen = replace(table, chosen=Choices(digits={name: 4}, units={name: "nats"}))
+    [ppl] = [column for column in printed(chosen, "markdown").table.columns if column.key == "ppl"]
+    assert (ppl.header, ppl.digits) == ("PPL (dev) (nats)", 4)
+
+
 def test_caption_label_and_wide(table: Table) -> None:
     text = render(table, "latex")
     assert r"\caption{A small table}" in text and r"\label{tab:small}" in text
@@ -263,14 +270,14 @@ def test_published_numbers_print_where_the_corpus_is_the_papers_or_when_asked_fo
 
 OPTIONS = TableOptions(
     columns="h,bleu, params", hide="n", plain=False, paper=True, digits="2,bleu=3", units="params=k", caption="C",
-    notes="short", label="t", wide=True, siunitx=False,
+    notes="short", label="t", wide=True,
 )  # fmt: skip
 
 
 def test_the_command_line_says_the_same(table: Table) -> None:
     assert OPTIONS.choices() == Choices(
         columns=("h", "bleu", "params"), hide=("n",), plain=False, paper=True, digits={"": 2, "bleu": 3},
-        units={"params": "k"}, caption="C", notes="short", label="t", wide=True, siunitx=False,
+        units={"params": "k"}, caption="C", notes="short", label="t", wide=True,
     )  # fmt: skip
     assert OPTIONS.words()[:6] == ["--columns", "h,bleu, params", "--hide", "n", "--no-plain", "--paper"]
 
