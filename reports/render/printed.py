@@ -16,6 +16,7 @@ from ablations.study.messages import suggestion
 from ablations.study.parts import Choices
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.tasks.columns import named
 from reports.render.cells import Cell, Grid, Head, plain
 from reports.render.grid import MARK, Layout, arranged, layout_of, published, setting
 from reports.results.table import NOTES, Row, Table
@@ -173,6 +174,9 @@ def converted(
 ) -> tuple[Table, list[Cost]]:
     """The table with these units in its heads and these digits, and its costs alike. Raises UserError for a name."""
     settings = {name: key for key in table.settings for name in (key, key.rpartition(".")[2])}
+    keys = {name: column.key for name in (*units, *digits) if (column := named(name, table.columns))}
+    units = {keys.get(name, name): unit for name, unit in units.items()}
+    digits = {keys.get(name, name): count for name, count in digits.items()}
     known = [*(column.key for column in table.columns), *(cost.key for cost in costs)]
     for what, names in (("units", [*known, *settings]), ("digits", known)):
         for name in units if what == "units" else digits:

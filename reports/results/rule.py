@@ -21,7 +21,7 @@ from ablations.planning.planned import Plan
 from ablations.study.messages import number, suggestion
 from ablations.study.study import Study
 from experiments.errors import UserError
-from experiments.tasks.columns import Column
+from experiments.tasks.columns import Column, named
 from reports.results.comparable import scale
 from reports.results.results import Outcome, Results, collect
 from reports.results.table import Note, Table
@@ -155,15 +155,15 @@ def rule_of(study: Study, columns: Sequence[Column]) -> tuple[Rule, Column]:
     """The rule, and the column that decides. Raises UserError for an unknown one."""
     assert study.seed_rule is not None
     stop = study.seed_rule.stop
-    by_key = {column.key: column for column in columns}
-    if stop.metric and stop.metric not in by_key:
+    asked = named(stop.metric, columns)
+    if stop.metric and asked is None:
         raise UserError(
             f"{study.origin}: seeds, stop.metric = {stop.metric!r}: there is no such column. "
-            f"{suggestion(stop.metric, by_key, 'columns')}"
+            f"{suggestion(stop.metric, [column.key for column in columns], 'columns')}"
         )
     plain = next((column for column in columns if not column.logarithmic), columns[0])
     rule = Rule(study.seed_rule.start, study.seed_rule.max, stop.alpha, stop.power, stop.difference)
-    return rule, by_key.get(stop.metric, plain)
+    return rule, asked or plain
 
 
 def seeds_by_rule(plan: Plan, store: Results, columns: Sequence[Column]) -> dict[str, int]:

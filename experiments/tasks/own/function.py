@@ -170,7 +170,7 @@ class FunctionTask(OwnTask):
         request = {
             "settings": settings_of(config), "seed": config.seed, "device": device.kind, "threads": device.threads,
             "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
-            "memory_gb": device.memory_gb and device.memory_gb / device.count,
+            "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
         }  # fmt: skip
         ended = self._process.train(request, context)
         self._refuse_changed(config, context, "while the run trained")

@@ -164,6 +164,13 @@ def test_digits_and_units(table: Table) -> None:
     assert "d_k (pieces)" in render(replace(table, chosen=Choices(units={"d_k": "pieces"})), "markdown")
 
 
+@pytest.mark.parametrize("name", ["ppl", "perplexity", "PPL (dev)"])
+def test_digits_and_units_are_of_a_column_by_any_of_its_names(table: Table, name: str) -> None:
+    chosen = replace(table, chosen=Choices(digits={name: 4}, units={name: "nats"}))
+    [ppl] = [column for column in printed(chosen, "markdown").table.columns if column.key == "ppl"]
+    assert (ppl.header, ppl.digits) == ("PPL (dev) (nats)", 4)
+
+
 def test_caption_label_and_wide(table: Table) -> None:
     text = render(table, "latex")
     assert r"\caption{A small table}" in text and r"\label{tab:small}" in text
