@@ -4,6 +4,9 @@ import re
 
 import pytest
 
+from ablations.planning.resolve import resolve
+from ablations.service.selected import task_of
+from ablations.study.selectors import Selection
 from ablations.study.study import load_study
 from experiments.config import RunConfig
 from model import architecture
@@ -67,10 +70,9 @@ def test_plan_says_what_a_token_leaves_unused_of_experts():
     assert described[1:] == [f"experts: of the parameters a token leaves {6 * expert / 1e6:.2f}M unused"]
 
 
-def test_paths_in_the_labels_of_path_lengths_are_those_of_the_rows(rows_of):
+def test_paths_in_the_labels_of_path_lengths_are_those_of_the_rows():
     study = load_study("path-lengths")
-    for key, row in rows_of(study, profile="demo").items():
-        (label,) = (variation.label for variation in study.variations if variation.key == key)
+    for row in resolve(study, Selection(profile="demo"), task_of(study)):
         paths = shortest_paths(row.config.model, "encoder", 10)  # nine symbols and the end
         found = [int(paths[9, 9 - 2 * distance]) for distance in (1, 2, 4)]
-        assert label.endswith(f"paths {', '.join(map(str, found))}"), key
+        assert row.variation.label.endswith(f"paths {', '.join(map(str, found))}")
