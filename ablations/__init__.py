@@ -28,7 +28,14 @@ if _home not in sys.path:
 
 def __getattr__(name: str) -> Any:
     if name in _FROM:
-        return getattr(import_module(_FROM[name]), name)
+        try:
+            return getattr(import_module(_FROM[name]), name)
+        except ModuleNotFoundError as error:
+            hiding = sys.modules.get(str(error.name).partition(".")[0])
+            if hiding is None:
+                raise
+            raise ImportError(f"{hiding.__file__} hides this program's package. Import ablations from another folder, "
+                              "or use the command `ablations`, which is not affected.") from None  # fmt: skip
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

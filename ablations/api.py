@@ -4,29 +4,29 @@ They take what the command takes, and raise UserError for what it refuses. Child
 copies of this process, so a script needs no `if __name__ == "__main__"` and a notebook can train.
 """
 
+import functools
 import inspect
 import json
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack, cast
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.service import work as words
 from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals
-from ablations.service.selected import Queueing, Selected, SelectedTable, Selectors, StoreOptions, choose, choose_table
+from ablations.service.selected import Queueing, Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, table_of
 from ablations.service.train import Training, options_for
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import number, show, suggestion
 from ablations.study.overrides import dotted, parse_set
 from experiments.errors import UserError
-from experiments.jobs.coordinator.loop import HANG_S
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.store.layout import Store
 from reports.figures import effects, style
@@ -98,7 +98,7 @@ class LoadedTable:
     def notes(self) -> list[str]:
         """The warnings, and the notes under the table; first, of a bundle, what of it was computed again."""
         shown = printed(self.as_built, "markdown")
-        return [*filter(None, [shown.table.bundle]), *shown.warnings, *shown.notes]
+        return [*filter(None, [shown.table.bundle]), *shown.warnings, *(note.text for note in shown.table.footnotes)]
 
     def render(self, format_: str = "markdown") -> str:
         """The table as text: markdown, latex, csv, tidy-csv, json, html, setup. Raises UserError for another format."""
@@ -159,68 +159,69 @@ class PlannedTable:
         return f"<{self.as_planned.study.name}: {number(len(self.as_planned.trainings), 'run')}: {states}>"
 
 
-# --- Arguments of Python's functions in the form of the command's options, so that both select and check the same way
+# --- Arguments of Python's functions: those of the command's options, so that both select and check the same way
 
 
-Settings = Mapping[str, Any] | Iterable[str] | None  # {"model.num_heads": 4}, or ["model.num_heads=4"]
-Names = str | Iterable[str] | None  # "base,A", or ["base", "A"]
-Call = TypeVar("Call", bound=Callable[..., Any])
+Made = TypeVar("Made")
+NAMES = {"sets": "set"}  # a field of the options → the argument
 
 
-class Selecting(TypedDict, total=False):
-    """What selects a table, as the command's options of these names; `load`, `plan` and `run` have them all."""
+def _spread(call: Callable[..., Made]) -> Callable[..., Made]:
+    """Take the fields of each parameter that is a dataclass as arguments: notebooks complete them.
 
-    store: str | Path
-    state_dir: str | Path | None
-    profile: str | None
-    corpus: str | Path | None
-    rows: Names
-    seeds: int | None
-    set: Settings
+    `set` may be a mapping {"model.num_heads": 4} or a list ["model.num_heads=4"]; lists and mappings stand for "a,b"
+    and "a=1,b=2". Raises UserError for unknown arguments, and for a value that no option can have.
+    """
+    first, *others = inspect.signature(call).parameters.values()
+    made = {one.name: fields(one.annotation) for one in others if is_dataclass(one.annotation)}
+    own = [one for one in others if one.name not in made]
+    known = {NAMES.get(field.name, field.name): field for of in made.values() for field in of}
+    shown = [inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=f.default) for n, f in known.items()]
 
+    @functools.wraps(call)
+    def called(study: str | Path, **given: Any) -> Made:
+        names = [*known, *(one.name for one in own)]
+        for name in given:
+            if name not in names:
+                raise UserError(f"There is no argument {name}. {suggestion(name, names, 'arguments')}")
+        values = {
+            known[name].name: _as_option(name, known[name], value) for name, value in given.items() if name in known
+        }
+        spread = {
+            one.name: one.annotation(**{f.name: values[f.name] for f in made[one.name] if f.name in values})
+            for one in others
+            if one.name in made
+        }
+        return call(str(study), **spread, **{one.name: given[one.name] for one in own if one.name in given})
 
-def _selecting(call: Call) -> Call:
-    """Show the names of `Selecting` in the function's signature: notebooks complete them."""
-    signature = inspect.signature(call)
-    *own, rest = signature.parameters.values()
-    named = [
-        inspect.Parameter(name, rest.KEYWORD_ONLY, annotation=kind) for name, kind in Selecting.__annotations__.items()
-    ]
-    call.__signature__ = signature.replace(parameters=[*own, *named, rest])  # type: ignore[attr-defined]
-    return call
-
-
-def selectors(given: Selecting) -> Selectors:
-    """The selectors of the command. Raises UserError for a value that no option can have, and for unknown names."""
-    for name in given:
-        if name not in Selecting.__annotations__:
-            raise UserError(f"There is no argument {name}. {suggestion(name, Selecting.__annotations__, 'arguments')}")
-    rows, seeds = given.get("rows"), given.get("seeds")
-    state_dir, corpus = given.get("state_dir"), given.get("corpus")
-    if seeds is not None and (isinstance(seeds, bool) or not isinstance(seeds, int)):
-        raise UserError(f"seeds={seeds!r}: it must be an integer, the number of seeds of every row.")
-    return Selectors(
-        store=Path(given.get("store", StoreOptions().store)),
-        state_dir=None if state_dir is None else Path(state_dir),
-        profile=given.get("profile"),
-        corpus=None if corpus is None else str(corpus),
-        rows=rows if rows is None or isinstance(rows, str) else ",".join(map(str, rows)),
-        seeds=seeds,
-        sets=_settings(given.get("set")),
-    )
+    called.__signature__ = inspect.Signature([first, *own, *shown])  # type: ignore[attr-defined]
+    return called
 
 
-def _settings(given: Settings) -> list[str] | None:
-    if given is None:
-        return None
-    if isinstance(given, str):
-        return [given]
+def _as_option(name: str, field: Field[Any], value: Any) -> Any:
+    kinds = get_args(field.type) or (field.type,)
+    if int in kinds and (isinstance(value, bool) or not isinstance(value, int | None)):
+        raise UserError(f"{name}={value!r}: it must be an integer.")
+    if value is None or isinstance(value, bool):
+        return value
+    if Path in kinds:
+        return Path(value)
+    if list[str] in kinds:
+        return _assignments(name, value)
+    if str not in kinds:
+        return value
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}={given}" for key, given in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+
+
+def _assignments(name: str, given: Mapping[str, Any] | Iterable[str]) -> list[str]:
     if not isinstance(given, Mapping):
-        return list(given)
+        return [given] if isinstance(given, str) else list(given)
     try:
-        return [_assignment(name, value) for name, value in dotted(given).items()]
+        return [_assignment(key, value) for key, value in dotted(given).items()]
     except ValueError as error:
-        raise UserError(f"set={show(dict(given))}: {error}.") from None
+        raise UserError(f"{name}={show(dict(given))}: {error}.") from None
 
 
 def _assignment(name: str, value: Any) -> str:
@@ -234,46 +235,28 @@ def _assignment(name: str, value: Any) -> str:
     return f"{name}={json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)}"
 
 
-def printing(choices: Mapping[str, Any]) -> TableOptions:
-    """columns, hide, plain, digits … as `ablations report` has them; lists and dicts may stand for "a,b" and "a=1"."""
-    known = [field.name for field in fields(TableOptions)]
-    for name in choices:
-        if name not in known:
-            raise UserError(f"There is no argument {name}. {suggestion(name, known, 'choices of printing')}")
-    return TableOptions(**{name: _as_option(value) for name, value in choices.items()})
-
-
-def _as_option(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return ",".join(f"{name}={given}" for name, given in value.items())
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return value if value is None or isinstance(value, bool) else str(value)
-
-
 # --- The three functions
 
 
 PROGRESS_EVERY_S = 10.0
 
 
-@_selecting
-def load(study: str | Path, *, significance: str = "auto", provisional: bool = False, **options: Any) -> LoadedTable:
+@_spread
+def load(
+    study: str, selectors: Selectors, printing: TableOptions, *, significance: str = "auto", provisional: bool = False
+) -> LoadedTable:
     """The table of a study, or of a bundle (.tar.gz, .zip), from what the store holds now. Trains nothing.
 
-    options: those of `Selecting`, and columns, hide, plain, paper, digits, units, caption, notes … as in `ablations
-    report` (docs/printing.md).
+    columns, hide, plain, paper, digits, units, caption, notes …: as in `ablations report` (docs/printing.md).
     """
-    names = Selecting.__annotations__
-    how = printing({name: value for name, value in options.items() if name not in names})
-    given = cast(Selecting, {name: value for name, value in options.items() if name in names})
-    return LoadedTable(_at_present(choose_table(str(study), selectors(given), _say)), significance, provisional, how)
+    chosen = choose_table(study, selectors, _say)
+    return LoadedTable(_at_present(chosen), significance, provisional, printing)
 
 
-@_selecting
-def plan(study: str | Path, *, yes: bool = False, **selecting: Unpack[Selecting]) -> PlannedTable:
+@_spread
+def plan(study: str, selectors: Selectors, *, yes: bool = False) -> PlannedTable:
     """The runs of a table, with their settings, parameters, cost and state. Trains nothing."""
-    chosen = choose(str(study), selectors(selecting), many=yes)
+    chosen = choose(study, selectors, many=yes)
     planned = chosen.plan
     todo = wanted(planned, "keep")
     found = refusals(chosen, todo)
@@ -283,27 +266,15 @@ def plan(study: str | Path, *, yes: bool = False, **selecting: Unpack[Selecting]
     return PlannedTable(planned, notes)
 
 
-@_selecting
+@_spread
 def run(
-    study: str | Path,
+    study: str,
+    selectors: Selectors,
+    queueing: Queueing,
+    working: WorkOptions,
     *,
-    devices: str = "auto",
-    devices_per_run: int = 1,
-    priority: int = 0,
-    user: str | None = None,
-    stale: str = "keep",
-    yes: bool = False,
-    hang_after: float = HANG_S / 60,
-    notify: str | None = None,
-    sinks: Iterable[str] = (),
-    engine: str = "local",
-    engine_set: Iterable[str] = (),
-    address: str | None = None,
-    workers: int | None = None,
-    setup: Iterable[str] = (),
     max_hours: float | None = None,
     progress: bool = True,
-    **selecting: Unpack[Selecting],
 ) -> LoadedTable:
     """Train and evaluate the missing runs of a table, and return the table.
 
@@ -313,21 +284,9 @@ def run(
     continues there.
     progress: write a line to standard error every ten seconds.
     """
-    queueing = Queueing(devices_per_run=devices_per_run, priority=priority, user=user, stale=stale, yes=yes)
-    asked = WorkOptions(
-        devices=devices,
-        hang_after=hang_after,
-        notify=notify,
-        sinks=list(sinks),
-        engine=engine,
-        engine_set=list(engine_set),
-        address=address,
-        workers=workers,
-        setup=list(setup),
-    )
-    chosen = queueing.choose(str(study), selectors(selecting), used=False)
+    chosen, stale = queueing.choose(study, selectors, used=False), queueing.stale
     say: Callable[[str], None] = _say if progress else _ignore
-    working = options_for(chosen, asked, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
+    working = options_for(chosen, working, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
 
     def work(plan: Plan, _runs: list[PlannedRun]) -> Summary:
         return _work(chosen.store, working, say, {run.run_id for run in plan.trainings})

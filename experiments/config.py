@@ -196,13 +196,7 @@ class TrainingConfig(StrictModel):
         False, description="compile the layers for a few padded shapes; `ablations probe` shows the gain"
     )
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
-    checkpoint_minutes: float = Field(
-        0.0, ge=0, description="also a checkpoint after so many minutes without one; 0: by steps only"
-    )
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
-    keep_optimizer: bool = Field(
-        True, description="keep the optimizer's state after the end, so that more train_steps can continue"
-    )
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
 
 
@@ -239,9 +233,7 @@ NOT_IN_RUN_ID = (
     "data.test",
     "data.builtin_pairs",
     "training.checkpoint_steps",
-    "training.checkpoint_minutes",
     "training.keep_checkpoints",
-    "training.keep_optimizer",
     "training.eval_steps",
     "training.deterministic",
     "training.compile",
@@ -396,7 +388,7 @@ class DeviceSpec:
     """The devices of a child. `kind` is "cpu" or "cuda"; CUDA_VISIBLE_DEVICES is set before the child starts."""
 
     kind: str = "cpu"
-    threads: int = 1
+    threads: int = 1  # of each process; every device has one
     memory_gb: float | None = None  # limit of all `count` devices together; None: no limit
     count: int = 1  # devices that train the run together
     share: float = 1.0  # fraction of each device; less than 1 if runs share it

@@ -14,20 +14,20 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
+from experiments.processes.meter import mps_serves
 from model.products import int8_works
 
 Precision = Literal["fp32", "bf16", "int8"]
 _MIB = 2**20
-_USABLE = 0.94  # fraction of a GPU's memory that runs share; the rest is for CUDA contexts
 KERNELS = 2048  # of oneDNN: see _keep_kernels
 _OTHERS = '"fp32", or to "auto", which chooses by device; results of another precision are kept apart.'
 
@@ -49,15 +49,12 @@ class Device:
         """
         if spec.kind not in ("cpu", "cuda"):
             raise UserError(f'device kind "{spec.kind}" is unknown; use cpu or cuda.')
-        if spec.kind == "cuda" and not torch.cuda.is_available():
-            raise UserError(
-                "A CUDA device was requested, but torch sees none: check the driver (`nvidia-smi`), that this torch "
-                "was built with CUDA, and CUDA_VISIBLE_DEVICES; or run on the processor with --devices cpu:1."
-            )
+        if spec.kind == "cuda":
+            require_cuda()
         # Before the worker threads exist, since they inherit it. Adam's moments of a row that is rarely trained decay
         # into denormal numbers, which processors handle in microcode.
         torch.set_flush_denormal(True)
-        torch.set_num_threads(max(1, spec.threads // spec.count))
+        torch.set_num_threads(spec.threads)
         _keep_freed_memory()
         _keep_kernels()
         _choose_kernels(deterministic)
@@ -130,9 +127,7 @@ class Device:
         versions = {"torch": torch.__version__, "python": platform.python_version()}
         if self.is_cuda:
             versions["cuda"] = str(torch.version.cuda)
-        # whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side
-        mps = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
-        shared = {"mps": mps} if self.is_cuda else {}
+        shared = {"mps": mps_serves()} if self.is_cuda else {}
         return {
             **shared,
             "device": self.name,
@@ -142,6 +137,22 @@ class Device:
             "deterministic": self.deterministic,
             "versions": versions,
         }
+
+
+def require_cuda() -> None:
+    """Start CUDA. Raises UserError, with torch's reason, if torch sees no GPU.
+
+    cuBLAS reads its variable once: a later part of the process may be deterministic, and an earlier one not.
+    """
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    try:
+        torch.cuda.init()  # type: ignore[no-untyped-call]
+    except (AssertionError, RuntimeError) as error:
+        raise UserError(
+            f"A CUDA device was requested, but torch {torch.__version__} sees none ({str(error).splitlines()[0]}): "
+            "check the driver (`nvidia-smi`), that this torch was built with CUDA, and CUDA_VISIBLE_DEVICES; or run on "
+            "the processor with --devices cpu:1."
+        ) from error
 
 
 def seed_everything(seed: int) -> None:
@@ -224,9 +235,7 @@ def naming_nondeterminism() -> Iterator[None]:
 
 
 def _choose_kernels(deterministic: bool) -> None:
-    """Process-wide. cuBLAS reads its variable when it starts, which is later."""
-    if deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    """Process-wide."""
     torch.use_deterministic_algorithms(deterministic)
     # every kernel here writes all of what it allocates
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
@@ -240,8 +249,14 @@ def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
             "CUDA_VISIBLE_DEVICES and nvidia-smi."
         )
     torch.cuda.set_device(device)
+    # fp32 is fp32: convolutions and recurrent layers are TF32 by default, products in NVIDIA's own containers
+    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("highest")
+    # Preferred from sm90 on, cuDNN's attention builds a plan for every shape, and a training has hundreds.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     total = torch.cuda.get_device_properties(device).total_memory
-    limit = spec.share * _USABLE if spec.share < 1 else None  # a cluster's GPU, whose memory no coordinator knows
+    # of a cluster's GPU no coordinator knows the memory
+    limit = max(0.01, spec.share - CONTEXT_GB * 1e9 / total) if spec.share < 1 else None
     if spec.memory_gb is not None:
         limit = min(1.0, spec.memory_gb / spec.count * 1e9 / total)
     if limit is not None:  # torch's limit is the only one that is enforced when processes share a GPU

@@ -4,6 +4,7 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
+from experiments.client.ablations_task.errors import DeviceFailed as DeviceFailed
 from experiments.client.ablations_task.errors import DiskFull as DiskFull
 from experiments.client.ablations_task.errors import Diverged as Diverged
 from experiments.client.ablations_task.errors import OutOfMemory as OutOfMemory

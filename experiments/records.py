@@ -25,6 +25,7 @@ class FailureClass(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"
     DIVERGED = "diverged"  # the loss or a weight is not finite
+    DEVICE = "device"  # the GPU, its driver or its link to another GPU
     USER_ERROR = "user_error"  # the message says what to change
     BUG = "bug"
 

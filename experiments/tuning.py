@@ -21,7 +21,6 @@ RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
 SAMPLERS = ("tpe", "random", "gp")
 PRUNERS = ("none", "median", "percentile", "halving", "hyperband")
 STARTUP = 4  # random trials before a sampler models, and finished ones before a pruner decides; small, as budgets are
-MIN_FOR_IMPORTANCE = 4  # trials: below, an importance is noise
 
 
 @dataclass(frozen=True)
@@ -128,16 +127,7 @@ class Search:
         self._change(replace(trial, attributes=dict(study.trials[number].system_attrs)))
         return bool(pruned)
 
-    def importances(self) -> dict[str, float]:
-        """Fraction of the differences that each setting explains (PED-ANOVA), largest first; {} for too few trials."""
-        if self.counted(COMPLETE) < MIN_FOR_IMPORTANCE or len(self.space.ranges) < 2:
-            return {}
-        optuna = _optuna()
-        with warnings.catch_warnings(action="ignore"):
-            shares = optuna.importance.get_param_importances(self._study(0, done_only=True))
-        return {str(name): float(value) for name, value in shares.items()}
-
-    def _study(self, number: int, instead: Trial | None = None, done_only: bool = False) -> Any:
+    def _study(self, number: int, instead: Trial | None = None) -> Any:
         """An Optuna study with the present trials; `instead` replaces the trial of its number."""
         optuna, space = _optuna(), self.space
         trials = [instead if instead and t.number == instead.number else t for t in self.trials]
@@ -148,7 +138,7 @@ class Search:
                 sampler=_sampler(space.sampler, space.seed * 1_000_003 + number),
                 pruner=_pruner(space.pruner),
             )
-            study.add_trials([self._frozen(t) for t in trials if not done_only or t.state == COMPLETE])
+            study.add_trials(map(self._frozen, trials))
         return study
 
     def _frozen(self, trial: Trial) -> Any:

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import aligned, print_json
+from ablations.cli.terminal import aligned, answer
 from ablations.service.layers import (
     LONGEST,
     LayerType,
@@ -81,25 +81,17 @@ def new(
 def studies(as_json: options.Json = False) -> None:
     """List the built-in studies, their profiles and rows."""
     found = [load_study(name) for name in builtin_studies()]
-    if as_json:
-        print_json(
-            [
-                {
-                    "study": study.name, "title": study.title, "task": study.task,
-                    "default_profile": study.default_profile,
-                    "profiles": {name: profile.description for name, profile in study.profiles.items()},
-                    "rows": [row.key for row in study.variations],
-                }
-                for study in found
-            ]
-        )  # fmt: skip
-        return
+    facts, lines = [], list[str]()
     for study in found:
-        typer.echo(f"{study.name}: {study.title}")
-        for profile_name, profile in study.profiles.items():
-            default = " (default)" if profile_name == study.default_profile else ""
-            typer.echo(f"  --profile {profile_name}{default}: {profile.description}")
-        typer.echo(f"  rows: {' '.join(row.key for row in study.variations)}")
+        profiles = {name: profile.description for name, profile in study.profiles.items()}
+        rows = [row.key for row in study.variations]
+        facts.append({"study": study.name, "title": study.title, "task": study.task,
+                      "default_profile": study.default_profile, "profiles": profiles, "rows": rows})  # fmt: skip
+        lines.append(f"{study.name}: {study.title}")
+        for name, description in profiles.items():
+            lines.append(f"  --profile {name}{' (default)' * (name == study.default_profile)}: {description}")
+        lines.append(f"  rows: {' '.join(rows)}")
+    answer(as_json, facts, lines)
 
 
 # --- `ablations settings`: what a row may change
@@ -138,13 +130,10 @@ def settings(
         groups = dict.fromkeys(f"{one.name.partition('.')[0]}." for one in every if "." in one.name)
         names = [*groups, *(one.name for one in every)]
         raise UserError(f"No setting of {task} begins with {prefix!r}. {suggestion(prefix, names, 'beginnings')}")
-    if as_json:
-        print_json([asdict(one) for one in found])
-        return
+    lines = [f"{one.assignment}  ({one.values}){f': {one.meaning}' if one.meaning else ''}" for one in found]
     if of_task.metrics and not prefix:
-        typer.echo(f"metrics for [[metric]] in a study: {', '.join(of_task.metrics)}\n")
-    for one in found:
-        typer.echo(f"{one.assignment}  ({one.values}){f': {one.meaning}' if one.meaning else ''}")
+        lines.insert(0, f"metrics for [[metric]] in a study: {', '.join(of_task.metrics)}\n")
+    answer(as_json, [asdict(one) for one in found], lines)
 
 
 def _task(name: str) -> Task:
@@ -169,23 +158,18 @@ HEAD = ("layer type", "complexity", "products", "counted", "sequential", "path",
 def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
     types = layer_types(sizes)
     times = measure(sizes) if measured else None
-    if as_json:
-        print_json(_as_json(sizes, types, times))
-        return
     n = sizes.n
-    typer.echo(
+    lines = [
         f"n = {n}, d = {sizes.d}, k = {sizes.k}, r = {sizes.r}; "
-        "n is the sequence, d the width, k the kernel, r the neighbourhood"
-    )
-    for line in aligned([HEAD, *(_row(one, n) for one in types)]):
-        typer.echo(line)
-    typer.echo("products: the leading term. counted: all products of one sub-layer, projections and both matrices of a")
-    typer.echo("recurrent cell included; restricted attention by the pairs of its blocks. exact: propagated in causal")
-    typer.echo("layers, of which each position of the last sees all positions before it; –: never.")
-    if n > LONGEST:
-        typer.echo(f"note: paths are propagated up to n = {LONGEST:,}.")
-    for line in _times(times) if times else ():
-        typer.echo(line)
+        "n is the sequence, d the width, k the kernel, r the neighbourhood",
+        *aligned([HEAD, *(_row(one, n) for one in types)]),
+        "products: the leading term. counted: all products of one sub-layer, projections and both matrices of a",
+        "recurrent cell included; restricted attention by the pairs of its blocks. exact: propagated in causal",
+        "layers, of which each position of the last sees all positions before it; –: never.",
+        *([f"note: paths are propagated up to n = {LONGEST:,}."] if n > LONGEST else []),
+        *(_times(times) if times else ()),
+    ]
+    answer(as_json, _as_json(sizes, types, times), lines)
 
 
 def _row(one: LayerType, n: int) -> tuple[str, ...]:

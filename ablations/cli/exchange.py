@@ -34,7 +34,7 @@ from experiments.tracking.rebuild import write_lacking
 from reports.audit.bundle_archive import CRATE_SUFFIX, SUFFIX, is_bundle
 from reports.audit.bundle_read import read_bundle
 from reports.audit.bundle_write import check_library, traces, write_bundle
-from reports.audit.statement import sentences, state
+from reports.audit.statement import state
 
 
 def bundle(
@@ -82,7 +82,7 @@ def bundle(
         path, plan, opened, chosen.columns, chosen.asked, redaction, weights, statement if crate else None
     )
     size = f"{path.stat().st_size / 1e6:.1f} MB"
-    said, left = list(sentences(statement)), list(traces(path, opened.root)) if anonymous else []
+    said, left = statement.sentences, list(traces(path, opened.root)) if anonymous else []
     if as_json:
         runs = {"runs": len(plan.trainings), "files": count, "bytes": path.stat().st_size}
         print_json({"file": str(path), **runs, "statement": said, "not_anonymous": left})

@@ -1,7 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args, get_type_hints
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import DONE, FAILED, print_json, say
+from ablations.cli.terminal import DONE, FAILED, answer, say
 from ablations.service.selected import SelectedTable, Selectors, choose_table, open_bundle
 from ablations.service.tables import TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
@@ -17,7 +17,7 @@ from experiments.errors import UserError
 from reports.audit import explain as explaining
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import is_bundle
-from reports.audit.compare import AtRevision, Look, as_records, as_text, side_of, side_of_file
+from reports.audit.compare import Look, as_records, as_text, side_of, side_of_file
 from reports.audit.compare import compare as compare_tables
 from reports.render.printed import asked_for
 from reports.results.results import CountsOf, counts_in
@@ -71,34 +71,25 @@ def verify(
     printing = replace(printing, **said_printing)
     table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
-    if as_json:
-        facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed)}
-        print_json(facts | {"unchecked": list(verifying.unchecked(table))})
-        raise typer.Exit(DONE if verdict.same else FAILED)
-    if verdict.same:
-        typer.echo(f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's")
-        for line in verifying.unchecked(table):
-            typer.echo(line)
-        return
-    typer.echo("\n".join([f"{file}: {number(len(verdict.changed), 'difference')}", *verdict.changed]))
-    raise typer.Exit(FAILED)
+    unchecked = list(verifying.unchecked(table))
+    facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
+    lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
+    answer(as_json, facts, lines if verdict.same else _listed(file, verdict.changed))
+    raise typer.Exit(DONE if verdict.same else FAILED)
+
+
+def _listed(file: Path, differences: Sequence[str]) -> list[str]:
+    return [f"{file}: {number(len(differences), 'difference')}", *differences]
 
 
 def _verify_bundle(file: Path, as_json: bool) -> None:
-    from reports.audit.explain import differences, follow, lines
-
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    found = list(differences(bundle, table))
-    if as_json:
-        how = [{"row": row, "column": column, "how": by} for (row, column), by in follow(bundle, table).items()]
-        print_json({"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found})
-        raise typer.Exit(FAILED if found else DONE)
-    for line in lines(bundle, table):
-        typer.echo(line)
-    if found:
-        typer.echo("\n".join([f"{file}: {number(len(found), 'difference')}", *found]))
-        raise typer.Exit(FAILED)
+    found, follow = list(explaining.differences(bundle, table)), explaining.follow(bundle, table)
+    how = [{"row": row, "column": column, "how": by} for (row, column), by in follow.items()]
+    facts = {"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found}
+    answer(as_json, facts, [*explaining.lines(bundle, table), *(_listed(file, found) if found else [])])
+    raise typer.Exit(FAILED if found else DONE)
 
 
 def _said(words: list[str]) -> dict[str, Any]:
@@ -145,13 +136,10 @@ def explain(
         raise UserError("explain: name a cell, ROW.COLUMN, or a row: `ablations explain table3 A-h16.bleu`.")
     chosen = choose_table(*selectors.with_last(study, say), say)
     found = explaining.explain(table_of(chosen, significance), cell)
-    if as_json:
-        print_json(found)
-    else:
-        typer.echo((explaining.as_text if full else explaining.in_short)(found).rstrip("\n"))
+    answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
 
 
-# --- `ablations compare`: compare a table with another study, store, code revision or printed table
+# --- `ablations compare`: compare a table with another study, store or printed table
 
 
 def compare(
@@ -160,20 +148,15 @@ def compare(
         str | None,
         typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
     ] = None,
-    revision: Annotated[
-        str | None, typer.Option(metavar="COMMIT", help="Compare with this commit (or code digest) in the same store.")
-    ] = None,
     *,
     selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
     """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
-    if against is None and revision is None:  # one argument is the other side
+    if against is None:  # one argument is the other side
         study, against = None, study
-    if (against is None) == (revision is None):
-        raise UserError(
-            "compare: name one other side: a .json or .csv table, a store, a bundle, a study, or --revision."
-        )
+    if against is None:
+        raise UserError("compare: name the other side: a .json or .csv table, a store, a bundle or a study.")
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
@@ -182,33 +165,26 @@ def compare(
     study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors.store)
     table = table_of(chosen, "none")
-    look, counts, name = _other(chosen, against, revision, choose, study, selectors.store)
+    look, counts, name = _other(against, choose, study, selectors.store)
     cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
-    if as_json:
-        print_json(as_records(cells))
-    else:
-        typer.echo(as_text(cells, f"{table.title or table.name}: here and there", {"there": name}), nl=False)
+    text = as_text(cells, f"{table.title or table.name}: here and there", {"there": name})
+    answer(as_json, as_records(cells), [text.rstrip("\n")])
 
 
 def _other(
-    chosen: SelectedTable,
-    against: str | None,
-    revision: str | None,
+    against: str,
     choose: Callable[[str, Path], SelectedTable],
     study: str,
     store: Path,
 ) -> tuple[Look, CountsOf | None, str]:
     """The other side: a look-up of its cells, its counts per sentence, and its name."""
-    if revision is not None:
-        older = AtRevision(chosen.store, revision)
-        return side_of(table_of(chosen, "none", older)), counts_in(older), f"revision {revision}"
-    path = Path(str(against))
+    path = Path(against)
     if path.suffix in (".json", ".csv"):
         look, found = side_of_file(path)
         return look, None, f"{path.name}, {number(len(found), 'row')}; tokens and sentences unknown"
     is_store = path.is_dir()
-    other = choose(study, path) if is_store else choose(str(against), store)
+    other = choose(study, path) if is_store else choose(against, store)
     table: Table = table_of(other, "none")
     return side_of(table), counts_in(other.store), path.name or str(path)

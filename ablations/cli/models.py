@@ -154,7 +154,7 @@ def _translate(translator: "Translator", file: Path | None, how: Translating, as
     settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
     waited_for = how.line_buffered or (file is None and sys.stdin.isatty())
     out = for_data()
-    with _progress(file) as progress:
+    with _progress() as progress:
         found = translator.stream(
             _lines(file),
             settings,
@@ -219,26 +219,13 @@ def _skipped(line: int, pieces: int) -> None:
 
 
 @contextlib.contextmanager
-def _progress(path: Path | None) -> Iterator[Callable[[int], None]]:
-    """Progress on standard error: a bar for a file, a count for standard input; none if output is a terminal."""
+def _progress() -> Iterator[Callable[[int], None]]:
+    """The number of lines on standard error, where that is a terminal and the output is not."""
     terminal = unguarded(sys.stderr)
-    if not terminal.isatty() or unguarded(sys.stdout).isatty():
-        yield lambda _done: None
-    elif path is None:
-        yield lambda done: print(f"\r{number(done, 'line')}", end="", file=terminal, flush=True)
+    shown = terminal.isatty() and not unguarded(sys.stdout).isatty()
+    yield lambda done: print(f"\r{number(done, 'line')}", end="", file=terminal, flush=True) if shown else None
+    if shown:
         print(file=terminal)
-    else:
-        with typer.progressbar(length=_count(path), label="lines", show_pos=True, file=terminal) as bar:
-            yield lambda done: bar.update(done - bar.pos)
-
-
-def _count(path: Path) -> int:
-    """Number of lines of a file, including a last line without "\n"."""
-    lines, end = 0, b"\n"
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        while part := file.read(1 << 20):
-            lines, end = lines + part.count(b"\n"), part[-1:]
-    return lines + (end != b"\n")
 
 
 # --- `ablations attention`: attention weights of a sentence, as a figure and as numbers

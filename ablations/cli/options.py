@@ -104,7 +104,6 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "notes": typer.Option(metavar="none|short|full", help="Notes: none, those that explain signs, or all."),
     "label": typer.Option(metavar="NAME", help="LaTeX: \\label; tab:STUDY if unset."),
     "wide": typer.Option("--wide/--no-wide", help="LaTeX: across both columns of a page (table*)."),
-    "siunitx": typer.Option("--siunitx/--no-siunitx", help="LaTeX: align numbers with the package siunitx."),
 }
 
 _PANELS = {  # the groups of --help below the options that most people need
@@ -113,7 +112,7 @@ _PANELS = {  # the groups of --help below the options that most people need
     "Accounting and messages": ("user", "notify", "sinks"),
     "Printing": (
         *("columns", "hide", "plain", "paper", "digits", "units"),
-        *("caption", "notes", "label", "wide", "siunitx"),
+        *("caption", "notes", "label", "wide"),
     ),
 }
 for _panel, _names in _PANELS.items():

@@ -1,7 +1,7 @@
 """Verbs before training: `ablations plan`, `probe` (training speed) and `noise` (spread over seeds)."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,10 +52,6 @@ def plan(
     queueing: Annotated[Queueing, options.Without(("priority", "user", "stale"))],
     devices: options.Devices = "auto",
     measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
-    detect: Annotated[
-        str | None,
-        typer.Option(metavar="[COLUMN=]D", help="Seeds and hours per row that show a difference D from base."),
-    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, predicted cost, and state."""
@@ -66,14 +62,9 @@ def plan(
     if measured and todo:
         measure(chosen, todo, slots[0], plain_progress)
     predicted = forecast(chosen, planned, todo, slots)
-    needed = _needed(study, selectors, chosen, detect, slots) if detect is not None else None
     found, again = refusals(chosen, todo, slots), trained_again(chosen, todo)
     if as_json:
-        rows = _predicted_as_json(planned, predicted, found, again)
-        if needed:
-            for row in rows:
-                row["detect"] = {"seeds": needed.seeds, "hours": needed.hours.get(row["row"])}
-        print_json(rows)
+        print_json(_predicted_as_json(planned, predicted, found, again))
     else:
         _print(planned, chosen.store.root, predicted)
         for line in lines(predicted, slots, devices):
@@ -81,50 +72,12 @@ def plan(
         orphaned = say_orphans(orphans(chosen, planned, todo), chosen.to_paste)
         for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):
             typer.echo(f"note: {note}")
-        for line in needed.lines() if needed else ():
-            typer.echo(line)
     for warning in warnings(chosen, todo, slots):
         typer.echo(f"note: {warning}", err=True)
     if any(not refusal.needs_corpus for refusal in found):
         raise UserError(paragraphs(found, todo))
     if found:
         typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
-
-
-@dataclass(frozen=True)
-class _Needed:
-    """What --detect asks for."""
-
-    words: str
-    seeds: int | None  # None: more than are looked for
-    hours: dict[str, float | None]  # of all these seeds, by row; None: unknown
-
-    def lines(self) -> Iterator[str]:
-        yield self.words
-        width = max(map(len, self.hours))
-        for row, hours in self.hours.items() if self.seeds else ():
-            time = "unknown time" if hours is None else duration(hours * 3600)
-            yield f"  {row:<{width}}  {number(self.seeds or 0, 'seed')}  {time}"
-
-
-def _needed(study: str, selectors: Selectors, chosen: Selected, detect: str, slots: Sequence[Slot]) -> _Needed:
-    """Seeds and hours of each row. Raises UserError where the store has no two seeds of base."""
-    wanted = wanted_difference(detect)
-    found = noise_of(study, selectors, chosen)
-    if not found:
-        raise UserError(
-            f"--detect: the spread of base between seeds is not known here. `ablations noise {study}` with the same "
-            "options trains some seeds of it."
-        )
-    of = wanted.of(found)
-    seeds = of.seeds_for(wanted.difference)
-    hours = hours_of_rows(study, selectors, slots)
-    count = seeds[0] or 0
-    return _Needed(
-        seeds_needed(of, wanted.difference, seeds),
-        seeds[0],
-        {row: None if value is None else value * count for row, value in hours.items()},
-    )
 
 
 def _predicted_as_json(

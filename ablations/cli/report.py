@@ -23,7 +23,7 @@ from reports.audit.bundle_archive import is_bundle
 from reports.figures.style import FORMATS
 from reports.render.formats import formats, render
 from reports.render.markdown import escape
-from reports.render.printed import MADE_BY, choices_for
+from reports.render.printed import MADE_BY
 from reports.render.records import text
 from reports.render.terminal import for_terminal
 from reports.results.examples import Examples, collect_examples
@@ -113,7 +113,7 @@ def print_table(
     if format_ not in formats():
         raise UserError(f"--format {format_}: write one of {', '.join(formats())}.")
     table = table_of(chosen, significance, provisional=provisional, printing=printing)
-    if format_ in CARRY_NO_WARNINGS or choices_for(table, format_).notes == "none":
+    if format_ in CARRY_NO_WARNINGS:
         for warning in table.warnings:
             typer.echo(f"warning: {warning}", err=True)
     if screen and format_ == "terminal":

@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -253,7 +253,6 @@ def tune(
         str, typer.Option("--format", metavar="F", help="Format of the table: see `ablations report`.")
     ] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
-    importances: Annotated[bool, typer.Option(help="Print the importance of each tuned setting for each row.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Tune each row on the development set with the study's budget and ranges, train it at its best, print the table.
@@ -274,14 +273,11 @@ def tune(
     searching = Trials(chosen, selected, budget, len(slots), queue_tuned)
     if not searching.complete:
         _search(chosen, searching, slots)
-    if importances:
-        for line in _importances(searching):
-            typer.echo(line, err=True)
     tuned = _tuned(chosen, selected, searching)
     format_ = "json" if as_json else format_
     run_chosen(tuned, WorkOptions(devices=devices), "keep", format_, show=out is None)
     if out is not None:
-        print_table(tuned, format_, out)
+        print_table(tuned, format_, out, printing=TableOptions(notes="full"))  # what was searched is in its notes
 
 
 def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
@@ -326,10 +322,3 @@ def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected
 
     replan = partial(plan_with_states, study, final, task, store)
     return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns, user=chosen.user)
-
-
-def _importances(searching: Trials) -> Iterator[str]:
-    for row, search in searching.searches.items():
-        found = search.importances()
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in found.items())
-        yield f"{row}: {shares or 'too few trials for importances'}"

@@ -20,12 +20,12 @@ from rich.text import Text
 
 from ablations.cli import options
 from ablations.cli.store import note
-from ablations.cli.terminal import print_json, say, unguarded, visible
+from ablations.cli.terminal import answer, print_json, say, unguarded, visible
 from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
-from ablations.service.work import agree, agreed_in_words, collect_detached, not_in_mlflow, users_of
+from ablations.service.work import agree, agreed_in_words, collect_detached, users_of
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
@@ -77,7 +77,9 @@ def status(
         typer.echo("\n".join(_lines(opened, head, only)))
         try:
             if not opened.coordinator() and (count := len(lacking(opened))):
-                typer.echo(not_in_mlflow(count, selectors.where))
+                verb, them = ("is", "it") if count == 1 else ("are", "them")
+                said = f"{number(count, 'finished run')} {verb} not in MLflow"
+                typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
         except UserError as error:  # of MLflow's database
             say(str(error))
         return
@@ -93,17 +95,15 @@ def _users(store: Store, quotas: Sequence[str], as_json: bool) -> None:
     """Set quotas, and show each user's part."""
     agree(store, quotas)
     agreed, found = users_of(store)
-    if as_json:
-        print_json({"users": [asdict(user) for user in found]})
-        return
-    typer.echo(agreed_in_words(agreed))
+    lines = [agreed_in_words(agreed)]
     for user in found:
         of = f" of {user.quota_h:g}" if user.quota_h is not None else ""
         waits = f"; {user.waits}" if user.waits else ""
-        typer.echo(
+        lines.append(
             f"  {user.user or '(unknown)'}: {user.used_h:.3g}{of} device-hours used, {user.running} running, "
             f"{user.waiting} waiting{waits}"
         )
+    answer(as_json, {"users": [asdict(user) for user in found]}, lines)
 
 
 def _table(study: str | None, selectors: Selectors) -> tuple[Selected, Plan] | None:
@@ -372,13 +372,8 @@ def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = Fal
     opened = store_options.open()
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
     _ask(opened, rows, Queue.cancel)
-    if as_json:
-        print_json(_records(rows))
-        return
-    if not rows:
-        typer.echo("nothing to cancel: none of these runs is waiting or running")
-        return
-    typer.echo(f"cancelled, or requested to end after a checkpoint:\n{labels(rows)}", nl=False)
+    done = f"cancelled, or requested to end after a checkpoint:\n{labels(rows)}".rstrip()
+    answer(as_json, _records(rows), [done if rows else "nothing to cancel: none of these runs is waiting or running"])
 
 
 def retry(runs: MaybeNames = None, *, store_options: StoreOptions, as_json: options.Json = False) -> None:
@@ -386,15 +381,12 @@ def retry(runs: MaybeNames = None, *, store_options: StoreOptions, as_json: opti
     opened = store_options.open()
     rows = chosen(opened, runs or ["all"], (State.FAILED, State.CANCELLED))
     _ask(opened, rows, Queue.retry)
-    if as_json:
-        print_json(_records(rows))
-        return
-    for row in rows:
-        typer.echo(f"queued again: {label(row)}")
+    lines = [f"queued again: {label(row)}" for row in rows]
     if not rows:
-        typer.echo("nothing to retry: none of these runs failed or was cancelled")
+        lines = ["nothing to retry: none of these runs failed or was cancelled"]
     elif not opened.coordinator():
-        typer.echo(f"`ablations work {store_options.where}` starts {'it' if len(rows) == 1 else 'them'}")
+        lines.append(f"`ablations work {store_options.where}` starts {'it' if len(rows) == 1 else 'them'}")
+    answer(as_json, _records(rows), lines)
 
 
 def drain(store_options: StoreOptions, as_json: options.Json = False) -> None:
@@ -403,12 +395,9 @@ def drain(store_options: StoreOptions, as_json: options.Json = False) -> None:
     holder = opened.coordinator()
     if holder:
         _ask(opened, [], lambda queue, _: queue.drain())
-    if as_json:
-        print_json({"coordinator": holder or None})
-    elif not holder:
-        typer.echo(f"no coordinator works on {opened.root}: nothing to drain")
-    else:
-        typer.echo(f"Draining: {holder} starts no new run and ends after its running ones")
+    done = f"Draining: {holder} starts no new run and ends after its running ones"
+    nothing = f"no coordinator works on {opened.root}: nothing to drain"
+    answer(as_json, {"coordinator": holder or None}, [done if holder else nothing])
 
 
 def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import aligned, print_json, say
+from ablations.cli.terminal import aligned, answer, print_json, say
 from ablations.service import forget as forgetting
 from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
@@ -33,12 +33,8 @@ def tables(store_options: StoreOptions, as_json: options.Json = False) -> None:
     Runs that are no longer in their study, or have other settings than it says now, stand on lines of their own.
     """
     found = store_tables(store_options)
-    if as_json:
-        print_json([_as_json(table) for table in found])
-    elif not found:
-        typer.echo(f"no run was started in {store_options.store}")
-    else:
-        typer.echo("\n".join(aligned([HEADS, *map(_line, found)], LEFT)))
+    none = [f"no run was started in {store_options.store}"]
+    answer(as_json, [_as_json(table) for table in found], aligned([HEADS, *map(_line, found)], LEFT) if found else none)
 
 
 def note(table: StoreTable) -> str:
@@ -99,12 +95,9 @@ def adopt(
             "one in a default or the command alone."
         )
     if not found:
-        if as_json:
-            print_json([{"run": run.name, "run_id": run.run_id, "taken_over": True} for run in before])
-        else:
-            typer.echo(
-                f"nothing is left to take over: {number(len(before), 'run')} of the table were taken over before"
-            )
+        facts = [{"run": run.name, "run_id": run.run_id, "taken_over": True} for run in before]
+        left = f"nothing is left to take over: {number(len(before), 'run')} of the table were taken over before"
+        answer(as_json, facts, [left])
         return
     if as_json and not yes:
         print_json(_records(found, taken_over=False))
@@ -117,10 +110,8 @@ def adopt(
             typer.echo("nothing was changed")
             return
     keep_word(chosen.study, found, why.strip())
-    if as_json:
-        print_json(_records(found, taken_over=True))
-        return
-    typer.echo(f"{number(len(found), 'run')} taken over; `ablations report {shlex.quote(study)}` names them")
+    done = f"{number(len(found), 'run')} taken over; `ablations report {shlex.quote(study)}` names them"
+    answer(as_json, _records(found, taken_over=True), [done])
     if queued := dict.fromkeys(orphan.planned.row for orphan in found if orphan.planned.state == "waiting"):
         typer.echo(f"still queued for training: {', '.join(queued)}; `ablations cancel` takes them out", err=True)
 
@@ -229,10 +220,7 @@ def _bring_back(selectors: Selectors, study: str | None, runs: list[str], as_jso
         back, kept = forgetting.bring(opened, names)
     for run_id in kept:
         typer.echo(f"{run_id} was trained again since, so it stays in {opened.root / FOLDER}", err=True)
-    if as_json:
-        print_json({"brought_back": list(back), "kept_aside": list(kept)})
-        return
-    typer.echo(f"{number(len(back), 'run')} brought back")
+    answer(as_json, {"brought_back": back, "kept_aside": kept}, [f"{number(len(back), 'run')} brought back"])
 
 
 # --- `ablations forget --checkpoints`: free disk space

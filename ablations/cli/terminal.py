@@ -8,7 +8,7 @@ control characters (colours of --help, a line that is overwritten) go through `u
 import json
 import re
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
@@ -67,6 +67,15 @@ def for_data() -> TextIO:
 def print_json(value: Any) -> None:
     """The one form of --json: indented, with letters as they are."""
     print(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def answer(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
+    """What a verb found: its facts as JSON, or its lines of text; these are not made for JSON if they are lazy."""
+    if as_json:
+        print_json(facts)
+    else:
+        for line in lines:
+            print(line)
 
 
 def say(line: str) -> None:

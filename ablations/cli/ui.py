@@ -15,7 +15,7 @@ import typer
 from ablations.cli import options
 from ablations.cli.report import page
 from ablations.cli.store import alone
-from ablations.cli.terminal import FAILED, print_json, say
+from ablations.cli.terminal import FAILED, answer, say
 from ablations.planning.planned import Plan
 from ablations.service.enqueue import keep_rows, member
 from ablations.service.selected import Selected, Selectors, choose
@@ -306,12 +306,9 @@ def _rebuild(store: Store, view: str, as_json: bool) -> None:
         runs = list(tracked_runs(store))
         problems = rebuild_tracking(store, runs) if view == MLFLOW else _rebuild_sink(store, view, runs)
     written = len(runs) - len(problems)
-    if as_json:
-        print_json({what: str(where), "runs": written, "problems": problems})
-    else:
-        for line in problems:
-            typer.echo(f"could not be written: {line}", err=True)
-        typer.echo(f"{where}: {number(written, 'run')}")
+    for line in problems if not as_json else ():
+        say(f"could not be written: {line}")
+    answer(as_json, {what: str(where), "runs": written, "problems": problems}, [f"{where}: {number(written, 'run')}"])
     if problems:
         raise typer.Exit(FAILED)
 

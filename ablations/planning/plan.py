@@ -74,7 +74,6 @@ def plan_study(
         *of_settings(rows),
         *of_words(runs),
         *of_added(runs),
-        *of_target(study, name, selection),
         *of_seeds(study, rows),
         *of_profile,
     )
@@ -147,11 +146,3 @@ def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
         "The command has no {seed}: unless the script reads the variable ABLATIONS_SEED, its seeds are repeats of one "
         "training, and n counts these repeats."
     ] * several
-
-
-def of_target(study: Study, profile: str, selection: Selection) -> list[str]:
-    """A target is a number for one text, size and length of training; a profile's is for the profile's own."""
-    if not selection.forced or study.rule is None or study.profiles[profile].target is None:
-        return []
-    given = ", ".join(f"{option} {name}" for name, (_, option) in selection.forced.items())
-    return [f"The target of the rule {study.rule} was chosen for the profile {profile} as it is, not for {given}."]

@@ -4,7 +4,7 @@ Sources of a setting, later ones win: the configuration's defaults; the study's 
 ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,6 @@ from ablations.planning.runs import as_run, check_branch, first_step
 from ablations.study.claims import parse
 from ablations.study.messages import nearest, show
 from ablations.study.overrides import Setting, build, check_names, setting_names
-from ablations.study.parts import Target
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, check_ratios, scaled
@@ -21,7 +20,7 @@ from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.tasks.base import Task
-from experiments.tasks.columns import START, Column
+from experiments.tasks.columns import START
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,6 @@ def _check_words(context: _Context) -> None:
     check_names(study.base, known, f"{study.origin}, [base]", given)
     check_heads(study, context.task)
     check_claims(study, context.task)
-    check_target(study, context.profile_name, context.task)
     measured = [f"{START}{name}" for name in context.task.init_stats]
     check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
@@ -265,30 +263,4 @@ def _check(name: str, names: list[str], where: str, study: Study, what: str) -> 
         raise UserError(
             f"{study.origin}, {where}: no column of the task {study.task} prints a {what}{name!r}. "
             f"Nearest: {', '.join(nearest(name, names) or names)}."
-        )
-
-
-def target_column(target: Target, columns: Iterable[Column]) -> Column | None:
-    """The column that a target is about; before sets are known, one with the set "*" may be."""
-    there = [column for column in columns if column.set == target.set or (column.set == "*" and target.set != "dev")]
-    return next((column for column in there if target.metric in ("", column.metric)), None)
-
-
-def check_target(study: Study, profile: str, task: Task) -> None:
-    """Raises UserError if no column prints what the target of the rule is about."""
-    target = study.target_in(profile)
-    if target is None:
-        return
-    column = target_column(target, task.columns)
-    if column is not None and column.logarithmic and target.value <= 0:
-        raise UserError(
-            f"{study.origin}, target: value = {target.value:g}: {column.metric} is compared by its logarithm, so the "
-            "value must be more than 0."
-        )
-    if column is None:
-        wanted = f"{target.metric or 'metric'} on {target.set}"
-        known = [f"{column.metric} on {'test' if column.set == '*' else column.set}" for column in task.columns]
-        raise UserError(
-            f"{study.origin}, target: no column of the task {study.task} prints a {wanted}. Its columns are: "
-            f"{', '.join(dict.fromkeys(known))}."
         )

@@ -19,7 +19,7 @@ from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kep
 from experiments.jobs.devices.sharing import simulate
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.tasks.base import Progress
-from experiments.tasks.columns import Column
+from experiments.tasks.columns import Column, named
 from reports.results.comparable import scale
 from reports.results.dunnett import seeds_for, smallest_difference, spread
 from reports.table.build import build_table
@@ -209,9 +209,6 @@ def short_spec(chosen: Selected, run: PlannedRun, steps: int = PROBE_STEPS) -> d
 # --- How much base varies with its seed, from the store, and what so many seeds of every row can show
 
 
-MOST = 50  # seeds of base that are looked for in the store
-
-
 @dataclass(frozen=True)
 class Noise:
     """A column's spread between the seeds of base; differences are on the scale on which the table compares."""
@@ -243,7 +240,6 @@ class Wanted:
 
     def of(self, found: Sequence[Noise]) -> Noise:
         """The noise of the column. Raises UserError for an unknown one."""
-        by_key = {noise.column.key: noise for noise in found}
         if not self.column:
             plain = [noise for noise in found if not noise.column.logarithmic]
             if not plain:
@@ -252,12 +248,14 @@ class Wanted:
                     f"logarithms. Name it: --detect {found[0].column.key}=0.05."
                 )
             return plain[0]
-        if self.column not in by_key:
+        by_key = {noise.column.key: noise for noise in found}
+        column = named(self.column, [noise.column for noise in found])
+        if column is None:
             raise UserError(
                 f"--detect {self.column}=…: no column of this name varies between the seeds of base. "
                 f"{suggestion(self.column, by_key, 'columns')}"
             )
-        return by_key[self.column]
+        return by_key[column.key]
 
 
 def wanted_difference(text: str) -> Wanted:
@@ -288,7 +286,7 @@ def compared(plan: Plan, base: Variation) -> list[PlannedRun]:
     return [run for run in rows.values() if not plan.study.families or run.group == base.group]
 
 
-def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int = MOST) -> list[Noise]:
+def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> list[Noise]:
     """The spread of each column over the seeds of base that the store has, of seeds 1 to `seeds`.
 
     Columns without two values, or without any spread, are left out.

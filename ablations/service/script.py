@@ -19,9 +19,11 @@ from experiments.config import flatten
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.code import files_of
 from experiments.tasks.own.command import GIVEN, SAID, Scripts
+from experiments.tasks.own.patterns import ESCAPES
 from model.settings import StrictModel
 
 HELP_S = 60.0
+IN_FILE = "in a file"  # an option that is a key of a file and no word of the command
 SEEDS = ("seed", "random_seed", "random_state", "manual_seed", "rng_seed")
 # Of a script that imports one of these --help prints the options; one without any would begin to train.
 PARSERS = {"argparse", "optparse", "absl", "fire", "docopt", "click", "typer", "configargparse", "tap", "plac"}
@@ -30,7 +32,7 @@ _METRIC = re.compile(
     r"(acc|accuracy|f1|bleu|auc|score|loss|ppl|perplexity|err|error|rmse|mse|mae|r2|wer|cer|iou|map|recall|precision)"
     r"(?![a-z])", re.IGNORECASE,
 )  # fmt: skip
-_LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)[ \t]*\0")  # before a value
+_LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)[ \t]*\0(\x01*)")  # before a value
 _NUMBER = r"([-+\d.e]+)"
 _PRINTS = ("print", "info", "write", "echo", "warning", "debug")
 _SETS = {"test": "test", "train": "train", **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "dev")}
@@ -57,11 +59,12 @@ class Option:
 
 @dataclass(frozen=True)
 class Printed:
-    """A number that a script prints. pattern: what finds it; "" for a line of JSON."""
+    """A number that a script prints. pattern: what finds it, "" for a line of JSON. digits: its decimals."""
 
     set: str
     name: str
     pattern: str
+    digits: int = 0
 
 
 def study_of(name: str, given: str, folder: Path) -> str:
@@ -96,12 +99,9 @@ def study_of(name: str, given: str, folder: Path) -> str:
 
 
 def _options(nodes: Sequence[ast.AST], words: list[str], folder: Path, home: Path) -> tuple[list[Option], list[str]]:
-    """The options, and the words of the command before them."""
+    """The options, and the words of the command before them. Of a script that reads a file: its keys, and the seed."""
     found, imported = list[Option](), {name for node in nodes for name in _imports(node)}
-    for place, word in enumerate(words):
-        if word.endswith((".yaml", ".yml")) and (folder / word).is_file():
-            rest = [*words[:place], "{settings.yaml}", *words[place + 1 :]]
-            return [Option(n, n, v, f"in {word}", written=" ") for n, v in _yaml(folder / word)], rest
+    config = next((word for word in words if word.endswith((".yaml", ".yml")) and (folder / word).is_file()), "")
     for node in nodes:
         if isinstance(node, ast.Call):
             called = _name(node.func)
@@ -123,8 +123,15 @@ def _options(nodes: Sequence[ast.AST], words: list[str], folder: Path, home: Pat
             elif called == "main" and "hydra" in imported and "config_name" in keywords:
                 file = home / str(_value(keywords.get("config_path")) or ".") / f"{_value(keywords['config_name'])}"
                 values = _yaml(file.with_suffix(".yaml"))
-                found += [Option(_free(n), n, v, f"in {file.name}", written=f"{n}={{{_free(n)}}}") for n, v in values]
-    return found or (_helped(words, folder) if imported & {*PARSERS, *DATACLASSES} else []), words
+                for key, value, others in values:  # a group beside its own keys has another name
+                    group = any(other.startswith(f"{key}.") for other, *_ in values)
+                    name = f"{key}_" if group else _free(key)
+                    found.append(Option(name, key, value, f"in {file.name}", others, f"{key}={{{name}}}"))
+    found = found or (_helped(words, folder) if imported & {*PARSERS, *DATACLASSES} else [])
+    if config:
+        found = [option for option in found if option.name in (*SEEDS, "device")]
+        found = [*(Option(n, n, v, f"in {config}", written=IN_FILE) for n, v, _ in _yaml(folder / config)), *found]
+    return found, ["{settings.yaml}" if word == config else word for word in words]
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
@@ -225,7 +232,8 @@ def _helped(words: list[str], folder: Path) -> list[Option]:
     return [option for option in found if option.name not in ("help", "version")]
 
 
-def _yaml(file: Path) -> list[tuple[str, Any]]:
+def _yaml(file: Path) -> list[tuple[str, Any, list[str]]]:
+    """Its keys with their values. Of a group of Hydra's: the names in its folder, and the keys that all have."""
     import yaml
 
     with explain_os_errors(f"read {file}"):
@@ -235,10 +243,13 @@ def _yaml(file: Path) -> list[tuple[str, Any]]:
             raise UserError(f"{file} is no YAML: {' '.join(str(error).split())}.") from None
     settings = content if isinstance(content, dict) else {}
     groups = [group for one in settings.pop("defaults", []) if isinstance(one, dict) for group in one.items()]
-    return [
-        *((str(name), value) for name, value in groups),
-        *((n, v) for n, v in flatten(settings) if not n.startswith("hydra.")),
-    ]
+    found = list[tuple[str, Any, list[str]]]()
+    for group, chosen in ((str(name), value) for name, value in groups if re.fullmatch(r"\w+", str(name))):
+        files = {one.stem: _yaml(one) for one in sorted((file.parent / group).glob("*.yaml"))}
+        found.append((group, chosen, list(files)))
+        shared = set[str].intersection(*({name for name, *_ in keys} for keys in files.values())) if files else ()
+        found += [(f"{group}.{n}", v, others) for n, v, others in files.get(str(chosen), []) if n in shared]
+    return found + [(n, v, []) for n, v in flatten(settings) if not n.startswith("hydra.")]
 
 
 def _name(node: ast.AST | None) -> str:
@@ -290,20 +301,22 @@ def _printed(nodes: Sequence[ast.AST]) -> Iterator[Printed]:
                 yield from (
                     Printed("test", str(key), "") for key in keys if "step" not in keys and _METRIC.search(str(key))
                 )
-        for label, mark in _LABEL.findall(" ".join(map(_template, node.args))):
-            if _METRIC.search(label) and (of := _SET.match(label)):
-                yield Printed(_SETS[of[1].lower()], label[of.end() :], rf"\b{_escaped(label + mark)}\s*{_NUMBER}")
-            elif _METRIC.search(label):
-                name = label.split()[-1]  # a loss without a word before it is that of the training
+        for label, mark, decimals in _LABEL.findall(" ".join(map(_template, node.args))):
+            if not _METRIC.search(label):
+                continue
+            if of := _SET.match(label):
+                set_, name, before = _SETS[of[1].lower()], label[of.end() :], label
+            else:
+                name = before = label.split()[-1]  # a loss without a word before it is that of the training
                 set_ = "train" if _LOSS.search(name) else "test"
-                yield Printed(set_, name, rf"\b{_escaped(name + mark)}\s*{_NUMBER}")
+            yield Printed(set_, name, rf"\b{_escaped(before + mark)}\s*{_NUMBER}", len(decimals))
 
 
 def _progress(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """The pattern of a step and a total that it prints: epoch 3/10."""
     for node in nodes:
         if isinstance(node, ast.Call) and _name(node) in _PRINTS:
-            for word in re.findall(r"([A-Za-z]+)[ :=\[(]*\0 ?/ ?\0", " ".join(map(_template, node.args))):
+            for word in re.findall(r"([A-Za-z]+)[ :=\[(]*\0 ?/ ?(?:\0|\d)", " ".join(map(_template, node.args))):
                 yield rf"\b{word}\W*(\d+) ?/ ?(\d+)"
 
 
@@ -312,15 +325,22 @@ def _escaped(text: str) -> str:
 
 
 def _template(node: ast.AST) -> str:
-    """A text with \\0 for each value put into it."""
+    """A text with \\0 for each value put into it, and a \\1 for each of its decimals."""
+
+    def value(written: str) -> str:
+        decimals = re.search(r"\.(\d)[fFeEgG%]?\W*$", written)
+        return "\0" + "\1" * int(decimals[1] if decimals else 0)
+
     if isinstance(node, ast.JoinedStr):
-        return "".join(str(_value(part)) if isinstance(part, ast.Constant) else "\0" for part in node.values)
+        parts = (str(_value(p)) if isinstance(p, ast.Constant) else value(ast.unparse(p)) for p in node.values)
+        return ESCAPES.sub("", "".join(parts))
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod):
-        return re.sub(r"%[-+ 0-9.]*[a-zA-Z]", "\0", _template(node.left))
+        return re.sub(r"%[-+ 0-9.]*[a-zA-Z]", lambda found: value(found[0]), _template(node.left))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
-        return re.sub(r"\{[^{}]*\}", "\0", _template(node.func.value))
+        return re.sub(r"\{[^{}]*\}", lambda found: value(found[0]), _template(node.func.value))
     text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "\0"
-    return re.sub(r"%[0-9.]*[dfgs]", "\0", text)  # a logger puts its other arguments there
+    text = ESCAPES.sub("", text)
+    return re.sub(r"%[0-9.]*[dfgs]", lambda found: value(found[0]), text)  # a logger puts its other arguments there
 
 
 def _links(nodes: Sequence[ast.AST], files: Sequence[Path], folder: Path) -> list[str]:
@@ -340,17 +360,17 @@ def _links(nodes: Sequence[ast.AST], files: Sequence[Path], folder: Path) -> lis
 def _written(
     name: str, words: Sequence[str], options: Sequence[Option], nodes: Sequence[ast.AST], links: Sequence[str]
 ) -> str:
-    whole, seed = "{settings.yaml}" in words, any(option.name in SEEDS for option in options)
+    seed = any(option.name in SEEDS for option in options)
     command, base = [word if "{" in word else shlex.quote(word) for word in words], list[str]()
     settings = list[Option]()
     for option in options:
         about, place = " ".join(f"   # {option.flag}: {option.about}".split()).rstrip(": "), option.written
-        if option.name in SEEDS or (option.name == "device" and not whole):
+        if option.name in SEEDS or (option.name == "device" and place != IN_FILE):
             given = "{seed}" if option.name in SEEDS else "{device}"
-            command += [] if whole else [f"{option.flag}{'=' if '=' in place else ' '}{given}"]
+            command += [] if place == IN_FILE else [f"{option.flag}{'=' if '=' in place else ' '}{given}"]
         elif written := _toml(option.value):
             settings.append(option)
-            command += [] if whole else [place or f"{option.flag} {{{option.name}}}"]
+            command += [] if place == IN_FILE else [place or f"{option.flag} {{{option.name}}}"]
             base.append(f"{option.name} = {written}   {about}")
         else:
             base.append(f"# {option.name}: no default that a setting could have   {about}")
@@ -375,6 +395,7 @@ def _metrics(printed: Sequence[Printed]) -> Iterator[str]:
         begin = "# " if place > 1 or not printed or (place and one.set == "train") else ""
         entry = ["[[metric]]", f"name = {json.dumps(one.name)}", f"set = {json.dumps(one.set)}"]
         entry += ['better = "lower"'] if _LOWER.search(one.name) else []
+        entry += [f"digits = {one.digits}"] if one.digits > 2 else []
         entry += (
             [f"pattern = '{one.pattern}'   # the last number that it finds; take = \"best\" for the best"]
             if one.pattern

@@ -20,7 +20,6 @@ from experiments.errors import Damaged, UserError
 from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.queue import Queue
 from experiments.store.known_runs import keep_counted
-from reports.results.results import Results
 from reports.results.table import Table
 from reports.table.build import build_table
 
@@ -41,7 +40,6 @@ class TableOptions:
     notes: str | None = None
     label: str | None = None
     wide: bool | None = None
-    siunitx: bool | None = None
 
     def choices(self) -> Choices:
         """The options parsed. Raises UserError."""
@@ -91,14 +89,13 @@ BY_STUDY = TableOptions()
 def table_of(
     chosen: SelectedTable,
     significance: str = "auto",
-    results: Results | None = None,
     *,
     provisional: bool = False,
     printing: TableOptions = BY_STUDY,
 ) -> Table:
     """The selected table, with the words of the command line that select and print it."""
-    plan, store = chosen.plan, results or chosen.store
-    table = build_table(plan, store, chosen.columns, significance, provisional=provisional)
+    plan = chosen.plan
+    table = build_table(plan, chosen.store, chosen.columns, significance, provisional=provisional)
     for run in plan.runs if not chosen.bundle else ():
         if run.added and run.state in DONE:
             keep_counted(chosen.store, run.run_id, run.added)

@@ -39,8 +39,8 @@ class Trials:
         for row in select_rows(study, selected.rows):
             if row.ensemble is not None or row.branch is not None or row.imported:
                 continue  # its members, or its parent run, are tuned as a row of their own
-            space = space_of(study, row, selected, task)
             run = self._plan(study, row.key).runs[0]
+            space = space_of(study, row, run.config, selected, task)
             self.searches[row.key] = Search(chosen.store, space, about(run.config, run.inputs, space))
         if not self.searches:
             raise UserError(

@@ -30,8 +30,6 @@ from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import lacking, write_lacking
 from experiments.tracking.sinks.sink import SinkProcess, check_sink
 
-MOST_AT_ONCE = 100  # runs that are added to MLflow one by one: some 0.1 s each
-
 
 @dataclass(frozen=True, kw_only=True)
 class WorkOptions:
@@ -122,29 +120,19 @@ class WorkOptions:
 
 
 def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
-    """Write the finished runs that MLflow lacks; of many, name the command that is quicker.
+    """Write the finished runs that MLflow lacks.
 
     Not beside a coordinator, which writes them itself; nor where one has just said why it could not.
     """
     try:
-        if store.coordinator() or _untracked(store) or not (runs := lacking(store)):
+        if store.coordinator() or _untracked(store) or not lacking(store):
             return
     except UserError as error:
         say(str(error))
         return
-    if len(runs) > MOST_AT_ONCE:
-        say(not_in_mlflow(len(runs)))
-        return
     with contextlib.suppress(UserError), store.coordinator_lock():  # somebody else began to work meanwhile
         if written := write_lacking(store):
             say(f"{number(written, 'run')} added to MLflow, which lacked {'it' if written == 1 else 'them'}")
-
-
-def not_in_mlflow(count: int, where: str = "") -> str:
-    """A sentence for the user, with the command that writes them. where: the options that name the store."""
-    command = f"ablations {'ui --rebuild mlflow' if count > MOST_AT_ONCE else 'work'} {where}".strip()
-    verb, them = ("is", "it") if count == 1 else ("are", "them")
-    return f"{number(count, 'finished run')} {verb} not in MLflow: `{command}` adds {them}"
 
 
 def _all_train_apart(store: Store) -> bool:

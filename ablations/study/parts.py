@@ -1,4 +1,4 @@
-"""Building blocks of a study file: types of text and number, metrics, ensembles, ranges, [tune], target and [table]."""
+"""Building blocks of a study file: types of text and number, metrics, ensembles, ranges, [tune] and [table]."""
 
 from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
@@ -218,33 +218,6 @@ class Tune(StrictModel):
     seed: int = Field(0, ge=0)
 
 
-# --- The target of a study's rule: a number that rows have to reach, written down before they are trained
-
-
-ALPHA = 0.01  # of the records of modded-nanogpt
-
-
-class Target(StrictModel):
-    """What a row's mean over its seeds has to be better than: `target = 3.28`, or a table with these entries."""
-
-    value: FiniteFloat
-    metric: str = Field("", description="as the task names it; its first column on the set if unset")
-    set: Key = Field("dev", description="the data set that it is measured on")
-    alpha: float = Field(ALPHA, gt=0, lt=1, description="the rule holds where p is below this")
-    source: Text = Field("", description="where the number comes from, for the note under the table")
-
-
-def _number(given: Any) -> Any:
-    if isinstance(given, int | float) and not isinstance(given, bool):
-        return {"value": given}
-    if isinstance(given, dict | Target):
-        return given
-    raise ValueError("expected a number, or a table with value and perhaps metric, set, alpha and source")
-
-
-TargetOrNumber = Annotated[Target, BeforeValidator(_number)]
-
-
 # --- [table]: how a table is printed. `ablations report` has options of the same names, which go before it
 # A choice that is not made is None (or empty), so that choices can be laid over each other: the format's own defaults,
 # then [table], then [table.FORMAT], then the command's. CSV and JSON are for programs: [table] alone leaves them whole.
@@ -274,12 +247,13 @@ class Choices(StrictModel):
     )
     units: dict[str, Text] = Field({}, description="by column: params in k, M or G, hours in s, min, h or d, or words")
     caption: Text | None = Field(None, description="the title, if unset")
-    notes: Notes | None = Field(None, description="below the table: none, those that explain its signs, or all")
+    notes: Notes | None = Field(
+        None, description="below the table: none but gaps, short (also what signs mean), or full"
+    )
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9:._+/-]*$")] | None = Field(
         None, description="LaTeX's \\label: tab:NAME, if unset"
     )
     wide: bool | None = Field(None, description="LaTeX: across both columns of a page (table*)")
-    siunitx: bool | None = Field(None, description="LaTeX: numbers aligned by the package siunitx")
 
     def over(self, below: "Choices") -> "Choices":
         """These choices, and those of `below` where none is made here.

@@ -20,8 +20,6 @@ from ablations.study.parts import (
     Settings,
     Sinks,
     TableChoices,
-    Target,
-    TargetOrNumber,
     Text,
     Tune,
 )
@@ -79,10 +77,6 @@ class Study(StrictModel):
         description="group → head: rows with the same label print as one line, these groups as columns, each with "
         "changes from its own first row",
     )
-    rule: Literal["speedrun"] | None = Field(
-        None, description="a test of each row by itself, printed under the table (reports/results/rule.py)"
-    )
-    target: TargetOrNumber | None = Field(None, description="of the rule, in every profile without its own")
     within_groups: bool = Field(
         False, description="changes, tests and bold are within each group, from its first row, as always in a pivot"
     )
@@ -153,7 +147,6 @@ class Study(StrictModel):
                 compared(parse(claim.check), self.variations, self.cited)
             except ValueError as error:
                 raise ValueError(f'claim "{claim.check}": {error}') from None
-        check_rule(self.rule, self.target, [profile.target for profile in self.profiles.values()])
         self._check_seeds()
         return self
 
@@ -207,10 +200,6 @@ class Study(StrictModel):
         """Settings printed as columns, with their heads."""
         names = dict.fromkeys(name for row in self.variations for name in row.declared)
         return self.columns or {name: name.rpartition(".")[2] for name in names}
-
-    def target_in(self, profile: str) -> Target | None:
-        """The rule's target in a profile; None without a rule, or where none is written."""
-        return (self.profiles[profile].target or self.target) if self.rule else None
 
     def profile_named(self, name: str | None) -> tuple[str, Profile]:
         """A profile with its name; the default profile for None. Raises UserError with the nearest names."""
@@ -271,7 +260,7 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
     return read_study(name_or_path, Study, many)
 
 
-# --- Checks of what a study says of its printed table: `pivot` and the target of its rule
+# --- Checks of what a study says of its printed table: `pivot`
 
 
 def check_pivot(pivot: Mapping[str, str], rows: Sequence[Variation], cited: Sequence[Cited]) -> None:
@@ -294,17 +283,3 @@ def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[st
                 "they would print in the same place; change one of them"
             )
         taken[label, group] = name
-
-
-def check_rule(rule: str | None, target: object, of_profiles: Sequence[object]) -> None:
-    """Raises ValueError for a rule without any target, and for the study's own target without a rule.
-
-    A target of a profile alone is no mistake: `extends` inherits profiles, but no rule.
-    """
-    if rule and target is None and not any(of_profiles):
-        raise ValueError(
-            f'rule = "{rule}" needs a target, a number chosen before the rows are trained: write target = 3.28 beside '
-            "it, or in a profile; [target] with value, metric, set, alpha and source says more"
-        )
-    if target is not None and not rule:
-        raise ValueError('it has a target, but no rule that reads it: add rule = "speedrun", or remove the target')

@@ -57,10 +57,10 @@ def deciding_column(study: Study, task: Task) -> Column:
     )
 
 
-def space_of(study: Study, row: Variation, chosen: Selection, task: Task) -> Space:
-    """The search space of a row: the ranges without the row's own settings and those of the command line."""
+def space_of(study: Study, row: Variation, config: Any, chosen: Selection, task: Task) -> Space:
+    """The search space of a row: the ranges without its own settings, the command line's, and what it does not read."""
     tune, column = tune_of(study, task), deciding_column(study, task)
-    taken = {**row.declared, **chosen.forced}
+    taken = {*row.declared, *chosen.forced, *config.unread(tune.ranges)}
     ranges = {
         name: Range(given.low, given.high, given.log, given.step, given.choices)
         for name, given in tune.ranges.items()

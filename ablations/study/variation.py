@@ -15,7 +15,6 @@ from ablations.study.parts import (
     Key,
     SeedCount,
     Settings,
-    TargetOrNumber,
     Text,
 )
 from experiments.errors import UserError
@@ -48,7 +47,6 @@ class Profile(StrictModel):
     notes: tuple[Text, ...] = Field(
         (), strict=False, description="printed under the table of this profile, unless --corpus or --set is given"
     )
-    target: TargetOrNumber | None = Field(None, description="of the study's rule in this profile; replaces the study's")
 
 
 class Variation(StrictModel):

@@ -9,15 +9,18 @@ to DIR/<part>.log; DIR/report.json says how each part ended. One line is printed
 done or left out, 1 if one failed, 3 if one is unfinished.
 
 Table 3 needs `--corpus`, a folder such as multi30k's: the built-in corpus is too small for its vocabulary. The tests
-need pytest, everything else only torch, sentencepiece, sacrebleu, numpy, pydantic and safetensors.
+need pytest, the part `command` what the command needs (typer, mlflow, optuna, pandas), and says that it is left out
+where they are not there; everything else only torch, sentencepiece, sacrebleu, numpy, pydantic, psutil and safetensors.
 
 Not compared, because the program has no such switch: CUDA graphs (of training and of decoding steps), bf16 against fp32
 logits alone, padded shapes without compilation, models fused into one process.
 """
 
 import argparse
+import contextlib
 import importlib.util
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -80,21 +83,29 @@ def _parts(options: argparse.Namespace) -> Iterator[Part]:
         ("--lengths", "8", "--positions", "16", "--round", "0.001") if options.tiny else ("--lengths", "16,64,256,1024")
     )
     training = ("benchmarks.gpu.training", *common, *short, "--out", str(out / "training.json"))
-    language = ("benchmarks.gpu.training", *common, *short, "--out", str(out / "language-model.json"))
+    few = ("--warm", "2", "--steps", "2", "--rounds", "1")  # a step of GPT-2 124M has 491,520 tokens
+    language = ("benchmarks.gpu.training", *common, *few, "--out", str(out / "language-model.json"))
     no_pytest = "" if importlib.util.find_spec("pytest") else "pytest is not installed"
     tests = ("pytest", "tests/gpu", "-o", "addopts=", "-m", "gpu", "-q", "-p", "no:cacheprovider")
     yield Part("tests", 1.2, tests, no_pytest)
+    yield Part("errors", 0.3, ("benchmarks.gpu.errors", *common, "--out", str(out / "errors.json")))
+    even = ("--steps", "2") if options.tiny else ()
+    yield Part("steps", 0.6, ("benchmarks.gpu.steps", *common, *even, "--out", str(out / "steps.json")))
+    yield Part("command", 1.0, ("benchmarks.gpu.command", *common, "--out", str(out / "command.json")))
     kernels = ("benchmarks.attention", "--round", "0.02", *device, *attention, "--out", str(out / "kernels.json"))
-    yield Part("kernels", 0.7, kernels)
-    yield Part("training", 1.8, (*training, "--rows", "base,big"), limited=True)
+    yield Part("kernels", 0.5, kernels)
+    yield Part("training", 1.5, (*training, "--rows", "base,big"), limited=True)
     compiled = (*training, "--rows", "base" if options.tiny else "base,big", "--compile")
-    yield Part("training-compiled", 2.0, compiled, limited=True)
-    yield Part("language-model", 0.8, (*language, "--study", "nanogpt", "--rows", "base,rotary"), limited=True)
+    yield Part("training-compiled", 1.5, compiled, limited=True)
+    yield Part("language-model", 0.5, (*language, "--study", "nanogpt", "--rows", "base,rotary"), limited=True)
     counts = ("--counts", "1,2", "--seconds", "1") if options.tiny else ()
-    yield Part("packing", 1.0, ("benchmarks.gpu.packing", *common, *counts, "--out", str(out / "packing.json")))
+    yield Part("packing", 1.5, ("benchmarks.gpu.packing", *common, *counts, "--out", str(out / "packing.json")))
     model = ("--model", str(options.model), "--source", str(options.source)) if options.model else ()
-    yield Part("decoding", 1.2, ("benchmarks.gpu.decoding", *common, *model, "--out", str(out / "decoding.json")))
-    yield Part("cards", 0.4, ("benchmarks.gpu.cards", *common, "--out", str(out / "cards.json")))
+    learned = ("--steps", "20") if options.tiny else ()
+    yield Part(
+        "decoding", 1.2, ("benchmarks.gpu.decoding", *common, *learned, *model, "--out", str(out / "decoding.json"))
+    )
+    yield Part("cards", 0.8, ("benchmarks.gpu.cards", *common, "--out", str(out / "cards.json")))
     corpus = ("--corpus", str(options.corpus)) if options.corpus else ()
     rows = ("--rows", "base,E", "--together", "2", "--threads", "1") if options.tiny else ()
     places = ("--work", str(out / "table3"), "--out", str(out / "table3.json"))
@@ -115,13 +126,19 @@ def _run(part: Part, options: argparse.Namespace, deadline: float) -> Outcome:
     with log.open("a", encoding="utf-8") as output:
         output.write(f"{time.strftime('%F %T')} {' '.join(words)}\n")
         output.flush()
-        process = subprocess.Popen([sys.executable, "-m", *words], stdout=output, stderr=output)
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str((options.out / "compiled").absolute())}
+        process = subprocess.Popen(
+            [sys.executable, "-m", *words], stdout=output, stderr=output, env=environment, start_new_session=True
+        )
         try:
             code = process.wait(seconds)
         except (subprocess.TimeoutExpired, KeyboardInterrupt) as stopped:
             code = _stop(process)
             if isinstance(stopped, KeyboardInterrupt):
                 raise
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # whatever it has started
     took = round(time.monotonic() - began, 1)
     says = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1][:200]
     states = {DONE: "done", UNFINISHED: "unfinished", LEFT_OUT: "left out"}

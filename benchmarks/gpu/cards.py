@@ -1,32 +1,45 @@
-"""How quickly GPUs exchange gradients: all-reduce by size, over NCCL (gloo on a processor).
+"""How quickly GPUs exchange gradients, and what base trains on 1, 2, 4 and 8 of them; over NCCL (gloo on a processor).
 
     python -m benchmarks.gpu.cards --out FILE.json [--device cpu] [--tiny]
 
-Every card has a process. `bus_gb_per_s` is 2 (n − 1) / n × bytes / time, the traffic of a ring over each card's link.
-The sums are checked. With one card there is nothing to exchange: exit code 4.
+Every card has a process. All-reduce by size: `bus_gb_per_s` is 2 (n − 1) / n × bytes / time, the traffic of a ring over
+each card's link; the sums are checked. Data-parallel steps: base of Table 3 with the code of a run on several devices,
+25,000 tokens a step for each card; `gain` is the tokens per second over those of one. With one card there is nothing to
+exchange: exit code 4.
 """
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import distributed
 
 from benchmarks.gpu.exits import DONE, LEFT_OUT
+from benchmarks.gpu.training import SPREAD, Clock
+from benchmarks.gpu.training_rows import TINY as TINY_SETTINGS
+from benchmarks.gpu.training_rows import pairs, planned, train_row
 from benchmarks.machine import keep_report, machine
+from experiments.config import DeviceSpec, RunConfig
+from experiments.device import Device
+from experiments.training.parallel import joined
 
 MEGABYTES, TINY = (1, 16, 256), (1,)  # 256: base's gradients in fp32
 ROUNDS, WARM = 10, 3
+TOGETHER = (1, 2, 4, 8)
 
 
 def main() -> int:
     options = _options()
+    if options.together:
+        return _train(options)
     if options.rank is not None:
         return _measure(options)
     ranks = torch.cuda.device_count() if options.device == "cuda" else 2
@@ -38,7 +51,55 @@ def main() -> int:
         command = [sys.executable, "-m", "benchmarks.gpu.cards", *sys.argv[1:], *own]
         processes = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(ranks)]
         codes = [process.wait() for process in processes]
+    for count in (count for count in TOGETHER if count <= ranks and not any(codes)):
+        own = ["--together", str(count), "--rank", "0"]
+        codes.append(subprocess.run([sys.executable, "-m", "benchmarks.gpu.cards", *sys.argv[1:], *own]).returncode)
     return max(codes, key=abs, default=DONE)
+
+
+def _train(options: argparse.Namespace) -> int:
+    """One rank of a data-parallel training; rank 0 starts the others and reports."""
+    spec = DeviceSpec(options.device, 1 if options.tiny else 4, count=options.together)
+    start = None if options.rank else partial(_Others, options.together)
+    with joined(spec, options.rank, options.port, start) as group, tempfile.TemporaryDirectory() as folder:
+        device = Device.open(spec, "auto", rank=options.rank)
+        tokens = f"training.tokens_per_batch={(400 if options.tiny else 25000) * options.together}"
+        profile, sets = ("demo", (*TINY_SETTINGS, tokens)) if options.tiny else ("paper", (tokens,))
+        row = planned("table3", profile, sets, "base")[0]
+        data = pairs(Path(folder), cast(RunConfig, row.config).data.vocab_size, SPREAD)
+        clock = Clock(device, 2 if options.tiny else 10, 2 if options.tiny else 10)
+        train_row(row, data, device, Path(folder), clock.stop, clock.saw, group)
+        mine = torch.tensor([clock.rate])
+        rate = float(group.add_up(mine))
+    if options.rank == 0:
+        report = json.loads(options.out.read_text(encoding="utf-8"))
+        found = {"target_tokens_per_s": round(rate), "step_ms": clock.step_ms}
+        one = report.setdefault("training", {}).get("1", found)
+        found["gain"] = round(rate / one["target_tokens_per_s"], 2)
+        report["training"][str(options.together)] = found
+        keep_report(report, options.out)
+        told = (f"{count}: {each['gain']}" for count, each in report["training"].items())
+        print(f"data-parallel steps on so many cards gain {', '.join(told)} times")
+    return DONE
+
+
+class _Others:
+    """Ranks 1, 2, … of this benchmark (experiments/training/parallel.py)."""
+
+    def __init__(self, count: int, port: int) -> None:
+        command = [sys.executable, "-m", "benchmarks.gpu.cards", *sys.argv[1:], "--port", str(port)]
+        self._processes = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(1, count)]
+
+    def wait(self) -> None:
+        for process in self._processes:
+            process.wait()
+
+    def kill(self) -> None:
+        for process in self._processes:
+            process.kill()
+
+    def blame(self) -> None:
+        """Nothing: their errors are in the log already."""
 
 
 def _measure(options: argparse.Namespace) -> int:
@@ -82,7 +143,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="one small size")
-    for name, kind in {"rank": int, "ranks": int, "meet": str}.items():
+    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    for name, kind in {"rank": int, "ranks": int, "meet": str, "together": int}.items():
         parser.add_argument(f"--{name}", type=kind, help=argparse.SUPPRESS)
     return parser.parse_args()
 

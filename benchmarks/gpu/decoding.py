@@ -4,30 +4,33 @@
     python -m benchmarks.gpu.decoding --tiny --device cpu          # the whole path in miniature
 
 Needs torch, sentencepiece, sacrebleu and what `experiments` itself imports (numpy, pydantic, safetensors, psutil).
-Without --model the weights are random and every output has its source's length + 10; without --source the lengths are
-drawn like newstest's (median 27 pieces). With both, the first sentences are compared with the processor's in fp32.
+Without --model and --source, base is first trained here for STEPS steps to copy sentences, so that hypotheses end where
+a translation would, after about their source's length; lengths are like newstest's (median 27 pieces), and the weights
+are kept beside FILE. The first sentences are compared with the processor's in fp32.
 """
 
 import argparse
 import json
 import random
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
+from benchmarks.gpu.training_rows import TINY as TINY_SETTINGS
+from benchmarks.gpu.training_rows import pairs, planned, train_row
 from benchmarks.machine import keep_report, machine
-from experiments.config import DeviceSpec
-from experiments.data.encoding.tokenizer import EOS_ID
+from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator
-from model.config import ModelConfig
 from model.network import build_model
 
 SENTENCES, TINY, VOCABULARY = 3000, 20, 37000
+STEPS, COPIED = 400, 1000  # of the training; kinds of pieces in its sentences
 SLOTS = (2**17, 2**18, 2**19)  # places in a batch's cache; each number is measured
 
 
@@ -71,8 +74,9 @@ def _timed(options: argparse.Namespace, device: Device, precision: str, slots: i
         device.synchronize()
         best = min(best, time.perf_counter() - began)
     pieces = sum(len(hypotheses[0].ids) for hypotheses in found)
+    limit = sum(len(source) + settings.max_extra_length for source in sources)
     run = {
-        "precision": precision, "slots": slots, "seconds": round(best, 3), "pieces": pieces,
+        "precision": precision, "slots": slots, "seconds": round(best, 3), "pieces": pieces, "pieces_at_most": limit,
         "pieces_per_s": round(pieces / best), "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
     }  # fmt: skip
     return run, (sources, settings, [hypotheses[0].ids for hypotheses in found])
@@ -85,15 +89,25 @@ def _work(options: argparse.Namespace, device: Device, precision: str) -> tuple[
         translator = Translator.load(options.model, DeviceSpec(kind, device.threads), precision)
         lines = options.source.read_text(encoding="utf-8").split("\n")[:SENTENCES]
         return translator.model, translator.source_tokenizer.encode_batch(lines), translator.settings
-    torch.manual_seed(1)
-    config = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4) if options.tiny else ModelConfig()
-    model = build_model(config, VOCABULARY, device=device.torch_device).eval()
-    with torch.no_grad():
-        model.target_embedding.weight[EOS_ID] = 0  # far below the best of thousands, so no output ends early
+    profile, sets = ("demo", TINY_SETTINGS) if options.tiny else ("paper", ("training.warmup_steps=150",))
+    row = planned("table3", profile, sets, "base")[0]
+    config = cast(RunConfig, row.config)
+    vocabulary, copied = (config.data.vocab_size, 100) if options.tiny else (VOCABULARY, COPIED)
+    weights = options.out.with_suffix(".pt") if options.out else None
+    if weights and weights.exists():
+        model: Any = build_model(config.model, vocabulary, device=device.torch_device)
+        model.load_state_dict(torch.load(weights, map_location=device.torch_device, weights_only=True))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            data, steps = pairs(Path(folder), vocabulary, 0.55, copied=copied), iter(range(1, options.steps + 1))
+            model, _ = train_row(row, data, device, Path(folder), lambda: next(steps) == options.steps, lambda *_: None)
+        if weights:
+            torch.save(model.state_dict(), weights)
     draw = random.Random(1)
     count = TINY if options.tiny else SENTENCES
     lengths = [min(150, max(3, round(draw.lognormvariate(3.3, 0.55)))) for _ in range(count)]
-    return model, [[draw.randrange(4, VOCABULARY) for _ in range(n)] for n in lengths], SearchSettings(4, 0.6, 9)
+    sources = [[draw.randrange(4, 4 + copied) for _ in range(n)] for n in lengths]
+    return model.eval(), sources, SearchSettings(4, 0.6, 50)
 
 
 def _compare(
@@ -114,7 +128,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, help="a folder that `ablations export` wrote")
     parser.add_argument("--out", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="a model of width 8 and 20 sentences")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the model's training, without --model")
+    parser.add_argument("--tiny", action="store_true", help="the demo's sizes and 20 sentences")
     parser.add_argument("--compare", type=int, default=100, help="sentences that the processor decodes too")
     options = parser.parse_args()
     if bool(options.source) != bool(options.model):

@@ -4,45 +4,72 @@
 
 Each process trains Table 3's base at its demo's size with V 8,000 and 4,096 tokens a step, with the code of a run. All
 begin when the last one is warm. `together` is the sum of their target tokens per second, `gain` that over a single
-one's. `mps` says whether NVIDIA's MPS daemon served them; start it before (`nvidia-cuda-mps-control -d`) to compare.
-Counts in FILE are not measured again.
+one's. Every count is measured without and with NVIDIA's MPS ("4", "4 mps"), for which it starts a daemon of its own and
+ends it; where a daemon runs already, or none can be started, only as it is. Counts in FILE are not measured again.
 """
 
 import argparse
+import contextlib
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
-from benchmarks.gpu.exits import DONE
+from benchmarks.gpu.exits import DONE, UNFINISHED
 from benchmarks.gpu.training_rows import TINY, pairs, planned, train_row
 from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device
+from experiments.processes.meter import mps_serves
 
 SMALL = ("data.vocab_size=8000", "training.tokens_per_batch=4096", "training.precision=auto")
 WARM = 12
+MPS = "nvidia-cuda-mps-control"
 
 
 def main() -> int:
     options = _options()
     if options.child:
         return _train(options)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNFINISHED))  # through `finally`, which ends the children
     report = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"counts": {}}
-    for count in options.counts.split(","):
-        if count in report["counts"]:
-            continue
-        found = _together(int(count))
-        report["counts"][count] = found
-        if single := report["counts"].get("1"):
-            found["gain"] = round(found["together"] / single["together"], 2)
-        keep_report({**report, **machine()}, options.out)
+    can_serve = options.device == "cuda" and shutil.which(MPS) is not None and not mps_serves()
+    for served in (False, True) if can_serve else (False,):
+        with mps() if served else contextlib.nullcontext():
+            for count in options.counts.split(","):
+                name = f"{count} mps" if served else count
+                if name in report["counts"]:
+                    continue
+                found = _together(int(count))
+                report["counts"][name] = found
+                if single := report["counts"].get("1"):
+                    found["gain"] = round(found["together"] / single["together"], 2)
+                keep_report({**report, **machine()}, options.out)
     told = (f"{count}: {found['together']:,} tokens/s" for count, found in report["counts"].items())
     print(f"runs together {'; '.join(told)}")
     return DONE
+
+
+@contextlib.contextmanager
+def mps() -> Iterator[None]:
+    """A daemon of NVIDIA's MPS for the processes that are started meanwhile."""
+    with tempfile.TemporaryDirectory() as folder:
+        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
+        subprocess.run([MPS, "-d"], env={**os.environ, **own}, check=True, timeout=60)
+        os.environ.update(own)
+        try:
+            yield
+        finally:
+            subprocess.run([MPS], input=b"quit\n", env=os.environ, check=False, timeout=60)
+            for name in own:
+                del os.environ[name]
 
 
 def _together(count: int) -> dict[str, Any]:
@@ -104,7 +131,8 @@ class _Clock:
         if self._done == WARM:
             self._device.synchronize()
             print("warm", flush=True)
-            sys.stdin.readline()
+            if not sys.stdin.readline():  # its parent was killed
+                sys.exit(UNFINISHED)
             self._began = time.perf_counter()
         if self._done <= WARM or time.perf_counter() - self._began < self._lasting:
             return False

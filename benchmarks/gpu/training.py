@@ -100,8 +100,8 @@ def _rows(options: argparse.Namespace) -> dict[str, PlannedRow]:
 def _measure(row: PlannedRow, data: Sides, device: Device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Warm steps, then the median of rounds."""
     config = cast(RunConfig, row.config)
-    clock = _Clock(device, options.warm, options.steps)
-    padding = train_row(row, data, device, folder, clock.stop, clock.saw)
+    clock = Clock(device, options.warm, options.steps, options.rounds)
+    _, padding = train_row(row, data, device, folder, clock.stop, clock.saw)
     work = flops_per_token(config.model, config.data.vocab_size, clock.source_length, clock.target_length)
     return {
         "target_tokens_per_s": clock.rate,
@@ -114,11 +114,11 @@ def _measure(row: PlannedRow, data: Sides, device: Device, folder: Path, options
     }
 
 
-class _Clock:
+class Clock:
     """Counts the trainer's steps, and stops it after the last round."""
 
-    def __init__(self, device: Device, warm: int, steps: int) -> None:
-        self._device, self._warm, self._steps = device, warm, steps
+    def __init__(self, device: Device, warm: int, steps: int, rounds: int = ROUNDS) -> None:
+        self._device, self._warm, self._steps, self._rounds = device, warm, steps, rounds
         self._done = 0
         self._times = list[float]()
         self._counts = dict[int, tuple[int, int, int]]()
@@ -137,7 +137,7 @@ class _Clock:
             return False
         self._device.synchronize()
         self._times.append(time.perf_counter())
-        return past == ROUNDS * self._steps
+        return past == self._rounds * self._steps
 
     @property
     def _measured(self) -> list[tuple[int, int, int]]:
@@ -146,7 +146,8 @@ class _Clock:
     @property
     def rate(self) -> float:
         seconds = np.diff(self._times)
-        tokens = [sum(t for t, *_ in self._measured[r * self._steps : (r + 1) * self._steps]) for r in range(ROUNDS)]
+        steps, measured = self._steps, self._measured
+        tokens = [sum(t for t, *_ in measured[r * steps : (r + 1) * steps]) for r in range(self._rounds)]
         return round(float(np.median(np.array(tokens) / seconds)), 1)
 
     @property
@@ -187,6 +188,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rows", help="keys and groups of the study, with commas; all if unset")
     parser.add_argument("--seconds", type=float, default=540, help="no further row is begun after these")
     parser.add_argument("--steps", type=int, default=10, help="updates of a round")
+    parser.add_argument("--rounds", type=int, default=ROUNDS)
     parser.add_argument("--warm", type=int, default=15, help="updates before the first round")
     parser.add_argument("--compile", action="store_true", help="measure each row without and with training.compile")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")

@@ -1,4 +1,4 @@
-"""Rows of a study on generated data, trained with the code of a run: the common part of training and packing."""
+"""Rows of a study on generated data, trained with the code of a run: what the parts that train have in common."""
 
 import tempfile
 from collections.abc import Callable
@@ -20,8 +20,10 @@ from experiments.errors import Preempted
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.train_network import Batches, WindowBatches
+from experiments.training.parallel import Group
 from experiments.training.trainer import train
 from model.network import build_model
+from model.protocol import Network
 
 PAIRS, MEAN = 30_000, 28
 PIECES = 4_000_000  # of the generated text
@@ -46,15 +48,21 @@ def text(folder: Path, vocabulary: int) -> Sides:
     return {"target": Side(folder, "target", dtype)}
 
 
-def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> Sides:
-    """Generated pieces, laid out as an encoded corpus. spread: of lengths, the deviation of their logarithm."""
+def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS, *, copied: int = 0) -> Sides:
+    """Generated pieces, laid out as an encoded corpus. spread: of lengths, the deviation of their logarithm.
+
+    copied: the targets are copies of their sources, which have so many kinds of pieces; 0: they have nothing in common.
+    """
     draw = np.random.default_rng(1)
     source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - spread**2 / 2, spread, count)), 3, 200)
     target = np.clip(np.rint(source * draw.normal(1, 0.3 * spread, count)), 3, 200)
     dtype = piece_dtype(vocabulary)
+    lines = [draw.integers(4, 4 + copied if copied else vocabulary, int(length)) for length in source]
     for side, lengths in zip(SIDES, (source, target), strict=True):
+        if side == "target" and not copied:
+            lines = [draw.integers(4, vocabulary, int(length)) for length in lengths]
         writer = SideWriter(folder, side, dtype)
-        writer.add([draw.integers(4, vocabulary, int(length)) for length in lengths])  # type: ignore[misc]
+        writer.add(lines)  # type: ignore[arg-type]
         writer.close()
     return {side: Side(folder, side, dtype) for side in SIDES}
 
@@ -66,12 +74,16 @@ def train_row(
     folder: Path,
     stop: Callable[[], bool],
     saw: Callable[[int, Any], None],
-) -> dict[str, Any]:
-    """Train until `stop()`, called after every step; `saw` gets each step's micro-batches. Returns facts of padding."""
-    config = cast(RunConfig, row.config)
+    group: Group | None = None,
+) -> tuple[Network, dict[str, Any]]:
+    """Train until `stop()`, called after every step; `saw` gets each step's micro-batches, of this rank of a `group`.
+
+    Returns the model and facts of padding.
+    """
+    config, group = cast(RunConfig, row.config), group or Group()
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
     context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False)
-    batches = (Batches if len(data) == 2 else WindowBatches)(config, context, data)
+    batches = (Batches if len(data) == 2 else WindowBatches)(config, context, data, (group.rank, group.size))
     seed_everything(1)
     model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
     settings = config.training.model_copy(
@@ -96,10 +108,11 @@ def train_row(
                 emit=ignore,
                 should_stop=stop,
                 meta={"lineage": "benchmark", "code": "benchmark"},
+                group=group,
             )
     except Preempted:
         pass
-    return batches.describe()
+    return model, batches.describe()
 
 
 def ignore(*_args: Any, **_facts: Any) -> None:

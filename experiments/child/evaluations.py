@@ -71,7 +71,7 @@ class Evaluations(NamedTuple):
             except Preempted:
                 raise
             except Exception as error:
-                if failure_class(error) in (FailureClass.OUT_OF_MEMORY, FailureClass.DISK_FULL):
+                if failure_class(error) in (FailureClass.OUT_OF_MEMORY, FailureClass.DISK_FULL, FailureClass.DEVICE):
                     raise
                 quiet = isinstance(error, Diverged)  # its message says all; a user reads the log's end
                 log.error("the evaluation %s of %s failed", item.eval_id, item.set, exc_info=not quiet)

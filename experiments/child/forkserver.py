@@ -37,21 +37,21 @@ def main(arguments: Sequence[str]) -> None:
             importlib.import_module(name)
     gc.collect()
     gc.freeze()  # then a child's garbage collection does not copy the shared pages
-    ours = _states()
+    ours = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] in ("experiments", "model")]
+    files = [Path(one.__file__) for one in ours if one.__file__]
+    states = _states(files)
     connection = socket.socket(fileno=int(arguments[0]))
     _say(connection, {"ready": True})
     program = serve(connection)
     if program is None:
         return
-    if _states() != ours:
+    if _states(files) != states:
         os.execve(sys.executable, [sys.executable, *program], os.environ)
     finish(run(program))
 
 
-def _states() -> list[tuple[int, int, int] | None]:
+def _states(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
     """What an edit of this program's imported modules changes."""
-    ours = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] in ("experiments", "model")]
-    files = [Path(one.__file__) for one in ours if one.__file__]
     states = [file.stat() if file.exists() else None for file in files]
     return [one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in states]
 

@@ -74,7 +74,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         stop = StopRequest(None if rank or alone else spec.coordinator)
         cap_memory(device)
         if meter is not None:
-            meter.lease(device.kind, device.share)
+            meter.lease(device.kind, device.share, device.count)
         task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
         if rank:
             _other_rank(spec, task, folder, rank, port)

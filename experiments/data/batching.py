@@ -191,6 +191,7 @@ class Batch(Generic[Array]):
     target_output: Array  # (B, T) int64: pieces EOS PAD…, the labels
     num_source_tokens: int  # EOS counted, padding not
     num_target_tokens: int
+    real: Array | None = None  # (N,) int64: places of real labels in target_output, flattened; None: not made ahead
 
 
 def collate(pairs: Sides, indices: Ids, shape: tuple[int, int, int] | None = None) -> Batch[Ids]:

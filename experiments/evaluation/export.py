@@ -20,36 +20,10 @@ from experiments.training import checkpoint
 from model.cost import num_params
 from model.protocol import Network
 
-_README = """# {title}
 
-A network of {params} million parameters, {steps:,} steps of training, checkpoint: {choice}.
-
-{use}
-`final/model.safetensors` holds the weights (fp32), `config.json` every setting, `{tokenizers}` the vocabulary
-({units}). Run {run_id}, seed {seed}, commit {commit}.
-"""
-_TRANSLATE = """Translate on the command line:
-
-    ablations generate --model {name} < input.txt > output.txt
-
-and in Python:
-
-    from experiments.evaluation.translator import Translator
-    translator = Translator.load("{name}")
-    print(translator.translate(["A sentence."]))
-"""
-_WRITE = """Continue a text on the command line:
-
-    ablations generate --model {name} --prompt "Text"
-
-and in Python:
-
-    from experiments.tasks.sampler import Choice, Sampler
-    sampler = Sampler.load("{name}")
-    print(sampler.sample("Text", pieces=50, choice=Choice(temperature=0.8)))
-
-Programs of Hugging Face read what `ablations export --format huggingface` writes.
-"""
+def readme(page: str, **values: object) -> str:
+    """A page of an exported model, from its text in readmes/."""
+    return (Path(__file__).parent / "readmes" / f"{page}.md").read_text(encoding="utf-8").format(**values)
 
 
 def export(
@@ -73,9 +47,10 @@ def export(
                 **facts,
             },
         )
-        text = _README.format(
+        text = readme(
+            "export",
             title=folder.name,
-            use=(_TRANSLATE if config.needs_encoder else _WRITE).format(name=folder.name),
+            use=readme("translate" if config.needs_encoder else "write", name=folder.name),
             params=millions(num_params(config.model, *model_sizes(config, attempt))),
             steps=config.training.train_steps,
             choice=choice,

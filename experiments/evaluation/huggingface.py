@@ -16,28 +16,13 @@ import safetensors.torch
 from experiments.data.encoding.encoded import model_names
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, FIRST_BYTE, PAD_ID, UNK_ID, Tokenizer
 from experiments.errors import UserError, explain_os_errors
-from experiments.evaluation.export import loaded, millions
+from experiments.evaluation.export import loaded, millions, readme
 from experiments.evaluation.huggingface_weights import config_of, layout_of, tensors_of, tied
 from experiments.evaluation.trained import model_sizes
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
 from model.cost import num_params
 from model.network import EncoderDecoder
-
-_README = """# {title}
-
-A language model of {params} million parameters, {steps:,} steps of training, as {layout} for
-Hugging Face's transformers.
-
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    model = AutoModelForCausalLM.from_pretrained("{title}")
-    tokenizer = AutoTokenizer.from_pretrained("{title}")
-    start = tokenizer("Text", return_tensors="pt")
-    print(tokenizer.decode(model.generate(**start, max_new_tokens=50, do_sample=True)[0], skip_special_tokens=True))
-
-It reads at most {positions} pieces, and was trained on windows of {window}. A text begins with the end of the document
-before it, {end}, which the tokenizer puts there. Run {run_id}, checkpoint {choice}, seed {seed}, commit {commit}.
-"""
 
 
 def export(config: Any, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]) -> str:
@@ -60,7 +45,8 @@ def export(config: Any, attempt: Path, folder: Path, *, run_id: str, choice: str
     run = {"run_id": run_id, "checkpoint": choice, "seed": config.seed, **facts}
     special = {"bos_token_id": EOS_ID, "eos_token_id": EOS_ID, "pad_token_id": PAD_ID}
     end = pieces["added_tokens"][EOS_ID]["content"]
-    text = _README.format(
+    text = readme(
+        "huggingface",
         title=folder.name,
         params=millions(num_params(config.model, *model_sizes(config, attempt))),
         steps=config.training.train_steps,

@@ -87,9 +87,13 @@ class Nvml:
         self._last = [each() for each in read]
 
     @classmethod
-    def open(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
-        """The GPUs that CUDA shows to this process; None if one of them cannot be read or is not surely found."""
+    def open(cls, environ: Mapping[str, str] = os.environ, count: int | None = None) -> Self | None:
+        """The first `count` GPUs that CUDA shows to this process, which a run of so many uses; None: all of them.
+
+        Gives None if one of them cannot be read or is not surely found.
+        """
         nvml, handles = gpus(environ)
+        handles = handles[:count]
         if nvml is not None:
             with contextlib.suppress(nvml.NVMLError):
                 return cls([partial(nvml.nvmlDeviceGetTotalEnergyConsumption, handle) for handle in handles])
@@ -122,6 +126,11 @@ def gpus(environ: Mapping[str, str]) -> tuple[Any, list[Any]]:
     return None, []
 
 
+def mps_serves(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side."""
+    return Path(environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
+
+
 def _library() -> ModuleType | None:
     try:
         import pynvml
@@ -134,11 +143,12 @@ def _library() -> ModuleType | None:
 def _handle(nvml: Any, name: str, environ: Mapping[str, str]) -> Any | None:
     """A GPU by the name that CUDA has for it; None for a part of a GPU (MIG), and where numbers may be others.
 
-    NVML numbers GPUs by their place on the bus, CUDA by its guess of the fastest unless told otherwise.
+    NVML numbers GPUs by their place on the bus, and so does CUDA in children (jobs/engines/base.py), unless the user
+    has chosen its guess of the fastest.
     """
     if name.startswith("GPU-"):
         return nvml.nvmlDeviceGetHandleByUUID(name)
-    same = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or nvml.nvmlDeviceGetCount() == 1
+    same = environ.get("CUDA_DEVICE_ORDER", "PCI_BUS_ID") == "PCI_BUS_ID" or nvml.nvmlDeviceGetCount() == 1
     return nvml.nvmlDeviceGetHandleByIndex(int(name)) if name.isdecimal() and same else None
 
 
@@ -167,11 +177,11 @@ class Meter:
         self._own_s, self._busy_s = self._cpu_s(), self._busy()
         threading.Thread(target=self._keep_reading, daemon=True, name="meter").start()
 
-    def lease(self, kind: str, share: float) -> None:
-        """Say what the run leases: on GPUs ("cuda") their energy is counted too, times `share`."""
+    def lease(self, kind: str, share: float, count: int = 1) -> None:
+        """Say what the run leases: on `count` GPUs ("cuda") their energy is counted too, times `share`."""
         with self._turn:
             self._share = share
-            self._nvml = Nvml.open() if kind == "cuda" else None
+            self._nvml = Nvml.open(count=count) if kind == "cuda" else None
 
     def used(self, fresh: bool) -> dict[str, float]:
         """Fields of an event: cpu_s, cpu_joules, gpu_joules; energy only where it is measured.

@@ -128,6 +128,7 @@ def versions(packages: Iterable[str] | None) -> dict[str, str]:
     return found
 
 
+@functools.cache
 def _version(distribution: str) -> str | None:
     try:
         return metadata.version(distribution)

@@ -5,7 +5,7 @@ With `counts`, recorded scores are also recomputed, differences between sentence
 intervals, and a figure shows scores by length.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +66,12 @@ class Column:
     logarithmic: bool = False  # changes are differences of natural logarithms: scales of other vocabularies cancel
     per_piece: bool = False  # the unit is the tokenizer's piece: values of other tokenizers are not compared
     counts: Counts | None = None  # None: between sentences only shares per example are tested (docs/own-task.md)
+
+
+def named(name: str, columns: Sequence[Column]) -> Column | None:
+    """The column of that name: its key, else its metric or its head."""
+    parts = ("key", "metric", "header")
+    return next((column for part in parts for column in columns if getattr(column, part) == name), None)
 
 
 def known_to(columns: Iterable[Column], own: Iterable[Column]) -> tuple[Column, ...]:

@@ -47,8 +47,8 @@ TYPICAL_LENGTHS = {"bpe": TYPICAL_LENGTH, "unigram": TYPICAL_LENGTH, "word": 18,
 MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side of one forward and backward pass
 SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for
-# one product; on a GPU also the present chunk and the output of its logsumexp.
-LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 4 * 8192}
+# one product; on a GPU also the logits of the present chunk.
+LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 3 * 8192}
 PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; on a GPU a CUDA context and its kernels
 # experiments/training/parallel.py: each replica holds logits, gradients and bf16 weights.
 REPLICAS = 2
@@ -120,10 +120,9 @@ def heap_here() -> str:
     return "tcmalloc" if allocates_by_tcmalloc() else "glibc"
 
 
-def disk_bytes(num_params: int, keep_checkpoints: int, keep_optimizer: bool = True, state: float = 2) -> float:
+def disk_bytes(num_params: int, keep_checkpoints: int, state: float = 2) -> float:
     """Disk space of a finished training: weights, and its checkpoints until `ablations forget --checkpoints`."""
-    each = WEIGHT_BYTES * (1 + state * keep_optimizer)
-    return float(num_params * (WEIGHT_BYTES + each * keep_checkpoints))
+    return float(num_params * WEIGHT_BYTES * (1 + (1 + state) * keep_checkpoints))
 
 
 # --- The sizes of vocabularies that the text decides, without a prepared corpus

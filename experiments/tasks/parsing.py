@@ -41,9 +41,8 @@ class ParsingModel(ModelConfig):
 
 
 class ParsingTraining(TrainingConfig):
-    """Warm-up and learning rate, chosen on section 22 as well, are tensor2tensor's too."""
+    """The learning rate, chosen on section 22 as well, is tensor2tensor's too; warm-up is base's."""
 
-    warmup_steps: int = Field(16000, ge=1, description="steps of linear warm-up")
     learning_rate_scale: float = Field(0.5, gt=0, description="factor on the paper's schedule")
 
 

@@ -232,12 +232,12 @@ _ASK = """
 import json
 import sys
 import torch
-from experiments.device import has_bf16_instructions, resolve_precision
+from experiments.device import has_bf16_instructions, require_cuda, resolve_precision
 from experiments.errors import UserError
 precision, device = sys.argv[1], torch.device(sys.argv[2])
-if device.type == "cuda" and not torch.cuda.is_available():
-    sys.exit(1)
 try:
+    if device.type == "cuda":
+        require_cuda()
     resolve_precision(precision, device)
     print(json.dumps(["", precision == "bf16" and not has_bf16_instructions(device)]))
 except UserError as error:
@@ -246,7 +246,7 @@ except UserError as error:
 
 
 class Ability(NamedTuple):
-    """What a kind of devices can do with a precision."""
+    """What a kind of devices can do with a precision; GPUs that torch does not see can do nothing."""
 
     refused: str = ""  # why they do not compute in it
     slow: bool = False  # they compute it without instructions for it
@@ -259,7 +259,7 @@ def ability(precision: InferencePrecision, kind: str) -> Ability:
     trains. For int8 the answer depends on the processor, on oneDNN's variables and on the build of torch, so only a
     computation shows it (model/products.py).
     """
-    if precision in ("auto", "fp32"):
+    if precision in ("auto", "fp32") and kind == "cpu":
         return Ability()
     if precision == "bf16" and kind == "cpu":
         return Ability(slow=not has_bf16())

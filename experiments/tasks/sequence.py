@@ -181,9 +181,7 @@ class NetworkTask(Task):
         ]
 
     def disk_bytes(self, config: RunConfig) -> float:
-        kept = config.training
-        sizes = self.num_params(config), kept.keep_checkpoints
-        return disk_bytes(*sizes, kept.keep_optimizer, self._state(config))
+        return disk_bytes(self.num_params(config), config.training.keep_checkpoints, self._state(config))
 
     def _state(self, config: RunConfig) -> float:
         return state_numbers(config.model, self.vocab_sizes(config), config.training)

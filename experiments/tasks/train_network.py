@@ -27,6 +27,7 @@ from experiments.store.retention import BEST, Keep
 from experiments.tasks.base import Context
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import Start, add_file
+from experiments.training.loss import real_places
 from experiments.training.parallel import joined, replicas_for
 from experiments.training.trainer import train
 from model import cost
@@ -158,12 +159,13 @@ def train_encoded(
 
 
 def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False) -> Batch[Tensor]:
-    """The same batch as int64 tensors; `pin`: in pinned memory, from which a GPU copies asynchronously."""
+    """The same batch as int64 tensors; `pin`: in pinned memory, from which a GPU copies without waiting."""
     arrays = (batch.source, batch.target_input, batch.target_output)
     source, read, predicted = (torch.from_numpy(array) for array in arrays)
+    real = real_places(predicted)
     if pin:
-        source, read, predicted = source.pin_memory(), read.pin_memory(), predicted.pin_memory()
-    return Batch(source, read, predicted, batch.num_source_tokens, batch.num_target_tokens)
+        source, read, predicted, real = (tensor.pin_memory() for tensor in (source, read, predicted, real))
+    return Batch(source, read, predicted, batch.num_source_tokens, batch.num_target_tokens, real)
 
 
 # --- Batches of pairs by step, and perplexity on dev during training

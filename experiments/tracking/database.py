@@ -6,7 +6,7 @@ mlflow is imported only to make its tables, and where something is written.
 
 import contextlib
 import functools
-import os
+import importlib.metadata
 import posixpath
 import re
 import sqlite3
@@ -21,6 +21,8 @@ from experiments.jobs.queue.database import explain
 from experiments.store.durable import folder_beside, link
 from experiments.store.layout import LOG, Store
 from experiments.store.sqlite_mode import journal_mode
+from experiments.store.user_cache import UserCache
+from experiments.tracking.direct import Direct, import_mlflow
 from experiments.tracking.record import evaluations
 
 # --- MLflow's SQLite file in a store: its address, journal and server command
@@ -58,7 +60,8 @@ def make_database(path: Path) -> None:
     """Create a database with MLflow's tables; set the journal mode of an existing one.
 
     The tables are created in a temporary file and renamed: MLflow's migrations are not one transaction, and it cannot
-    use tables that a kill left incomplete. MLflow's empty experiment "Default" also gets a relative address.
+    use tables that a kill left incomplete. MLflow's empty experiment "Default" also gets a relative address. Their text
+    is kept for the user's next store, because the migrations take 2 s.
     """
     if path.exists():
         set_journal(path)
@@ -66,10 +69,16 @@ def make_database(path: Path) -> None:
     with folder_beside(path.parent, ".mlflow-") as folder:
         aside = folder / path.name
         set_journal(aside)
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
+        version = importlib.metadata.version("mlflow")
+        with UserCache("mlflow-tables-1") as cache, contextlib.closing(sqlite3.connect(aside)) as database:
+            if isinstance(tables := cache.get(version), str):
+                database.executescript(tables)
+            else:
+                import_mlflow()
+                from mlflow.store.tracking.sqlalchemy_store import SqlAlchemyStore
 
-        SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
+                SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
+                cache.put(version, "\n".join(database.iterdump()))
         if not path.exists():  # otherwise another process was faster, and its database may already contain runs
             aside.replace(path)
 
@@ -196,11 +205,8 @@ class Artifacts:
 
 def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
     """Add files (path → name) to a run's artifacts; False if the run is not in MLflow. Raises UserError."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-    from mlflow import MlflowClient
-
     with explained(store.mlflow_db):
-        client = MlflowClient(tracking_uri=database_uri(store))
+        client = import_mlflow().MlflowClient(tracking_uri=database_uri(store))
         experiments = [e.experiment_id for e in client.search_experiments()]
         found = client.search_runs(experiments, f"tags.run_id = '{run_id}'", max_results=1) if experiments else []
     for known in found:
@@ -244,7 +250,7 @@ TABLE = "table"  # tag of a row and of the runs that it is made of: the same
 PARENT = "mlflow.parentRunId"
 SHARED = "training"  # tag of a row that shares a training: that run's run_id
 CONTENT = "content"  # tag: digest of all that the run shows; set last, so that an incomplete one has none
-POINTS_AT_ONCE, PARAMS_AT_ONCE = 900, 100  # MLflow's limits are 1,000 and 100
+POINTS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # MLflow's limits are 1,000, and 100 parameters or tags
 PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
 
 
@@ -295,6 +301,14 @@ def write_rows(
     return dict(zip((line.key for line in lines), ids, strict=True))
 
 
+def log(client: Any, mlflow_id: str, **items: Sequence[Any]) -> None:
+    """Log `params`, `metrics` and `tags` of a run, in as many calls as MLflow's limits require."""
+    for kind, some in items.items():
+        most = POINTS_AT_ONCE if kind == "metrics" else ITEMS_AT_ONCE
+        for at in range(0, len(some), most):
+            client.log_batch(mlflow_id, **{kind: some[at : at + most]})
+
+
 def write_views(client: Any, views: Iterable[View], known: Iterable[Any]) -> list[str]:
     """Make the views that are not among MLflow's `known` runs, and delete those of these that are no longer views.
 
@@ -318,19 +332,15 @@ def _content(view: View) -> str:
 
 
 def _write(client: Any, view: View, content: str) -> str:
-    from mlflow.entities import Metric, Param, RunTag
-
+    entities = client if isinstance(client, Direct) else import_mlflow().entities
     start, end = view.times_ms
     tags = {**view.tags, **({PARENT: view.parent} if view.parent else {})}
     made = client.create_run(view.experiment, start_time=start, tags=tags, run_name=view.name)
-    params = [Param(to_key(name), value[:PARAM_LENGTH]) for name, value in view.params.items()]
-    points = [Metric(to_key(name), value, t, step) for name, value, t, step in view.points]
-    for at in range(0, len(params), PARAMS_AT_ONCE):
-        client.log_batch(made.info.run_id, params=params[at : at + PARAMS_AT_ONCE])
-    for at in range(0, len(points), POINTS_AT_ONCE):
-        client.log_batch(made.info.run_id, metrics=points[at : at + POINTS_AT_ONCE])
+    params = [entities.Param(to_key(name), value[:PARAM_LENGTH]) for name, value in view.params.items()]
+    points = [entities.Metric(to_key(name), value, t, step) for name, value, t, step in view.points]
+    log(client, made.info.run_id, params=params, metrics=points)
     client.set_terminated(made.info.run_id, view.status, end)
     named = whole_names([*view.params, *(name for name, *_ in view.points)])
-    client.log_batch(made.info.run_id, tags=[RunTag(*item) for item in {**named, CONTENT: content}.items()])
+    log(client, made.info.run_id, tags=[entities.RunTag(*item) for item in {**named, CONTENT: content}.items()])
     mlflow_id: str = made.info.run_id
     return mlflow_id

@@ -4,9 +4,10 @@ Once the table is shown, its rows stand between them (page.py).
 A training has one run, named for the first row that it was queued for. Every other row that shares it, also of another
 study, has a run of its own name and scores, without a curve, which the tag `training` leads back from.
 
-mlflow is imported when a Tracker is created, because it takes two seconds. MLflow is a view: `sync`
-writes everything that is missing of a run, from its events and results, whether the run has just begun, has ended, or
-is rebuilt years later. Only one process writes at a time: the coordinator.
+A store's database is written without MLflow itself (direct.py), whose import takes two seconds; a server, and a
+database of another version, by MLflow's client. MLflow is a view: `sync` writes everything that is missing of a run,
+from its events and results, whether the run has just begun, has ended, or is rebuilt years later. Only one process
+writes at a time: the coordinator.
 
 A tag of the run says how far its events are written; it is set after the points themselves. After a failure `sync`
 continues from there. A point written twice is the same row, which MLflow ignores.
@@ -18,8 +19,6 @@ can be moved.
 
 import contextlib
 import json
-import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,17 +34,20 @@ from experiments.tracking.database import (
     ANEW,
     PARAM_LENGTH,
     PARENT,
+    POINTS_AT_ONCE,
     SHARED,
     Artifacts,
     Headings,
     View,
     artifacts,
     explained,
+    log,
     make_database,
     to_key,
     whole_names,
     write_views,
 )
+from experiments.tracking.direct import Direct, client_of, import_mlflow
 from experiments.tracking.record import (
     PLACE,
     RECORD,
@@ -59,7 +61,6 @@ from experiments.tracking.record import (
     tags,
 )
 
-METRICS_AT_ONCE, ITEMS_AT_ONCE = 800, 100  # limits of a call: MLflow allows 100 parameters, 100 tags and 1,000 in all
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
 OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")  # tags of shared rows too
 SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow; *: under the plain names
@@ -78,7 +79,6 @@ class _Entry:
     tags: dict[str, str] = field(default_factory=dict)
     params: Mapping[str, str] = field(default_factory=dict)
     end_ms: int | None = None
-    unwritten: dict[str, list[Any]] = field(default_factory=dict)  # "params", "metrics" and "tags" for the next call
 
 
 class Tracker:
@@ -88,19 +88,14 @@ class Tracker:
         self, store: Store, uri: str = "", *, database: Path | None = None, artifacts: Path | None = None
     ) -> None:
         """`database` and `artifacts`: fill these from scratch instead of the store's own."""
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
-        from mlflow import MlflowClient, entities
-
-        for name in ("mlflow", "alembic"):  # migrations are of no interest to the user
-            logging.getLogger(name).setLevel(logging.WARNING)
-        logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)  # it logs errors that it also raises
         self._database = database = database or store.mlflow_db
-        self._store, self._entities = store, entities
-        self._elsewhere = bool(uri)
+        self._store, self._elsewhere = store, bool(uri)
         with self.explained():
             if not uri:
                 make_database(database)
-            self._client = MlflowClient(tracking_uri=uri or f"sqlite:///{database}")
+            self._client = import_mlflow().MlflowClient(tracking_uri=uri) if uri else client_of(database)
+        self._direct = self._client if isinstance(self._client, Direct) else None
+        self._entities: Any = self._direct or import_mlflow().entities
         self._fresh = database != store.mlflow_db
         self.headings = Headings(self._client, self._elsewhere)
         self.artifacts = Artifacts(self._client, None if uri else artifacts or store.artifacts)
@@ -108,7 +103,9 @@ class Tracker:
 
     def close(self) -> None:
         """Write everything, merge the journal into the database, and close it."""
-        if not self._elsewhere:
+        if self._direct is not None:
+            self._direct.close()
+        elif not self._elsewhere:
             self._client._tracking_client.store.engine.dispose()
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
@@ -118,14 +115,18 @@ class Tracker:
     @property
     def client(self) -> Any:
         """MLflow's own client, for page.py."""
-        return self._client
+        return self._client if self._direct is None else self._direct.whole
 
     def sync(self, run: TrackedRun) -> None:
         """Bring MLflow up to date with a run. Raises UserError, or MLflow's errors; the next call then continues."""
         if not (self._elsewhere or self._database.is_file()):  # SQLite would go on writing what nobody sees
             raise UserError(f"MLflow's database {self._database} was removed. {ANEW}")
-        with self.explained():
-            self._sync(run)
+        try:
+            with self.explained(), self._direct or contextlib.nullcontext():
+                self._sync(run)
+        except BaseException:
+            self.headings = Headings(self._client, self._elsewhere)  # those that it made may have been rolled back
+            raise
 
     def _sync(self, run: TrackedRun) -> None:
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
@@ -161,7 +162,6 @@ class Tracker:
             self._log(entry, final_points(self._store, run, entry.history))
             for source, name in artifacts(self._store, run.run_id):
                 self.artifacts.keep(entry.mlflow_id, source, name)
-        self._write(entry)
         if run.status != entry.status or (run.status != RUNNING and _ended_later(entry)):
             self._set_status(entry, run)
         if run.status == RUNNING:
@@ -169,8 +169,7 @@ class Tracker:
             return
         if shared := list(self._sharing(entry, run)):
             write_views(self._client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
-        self._set_tags(entry, {RECORD: record})
-        self._write(entry)  # last
+        self._set_tags(entry, {RECORD: record})  # last
 
     def hide(self, run_id: str) -> None:
         """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""
@@ -257,7 +256,7 @@ class Tracker:
         values = {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed or "ensemble"}
         wanted = {to_key(name): str(value)[:PARAM_LENGTH] for name, value in values.items()}
         params = [self._entities.Param(*item) for item in wanted.items() if item[0] not in entry.params]
-        self._add(entry, "params", params)
+        log(self._client, entry.mlflow_id, params=params)
         corpus = next((member[2] for member in members(self._store, run, entry.history)), "")
         source = json.dumps({"corpus": corpus})
         use = self._entities.InputTag("mlflow.data.context", "training")
@@ -271,7 +270,7 @@ class Tracker:
 
     def _log_curve(self, entry: _Entry) -> None:
         """Log the new points, then record how far the events are written."""
-        for batch in entry.history.batches(METRICS_AT_ONCE):
+        for batch in entry.history.batches(POINTS_AT_ONCE):
             self._log(entry, [point._replace(name=curve_name(point.name)) for point in batch])
             read = list(entry.history.position.items())[-MOST_ATTEMPTS:]
             position = " ".join(f"{number}:{offset}" for number, offset in read)
@@ -279,29 +278,15 @@ class Tracker:
 
     def _log(self, entry: _Entry, points: Sequence[Point]) -> None:
         make = self._entities.Metric
-        self._add(entry, "metrics", [make(to_key(p.name), p.value, _ms(p.t), p.step) for p in points])
+        made = [make(to_key(p.name), p.value, _ms(p.t), p.step) for p in points]
+        log(self._client, entry.mlflow_id, metrics=made)
         self._set_tags(entry, whole_names(point.name for point in points))
 
     def _set_tags(self, entry: _Entry, wanted: Mapping[str, str]) -> None:
         """Write the new and changed tags."""
         changed = {to_key(name): value for name, value in wanted.items() if entry.tags.get(to_key(name)) != value}
-        self._add(entry, "tags", [self._entities.RunTag(*item) for item in changed.items()])
+        log(self._client, entry.mlflow_id, tags=[self._entities.RunTag(*item) for item in changed.items()])
         entry.tags |= changed
-
-    def _add(self, entry: _Entry, kind: str, items: Sequence[Any]) -> None:
-        """Write items with the next call, or now where there are too many: a call costs as much as many items."""
-        most = METRICS_AT_ONCE if kind == "metrics" else ITEMS_AT_ONCE
-        for some in _chunks(items, most):
-            if len(entry.unwritten.setdefault(kind, [])) + len(some) > most:
-                self._write(entry)
-            entry.unwritten.setdefault(kind, []).extend(some)
-
-    def _write(self, entry: _Entry) -> None:
-        """Write what waits. MLflow writes the tags of a call last, so POSITION follows its points."""
-        if any(entry.unwritten.values()):
-            tags = {tag.key: tag for tag in entry.unwritten.get("tags", ())}  # of POSITION the last one
-            self._client.log_batch(entry.mlflow_id, **{**entry.unwritten, "tags": [*tags.values()]})
-        entry.unwritten = {}
 
 
 def _ended_later(entry: _Entry) -> bool:
@@ -327,7 +312,3 @@ def _scored(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
 def _ms(t: float) -> int:
     """Seconds as MLflow's milliseconds."""
     return int(t * 1000)
-
-
-def _chunks(items: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
-    return (items[at : at + size] for at in range(0, len(items), size))

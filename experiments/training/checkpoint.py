@@ -10,8 +10,8 @@ afterwards, only replaced or removed, so a new attempt can take an earlier one's
 
 import hashlib
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -51,9 +51,7 @@ class Checkpoint:
         return read_tensors(self.path / _MODEL, self.meta["files"][_MODEL])
 
     def optimizer(self) -> dict[str, Tensor]:
-        """The optimizer's tensors; {} if they were dropped at the end of training."""
-        if OPTIMIZER not in self.meta["files"]:
-            return {}
+        """The optimizer's tensors. Raises Damaged as `weights` does."""
         return read_tensors(self.path / OPTIMIZER, self.meta["files"][OPTIMIZER])
 
     @classmethod
@@ -114,7 +112,7 @@ def newest(
 ) -> Checkpoint | None:
     """The checkpoint with the highest step up to `last_step` from which this training can continue; None if none can.
 
-    The last step needs no optimizer state. Skipped and reported to `skipped`: damaged checkpoints, those trained by
+    Skipped and reported to `skipped`: damaged checkpoints, those trained by
     other code, and those whose training kept less than `keeps` needs. Raises UserError for a checkpoint of another
     configuration, which the caller should not have offered.
     """
@@ -133,8 +131,6 @@ def newest(
             )
         if saved.meta.get("code") != code:
             skipped(path, "trained by other code; a run never mixes old and new code")
-        elif OPTIMIZER not in saved.meta["files"] and saved.step < last_step:
-            skipped(path, "its optimizer state was dropped (training.keep_optimizer = false)")
         elif lacking := gap(path, saved.meta, attempts, keeps, last_step):
             skipped(path, lacking)
         else:
@@ -193,40 +189,29 @@ class Saver:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._saving: Future[None] | None = None
         self._copies: dict[str, Tensor] = {}  # reused: allocating costs more than copying
 
     def start(self, tensors: Mapping[str, Tensor], write: Callable[[Mapping[str, Tensor]], None]) -> None:
         """Copy `tensors` now, and let `write` save the copies. Waits for the previous save."""
         self.wait()
-        copies = self._copy(tensors)
-        self._thread = threading.Thread(target=self._run, args=(write, copies), name="checkpoint")
-        self._thread.start()
+        self._saving = self._thread.submit(write, self._copy(tensors))
 
     def check(self) -> None:
         """Raise the error of a finished save; does not wait."""
-        if self._thread is not None and not self._thread.is_alive():
+        if self._saving is not None and self._saving.done():
             self.wait()
 
     def wait(self) -> None:
         """Wait until the last save is on the disk; raise its error."""
-        self.close()
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+        if self._saving is not None:
+            saving, self._saving = self._saving, None
+            saving.result()
 
     def close(self) -> None:
-        """Wait without raising errors, for use after another error."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
-
-    def _run(self, write: Callable[[Mapping[str, Tensor]], None], copies: Mapping[str, Tensor]) -> None:
-        try:
-            write(copies)
-        except BaseException as error:  # raised in the training's thread
-            self._error = error
+        """Wait without raising errors, for use after another error; the last use."""
+        self._thread.shutdown()
 
     def _copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, tensor in tensors.items():

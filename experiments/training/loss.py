@@ -76,14 +76,16 @@ class _SmoothedLoss(torch.autograd.Function):
                 z_CW[:, vocab_size:] = -torch.inf  # padding rows are not pieces
                 real_CW = z_CW[: len(target_C)]
                 z_y_C = real_CW.gather(1, target_C[:, None])[:, 0].to(exact)
-                if gradients is None or not z_CW.is_cpu:
+                if gradients is None:
                     nll_C = real_CW.to(exact).logsumexp(1) - z_y_C
-                if gradients is not None:
+                else:
                     p_CW = gradients.softmax(part, z_CW)
                     p_CW[len(target_C) :] = 0
                     p_CW = p_CW[: len(target_C)]
                     if z_CW.is_cpu:
                         nll_C = _nll(p_CW, target_C, z_y_C, rows_ND[part], matrix_WD[:vocab_size])
+                    else:
+                        nll_C = logsumexp_of(real_CW, p_CW, exact) - z_y_C
                     # softmax − (1−ε) at y. The ε/(V−1) of every piece is a product of two sums, subtracted at the end
                     p_CW[torch.arange(len(p_CW), device=p_CW.device), target_C] -= 1 - smoothing - others
                     gradients.add(part)
@@ -163,6 +165,14 @@ def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_
     return nll_C
 
 
+def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
+    """log Σ exp z of each row from its softmax, at the largest logit: nothing is exponentiated again, and no
+    probability is 0, for which a GPU would have to be waited for. In bfloat16 as exact as `_nll`.
+    """
+    largest_C, at_C = z_CW.max(1)
+    return largest_C.to(exact) - p_CW.gather(1, at_C[:, None])[:, 0].to(exact).log()
+
+
 # --- The training objective as one module: a micro-batch in, its summed loss out
 
 
@@ -188,14 +198,18 @@ class Objective(nn.Module):
 
     def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """The arguments of `forward`, on the device."""
-        output = batch.target_output.flatten()
-        real_N = (output != PAD_ID).nonzero()[:, 0]  # on the processor, without waiting for a GPU
+        real_N = device.move(real_places(batch.target_output) if batch.real is None else batch.real)
         source_BS = device.move(batch.source)
         padded = self.masked or batch.num_source_tokens < batch.source.numel()
         return (
             source_BS,
             source_BS != PAD_ID if padded else None,
             device.move(batch.target_input),
-            device.move(real_N),
-            device.move(output[real_N]),
+            real_N,
+            device.move(batch.target_output).flatten().index_select(0, real_N),
         )
+
+
+def real_places(output_BT: Tensor) -> Tensor:
+    """(N,): the places of real tokens among all; on the processor, since a GPU would have to be waited for."""
+    return (output_BT.flatten() != PAD_ID).nonzero()[:, 0]

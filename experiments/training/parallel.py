@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, mix
+from experiments.errors import Preempted
 from model.parts.dropout import draw_from
 
 
@@ -192,12 +193,15 @@ def joined(device: DeviceSpec, rank: int, port: int, start: Callable[[int], Othe
         return
     store = TCPStore(HERE, port, device.count, is_master=rank == 0, timeout=PATIENCE, wait_for_workers=False)
     others = start(store.port) if start is not None else None
+    backend = "nccl" if device.kind == "cuda" else "gloo"
     try:
-        backend = "nccl" if device.kind == "cuda" else "gloo"
         dist.init_process_group(backend, store=store, rank=rank, world_size=device.count, timeout=PATIENCE)
         yield Group(rank, device.count, dist.new_group(backend="gloo", timeout=PATIENCE))
         dist.destroy_process_group()
     except BaseException as error:
+        if backend == "nccl" and dist.group.WORLD is not None and not isinstance(error, Preempted):
+            with contextlib.suppress(RuntimeError):  # the driver may be gone
+                dist.group.WORLD.abort()  # its kernels, which wait for a rank that failed, would keep this process
         if others is None:
             raise
         if isinstance(error, RuntimeError):  # another rank did not answer

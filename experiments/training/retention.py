@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import Damaged, UserError
-from experiments.store.checksummed import read_json, write_json
+from experiments.store.checksummed import read_json
 from experiments.store.durable import discard
 from experiments.store.retention import AT, BEST, SPACED, Keep, spaced_steps
 
@@ -68,21 +68,6 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
     for path in paths:
         if path not in kept:
             discard(path)
-
-
-def drop_optimizers(folder: Path, keeps: Iterable[Keep] = ()) -> None:
-    """Keep only the weights in a finished training's checkpoints, but for those from which other runs branch.
-
-    Other attempts that link the files keep theirs.
-    """
-    needed = {keep.every for keep in keeps if keep.what == AT}
-    for path in all_of(folder):
-        if step_of(path) in needed:
-            continue
-        meta = meta_of(path)
-        if meta["files"].pop(OPTIMIZER, None) is not None:
-            write_json(path / "meta.json", meta)
-        (path / OPTIMIZER).unlink(missing_ok=True)
 
 
 def best(folder: Path, every: int = 0) -> Path | None:

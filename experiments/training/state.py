@@ -67,7 +67,7 @@ class Training:
         self.step = self.target_tokens = 0
         model.train()
         if settings.compile:
-            compile_layers(model)
+            compile_layers(model, threads=device.threads)
         self._objective = Objective(model, settings.label_smoothing, masked=settings.compile)
         self._wrapped = group.wrap(self._objective)
         self._replicas = Replicas(model, replicas, device.threads) if replicas > 1 else None
@@ -85,7 +85,6 @@ class Training:
         }
         self._meta = {**meta, **{key: self.facts[key] for key in EXACT}, "keeps": [list(keep) for keep in self._keeps]}
         emit("pinned", **{key: self.facts[key] for key in PINNED})
-        self._saved_at = time.monotonic()
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
         self._start: dict[str, float] = {}  # what was measured before the first update
         self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
@@ -233,18 +232,11 @@ class Training:
             perplexity = self.group.of_rank_0(math.nan if self._score is None else self._score)
             self.plateau = self.plateau.after(perplexity, self.settings.plateau_patience)
 
-    @property
-    def long_unsaved(self) -> bool:
-        """Whether `checkpoint_minutes` have passed since the last checkpoint."""
-        minutes = self.settings.checkpoint_minutes
-        return minutes > 0 and time.monotonic() - self._saved_at >= 60 * minutes
-
     def save(self) -> None:
         """Start saving a checkpoint of this step. It is reported once durable; then older ones are pruned.
 
         Errors are raised by a later `save`, or by the saver's `check` or `wait`.
         """
-        self._saved_at = time.monotonic()
         step = self.step
         meta = {**self._meta, "target_tokens": self.target_tokens, "best_steps": dict(self._best_steps)}
         meta["start"] = dict(self._start)
@@ -279,8 +271,6 @@ class Training:
             _check_finite(weights, self.step)
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
             checkpoint.save_weights(self.folder / "final", weights, meta)
-            if not self.settings.keep_optimizer:
-                retention.drop_optimizers(self.folder, self._keeps)
         seconds = time.perf_counter() - self._started
         return {
             **self.facts,
@@ -314,10 +304,12 @@ def _short(path: Path) -> str:
 GRAPHS = 2 * MOST_SHAPES  # graphs of one kind of layer: too large micro-batches are cut, and strides may differ
 
 
-def compile_layers(model: Network, backend: str = "inductor") -> None:
-    """Compile every layer for training. Weights and their names stay the same."""
+def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) -> None:
+    """Compile every layer for training, on so many threads. Weights and their names stay the same."""
     import torch._dynamo.config as dynamo
+    import torch._inductor.config as inductor
 
+    inductor.compile_threads = threads  # its own choice is every core, for each of the runs beside it
     # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
     kinds = {(side, layer) for side in architecture.SIDES for layer in architecture.layers(model.config, side)}
     limit = GRAPHS * len(kinds)

@@ -85,9 +85,9 @@ def train(
             memory.look(step)
 
             run.saver.check()
-            stop, due, unsaved = group.decided(should_stop(), run.curve.due(step), run.long_unsaved)
+            stop, due = group.decided(should_stop(), run.curve.due(step))
             last = step == settings.train_steps
-            save = last or stop or unsaved or run.saves(step)
+            save = last or stop or run.saves(step)
             score = evaluate is not None and bool(run.measures(step))
             if save or score or due:
                 run.curve.flush(rate)

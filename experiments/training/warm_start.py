@@ -13,19 +13,19 @@ from experiments.identity import ParentRun, digest
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 from experiments.store.retention import spaced_steps
-from experiments.training.retention import OPTIMIZER, meta_of
+from experiments.training.retention import meta_of
 from experiments.training.schedules import make_schedule
 
 _WEIGHTS = "model.safetensors"
 
 
 def checkpoint_of(store: Store, parent_run: ParentRun, code: str) -> Path | None:
-    """The parent's checkpoint, of its newest attempt that has one by this code with the optimizer's state; else None.
+    """The parent's checkpoint, of its newest attempt that has one by this code; else None.
 
     code: the digest of the training code. A branch never mixes old and new code, as a resumed run does not. Sizes and
     hashes are checked where it is read.
     """
-    return next((path for path, meta in _there(store, parent_run) if meta[0] == code and OPTIMIZER in meta[1]), None)
+    return next((path for path, its_code in _there(store, parent_run) if its_code == code), None)
 
 
 def digest_of(path: Path) -> str:
@@ -41,8 +41,8 @@ def other_weights(store: Store, record: TrainingResult) -> bool:
     return there is not None and digest_of(there) != record.parent_run.weights
 
 
-def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, tuple[str, dict[str, object]]]]:
-    """The checkpoints of the step, of the newest attempt first, each with its code and its files."""
+def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, str]]:
+    """The checkpoints of the step, of the newest attempt first, each with its code."""
     for number in reversed(store.attempts(parent_run.run_id)):
         path = store.attempt_folder(parent_run.run_id, number) / "checkpoints" / f"step-{parent_run.step:08d}"
         try:
@@ -50,7 +50,7 @@ def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, tuple[st
         except UserError:  # missing or damaged
             continue
         if _WEIGHTS in meta["files"] and all((path / name).is_file() for name in meta["files"]):
-            yield path, (str(meta.get("code")), meta["files"])
+            yield path, str(meta.get("code"))
 
 
 # --- In which settings a branch may differ from its parent run: those that act step by step

@@ -45,10 +45,9 @@ class Experts(Sublayer):
         """(B, T, D) → (B, T, D). No expert computes padding, which gets zeros."""
         if inputs.keep_BT is None:
             return self._mixed(x_BTD.flatten(0, 1), inputs).view_as(x_BTD)
-        output_ND = self._mixed(x_BTD[inputs.keep_BT], inputs)
-        output_BTD = output_ND.new_zeros(x_BTD.shape)
-        output_BTD[inputs.keep_BT] = output_ND
-        return output_BTD
+        where = inputs.keep_BT.nonzero(as_tuple=True)  # once: a GPU is waited for
+        output_ND = self._mixed(x_BTD[where], inputs)
+        return output_ND.new_zeros(x_BTD.shape).index_put(where, output_ND)
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
@@ -79,9 +78,13 @@ class Experts(Sublayer):
         """
         weights_NA, chosen_NA = self.gates(x_ND)
         order = chosen_NA.flatten().argsort(stable=True)
-        shares = torch.bincount(chosen_NA.flatten(), minlength=len(self.experts)).tolist()
-        each_ND = x_ND.unsqueeze(1).expand(-1, self.active, -1).flatten(0, 1).index_select(0, order)
+        each_ND = x_ND.unsqueeze(1).expand(-1, self.active, -1).flatten(0, 1)
         limit = self._limit(len(order))
+        if x_ND.is_cuda and limit < len(order):
+            output_ND = self.padded(each_ND, chosen_NA.flatten(), order, limit, inputs)
+            return (output_ND.view(*chosen_NA.shape, -1) * weights_NA.unsqueeze(-1)).sum(1)
+        each_ND = each_ND.index_select(0, order)
+        shares = torch.bincount(chosen_NA.flatten(), minlength=len(self.experts)).tolist()
         parts = []
         for expert, part_ND in zip(self.experts, torch.split(each_ND, shares), strict=True):
             found_ND = expert(part_ND[:limit], inputs)
@@ -90,6 +93,20 @@ class Experts(Sublayer):
         output_NAD = torch.cat(parts).index_select(0, order.argsort()).view(*chosen_NA.shape, -1)
         mixed_ND: Tensor = (output_NAD * weights_NA.unsqueeze(-1)).sum(1)
         return mixed_ND
+
+    def padded(self, x_ND: Tensor, expert_N: Tensor, order_N: Tensor, limit: int, inputs: Inputs) -> Tensor:
+        """What `_mixed` computes, N assignments of a position to an expert, without asking a GPU for their numbers.
+
+        Every expert gets `limit` rows. Those that it lacks are others' rows, whose outputs are not read. order_N: the
+        assignments by expert.
+        """
+        before_E = (expert_N.unsqueeze(1) < torch.arange(len(self.experts), device=x_ND.device)).sum(0)
+        place_N = order_N.argsort() - before_E.index_select(0, expert_N)  # within its expert
+        row_EC = before_E.unsqueeze(1) + torch.arange(limit, device=x_ND.device)
+        taken_ND = x_ND.index_select(0, order_N.index_select(0, row_EC.clamp(max=len(order_N) - 1).flatten()))
+        parts = [expert(part, inputs) for expert, part in zip(self.experts, torch.split(taken_ND, limit), strict=True)]
+        found_ND = torch.cat(parts).index_select(0, expert_N * limit + place_N.clamp(max=limit - 1))
+        return found_ND * (place_N < limit).unsqueeze(1)
 
     def _limit(self, assignments: int) -> int:
         """Positions that an expert takes."""

@@ -33,7 +33,7 @@ from experiments.tasks.columns import Column
 from reports.audit.bundle_agreement import check
 from reports.audit.bundle_archive import CRATE_SUFFIX, HEAD, STATEMENT, TABLES, pack, pack_crate
 from reports.audit.bundle_read import SPENT, VERSION, column_to_json, columns_of, facts_of, keep_spent
-from reports.audit.statement import Statement, read_statement, sentences
+from reports.audit.statement import Statement, read_statement
 from reports.render.formats import render
 from reports.results.accounting import spending
 from reports.results.table import Table
@@ -213,7 +213,7 @@ def metadata_of(head: Mapping[str, Any], text: bytes, folder: Path) -> bytes:
     from rocrate.rocrate import ROCrate
 
     plan, store = _as_read(head, folder)
-    said = sentences(read_statement(json.loads((folder / STATEMENT).read_bytes()), plan))
+    said = read_statement(json.loads((folder / STATEMENT).read_bytes()), plan).sentences
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms.update(_TERMS)
     for name, facts in {HEAD: facts_of(text), **head["files"]}.items():

@@ -1,6 +1,6 @@
 """Two tables side by side: which rows moved, with intervals.
 
-The other table may be printed as JSON or CSV, or be the same store at an earlier revision of the code.
+The other table may be another store or study, a bundle, or printed as JSON or CSV.
 """
 
 import csv
@@ -14,8 +14,6 @@ from typing import Any
 
 from ablations.study.messages import number
 from experiments.errors import UserError
-from experiments.store.layout import Store
-from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.markdown import escape, in_cell, pipe
@@ -216,48 +214,3 @@ def as_records(cells: list[Moved]) -> list[dict[str, Any]]:
     """One flat record per cell, for JSON."""
     names = ("row", "here", "there", "difference", "low", "high", "over", "moved")
     return [{"column": cell.column.key} | {name: getattr(cell, name) for name in names} for cell in cells]
-
-
-# --- A store as it was at an earlier revision of the code: results that a newer training has replaced since
-
-
-class AtRevision:
-    """Reads like a Store. `revision`: the beginning of a commit or of a digest of the training code."""
-
-    def __init__(self, store: Store, revision: str) -> None:
-        self._store, self._revision, self.root = store, revision, store.root
-
-    def result(self, run_id: str) -> TrainingResult | None:
-        """The newest training of that revision."""
-        for attempt in reversed(self._store.attempts(run_id)):
-            trained = TrainingResult.load(self._store.attempt_folder(run_id, attempt) / RESULT_FILE, run_id=run_id)
-            names = (trained.revision.commit, trained.tool.commit, trained.code_digest) if trained else ()
-            if trained is not None and any(name is not None and name.startswith(self._revision) for name in names):
-                return trained.model_copy(update={"attempt": attempt})
-        return None
-
-    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
-        """The evaluation of that training; None where that revision made none."""
-        return EvaluationResult.load(
-            self.evaluation_folder(run_id, eval_id) / RESULT_FILE, run_id=run_id, eval_id=eval_id
-        )
-
-    def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
-        """Where the scores of that revision's weights lie: moved to their attempt once they are replaced."""
-        place = self._store.evaluation_folder(run_id, eval_id)
-        result, none = self.result(run_id), self._store.run_folder(run_id) / "none"
-        if result is None:
-            return none
-        if _weights_of(place) in (None, result.attempt):
-            return place
-        for attempt in reversed(self._store.attempts(run_id)):
-            kept = self._store.attempt_folder(run_id, attempt) / "evaluations" / eval_id
-            if (_weights_of(kept) or attempt) == result.attempt:
-                return kept
-        return none
-
-
-def _weights_of(folder: Path) -> int | None:
-    """The attempt that trained the weights of an evaluation; None if there is no record, or it does not say so."""
-    made = EvaluationResult.load(folder / RESULT_FILE)
-    return made.weights_attempt if made else None

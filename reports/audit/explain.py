@@ -13,11 +13,10 @@ from ablations.study.overrides import as_set
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.store.results import EvaluationResult
-from experiments.tasks.columns import Column
+from experiments.tasks.columns import Column, named
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import TABLES
 from reports.audit.bundle_read import Bundle
-from reports.audit.statement import sentences
 from reports.render.cells import plain
 from reports.results.results import Outcome, recomputed, run_facts
 from reports.results.table import Row, Table, Test
@@ -31,7 +30,8 @@ SETTINGS = ("configuration", "changes_from_base")  # parts whose entries `--set`
 def explain(table: Table, cell: str) -> Explanation:
     """The facts behind `ROW.COLUMN`, or behind all cells of `ROW`. Raises UserError for a cell that does not exist."""
     row, name = _row(table, cell)
-    columns = [column for column in table.columns if name in ("", column.key)]
+    asked = named(name, table.columns)
+    columns = [column for column in table.columns if not name or column is asked]
     costs = [cost for cost in shown(table) if name in ("", cost.key)]
     if not columns and not costs:
         options = [*(column.key for column in table.columns), *dict.fromkeys(cost.key for cost in shown(table))]
@@ -224,7 +224,7 @@ def lines(bundle: Bundle, table: Table) -> Iterator[str]:
         yield f"- {name}: {number(cells_of, 'cell')} compared with what the files give"
     if bundle.statement is not None:
         yield "Its author's store, as stated:"
-        yield from (f"- {sentence}" for sentence in sentences(bundle.statement))
+        yield from (f"- {sentence}" for sentence in bundle.statement.sentences)
 
 
 def follow(bundle: Bundle, table: Table) -> dict[tuple[str, str], str]:

@@ -12,13 +12,13 @@ from ablations.study.messages import number
 from experiments.errors import UserError
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
-from reports.render.printed import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, printed
+from reports.render.printed import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, NOTES_FIELD, printed
 from reports.render.records import TIDY_NAMES
 from reports.results.table import Table
 from reports.table.build import SPENT
 from reports.table.cost import is_note
 
-LEFT_OUT = (*SPENT, FIELD, BUNDLE_FIELD)  # of records
+LEFT_OUT = (*SPENT, FIELD, BUNDLE_FIELD, NOTES_FIELD)  # of records
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 TIDY = "tidy-csv"
 FORMATS = (*SUFFIXES.values(), TIDY)

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
@@ -55,25 +56,7 @@ PAPER = Size(6.4, 7.5, 3, 2, 7, tips=False)
 WIDE, NARROW = Size(11.0, 9.5, 3, 3, 8), Size(3.9, 9.5, 1, 1, 3)  # the page's: on a desk, on a phone
 PANEL_HEIGHT = 2.1  # inches on paper
 
-_RC: dict[Any, Any] = {
-    "text.parse_math": False,
-    "text.usetex": False,
-    "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same letters everywhere
-    "axes.titlesize": "large",
-    "axes.titlelocation": "left",
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "axes.unicode_minus": True,
-    "grid.linewidth": 0.4,
-    "grid.color": page.LINE[0],
-    "legend.frameon": False,
-    "legend.fontsize": "small",
-    "pdf.fonttype": 42,  # letters stay letters: publishers refuse type 3
-    "svg.fonttype": "path",
-    "savefig.dpi": 200,
-}
+_STYLE = Path(__file__).with_name("figures.mplstyle")
 _NO_DATE: dict[str, dict[str, Any]] = {
     "pdf": {"CreationDate": None, "ModDate": None, "Producer": None, "Creator": None},
     "svg": {"Date": None, "Creator": None},
@@ -93,12 +76,13 @@ def canvas(
     from matplotlib.figure import Figure
 
     own = {
-        "font.family": [*_RC["font.family"], *_others()],
+        "font.family": ["DejaVu Sans", *_others()],
+        "grid.color": page.LINE[0],
         "font.size": size.font,
         "lines.linewidth": 1.1 * size.scale,
         "lines.markersize": 4 * size.scale,
     }
-    with matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **_RC, **own}):
+    with matplotlib.rc_context({**matplotlib.rc_params_from_file(_STYLE), "backend": "agg", **own}):
         figure = Figure(figsize=(size.width, size.inches(height) * rows), layout="constrained")
         figure.ablations_tips = {} if size.tips else None  # type: ignore[attr-defined]
         yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
@@ -132,7 +116,8 @@ def save(figure: "Figure", name: str, format_: str) -> bytes:
     import matplotlib
 
     stream = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": name, **_RC}), warnings.catch_warnings():
+    ours = matplotlib.rc_params_from_file(_STYLE, use_default_template=False)
+    with matplotlib.rc_context({**ours, "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(stream, format=format_, metadata=_NO_DATE[format_])
     tips: Mapping[str, str] | None = figure.ablations_tips  # type: ignore[attr-defined]

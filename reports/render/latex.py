@@ -21,11 +21,10 @@ _SCALED = r"\resizebox{\ifdim\width>\linewidth \linewidth\else\width\fi}{!}{%"
 def render(table: Table) -> str:
     """A `table` environment with its caption, label and notes."""
     shown = printed(table, "latex")
-    siunitx, wide = bool(shown.choices.siunitx), bool(shown.choices.wide)
     body = body_of(shown.grid)
-    environment = "table*" if wide else "table"
+    environment = "table*" if shown.choices.wide else "table"
     parts = [
-        *_preface(shown, siunitx),
+        *_preface(shown),
         rf"\begin{{{environment}}}[t]",
         r"\centering",
         *_caption(shown),
@@ -33,10 +32,10 @@ def render(table: Table) -> str:
         r"\small",
         r"\setlength{\tabcolsep}{4pt}",
         _SCALED,
-        rf"\begin{{tabular}}{{@{{}}{alignment(body, siunitx)}@{{}}}}",
+        rf"\begin{{tabular}}{{@{{}}{alignment(body)}@{{}}}}",
         r"\toprule",
-        *heads(body, siunitx),
-        *lines(body, siunitx),
+        *heads(body),
+        *lines(body),
         r"\bottomrule",
         r"\end{tabular}}",
         *_notes(shown),
@@ -56,7 +55,7 @@ def _caption(shown: Printed) -> Iterator[str]:
         yield r"\smallskip"
 
 
-def _preface(shown: Printed, siunitx: bool) -> Iterator[str]:
+def _preface(shown: Printed) -> Iterator[str]:
     r"""What the document needs; characters that pdfLaTeX's default fonts lack are named by code point."""
     table, grid = shown.table, shown.grid
     texts = [table.title, *shown.warnings, *shown.notes]
@@ -66,7 +65,7 @@ def _preface(shown: Printed, siunitx: bool) -> Iterator[str]:
         yield f"% {plain(table.bundle)}"
     if table.asked:
         yield f"% {MADE_BY}{plain(table.asked)}"
-    yield rf"% in the preamble: \usepackage{{booktabs,graphicx{',siunitx' * siunitx}}}"
+    yield r"% in the preamble: \usepackage{booktabs,graphicx}"
     wider = "" if shown.choices.wide else "--wide prints it across both columns of a page, "
     yield f"% Where the text is narrower, the table is scaled down: {wider}--columns and --hide leave columns out."
     missing = sorted(set("".join(map(unprintable, texts))))
@@ -110,7 +109,6 @@ HEADS = {
     "ε_ls": ("", r"$\epsilon_{ls}$"),
     "train steps": ("train", "steps"),
 }
-NUMBER = re.compile(r"([+−]?)(\d+)(?:\.(\d+))?(?: ± (\d+)(?:\.(\d+))?)?(?:e(\d+))?")
 LONG = 24  # characters of a text; columns with longer ones are narrow, and their lines broken
 
 
@@ -127,30 +125,11 @@ class Body:
         """Columns of long words, whose lines are broken."""
         found = []
         for i, head in enumerate(self.grid.heads):
-            texts = [cell.text for cell in self._cells(i)]
+            texts = [line.cells[i].text for line in self.grid.lines]
             words = head.kind == "label" or (head.kind == "setting" and " " in "".join(texts))
             if words and max(map(len, texts)) > LONG:
                 found.append(i)
         return found
-
-    def _cells(self, column: int) -> list[Cell]:
-        return [line.cells[column] for line in self.grid.lines]
-
-    def format(self, column: int) -> str:
-        """siunitx's table-format of a column; "" if nothing in it is a number."""
-        found = [m for cell in self._cells(column) if cell.span == 1 and (m := NUMBER.fullmatch(cell.text))]
-        if not found:
-            return ""
-        before, after = (max((len(m[i] or "") for m in found), default=0) for i in (2, 3))
-        text = f"{'+' if any(m[1] for m in found) else ''}{before}.{after}"
-        if spread := [m for m in found if m[4]]:
-            text += f"({max(len(((m[4] or '') + (m[5] or '')).lstrip('0')) or 1 for m in spread)})"
-        powers = [len(m[6]) for m in found if m[6]]
-        return text + (f"e{max(powers)}" if powers else "")
-
-    def marked(self, column: int) -> bool:
-        """Whether a raised mark follows a number."""
-        return any(cell.mark for cell in self._cells(column))
 
 
 def body_of(grid: Grid) -> Body:
@@ -207,53 +186,38 @@ def two_lines(head: Head) -> tuple[str, str]:
 
 
 # --- The cells of a LaTeX table as text: heads over two lines, labels across settings
-# With siunitx, numbers stand in S columns, which align them at the decimal point and the ±; other text is in braces.
 
 
-_MARK = "{$^{*}$}"
 _BREAKS = re.compile(r"(?<=[ _(,=])")  # where the lines of a narrow column may end
 _NARROW = 27  # em, of all narrow columns together
 
 
-def alignment(body: Body, siunitx: bool) -> str:
+def alignment(body: Body) -> str:
     """The columns of the tabular."""
     kinds, narrow = {"group": "l", "label": "l", "setting": "c"}, body.narrow
     found = []
     for i, head in enumerate(body.grid.heads):
         if i in narrow:
             found.append(f"p{{{min(14, _NARROW // len(narrow))}em}}")
-        elif siunitx and head.kind == "value" and body.format(i):
-            found.append(_aligned(body, i))
         else:
             found.append(kinds.get(head.kind, "r"))
     return "".join(found)
 
 
-def _aligned(body: Body, column: int) -> str:
-    options = [f"table-format={body.format(column)}"]
-    cells = [line.cells[column] for line in body.grid.lines]
-    options += ["separate-uncertainty"] if any("±" in cell.text for cell in cells) else []
-    options += ["detect-weight"] if any(cell.emphasis for cell in cells) else []
-    options += ["retain-explicit-plus"] if any(cell.text.startswith("+") for cell in cells) else []
-    options += [f"table-space-text-post={_MARK}"] if body.marked(column) else []
-    return f"S[{', '.join(options)}]"
-
-
-def heads(body: Body, siunitx: bool) -> Iterator[str]:
-    """The head's two lines: a metric spans its columns, with a rule below. Over an S column a head is in braces."""
+def heads(body: Body) -> Iterator[str]:
+    """The head's two lines: a metric spans its columns, with a rule below."""
     top: list[str] = []
     bottom: list[str] = []
     rules = []
     for spans, of in spanned(body.grid.heads):
-        braced = ["{{{}}}" if siunitx and head.kind == "value" else "{}" for head in of]
         if spans:
             rules.append(rf"\cmidrule(lr){{{len(bottom) + 1}-{len(bottom) + len(of)}}}")
             top.append(rf"\multicolumn{{{len(of)}}}{{c}}{{{escape(of[0].top)}}}")
-            bottom += [around.format(escape(head.sub_alone)) for around, head in zip(braced, of, strict=True)]
+            bottom += [escape(head.sub_alone) for head in of]
         else:
             lines = [_escaped(head) for head in of]
-            top += [around.format(first) for around, (first, _) in zip(braced, lines, strict=True)]
-            bottom += [around.format(second) for around, (_, second) in zip(braced, lines, strict=True)]
+            top += [first for first, _ in lines]
+            bottom += [second for _, second in lines]
     yield " & ".join(top) + r" \\"
     yield from ["".join(rules)] if rules else []
     yield " & ".join(bottom) + r" \\"
@@ -266,24 +230,23 @@ def _escaped(head: Head) -> tuple[str, str]:
     return escape(first), escape(second)
 
 
-def lines(body: Body, siunitx: bool) -> Iterator[str]:
+def lines(body: Body) -> Iterator[str]:
     """The rows, with rules between groups only."""
-    numeric = [siunitx and head.kind == "value" and bool(body.format(i)) for i, head in enumerate(body.grid.heads)]
     narrow = body.narrow
     for number, line in enumerate(body.grid.lines):
         if line.opens_group:
             yield r"\midrule"
-        yield " & ".join(_cells(body, number, line, narrow, numeric)) + r" \\"
+        yield " & ".join(_cells(body, number, line, narrow)) + r" \\"
 
 
-def _cells(body: Body, number: int, line: Line, narrow: Sequence[int], numeric: Sequence[bool]) -> Iterator[str]:
+def _cells(body: Body, number: int, line: Line, narrow: Sequence[int]) -> Iterator[str]:
     text = body.spans.get(number)
     for i, cell in enumerate(line.cells):
         if text is not None and i in body.block:
             if i == body.block[0]:
                 yield rf"\multicolumn{{{len(body.block)}}}{{c}}{{{_across(text, len(body.block))}}}"
         elif cell.span:
-            yield _in_lines(cell.text) if i in narrow else _number(cell) if numeric[i] else _cell(cell)
+            yield _in_lines(cell.text) if i in narrow else _cell(cell)
 
 
 def _in_lines(text: str) -> str:
@@ -304,15 +267,6 @@ def _cell(cell: Cell) -> str:
     face = "textbf" if cell.emphasis else "textit" if cell.provisional else ""
     shown = (rf"\{face}{{{text}}}" if face else text) + mark
     return rf"\multicolumn{{{cell.span}}}{{c}}{{{shown}}}" if cell.span > 1 else shown
-
-
-def _number(cell: Cell) -> str:
-    """For an S column: a number as siunitx reads it, other text in braces."""
-    if cell.span > 1 or not cell.text or not NUMBER.fullmatch(cell.text):
-        return _cell(cell) if cell.span > 1 or not cell.text else f"{{{_cell(cell)}}}"
-    text = cell.text.replace("−", "-").replace("±", "+-")
-    mark = f"{{$^{{{escape(cell.mark)}}}$}}" if cell.mark else ""
-    return (r"\bfseries " if cell.emphasis else "") + text + mark
 
 
 # --- Text into LaTeX: every character that LaTeX would take for a command, a ligature or an option comes out as itself

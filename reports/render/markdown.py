@@ -2,6 +2,7 @@
 
 import re
 
+from ablations.study.messages import number
 from reports.render.cells import Cell, Grid, plain, width
 from reports.render.printed import comment, printed
 from reports.results.table import Table
@@ -24,6 +25,7 @@ def render(table: Table) -> str:
     if shown.warnings or shown.notes:
         lines = [f"- **Warning:** {escape(note)}" for note in shown.warnings]
         parts.append("\n".join([*lines, *(f"- {escape(note)}" for note in shown.notes)]) + "\n")
+    parts += [f"<!-- {number(len(shown.left_out), 'more note')}: --notes full -->\n"] if shown.left_out else []
     parts += [f"{line}\n" for line in comment(table)]
     return "\n".join(parts)
 

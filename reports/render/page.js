@@ -81,6 +81,9 @@ document.addEventListener("keydown", event => {
 
 // The table: which columns each cell takes, before any is hidden.
 const table = document.querySelector("table.data"), body = table.tBodies[0];
+// On a phone the settings stand behind the metrics: a metric is beside its row's name.
+if (matchMedia("(max-width: 40rem)").matches)
+  for (const line of table.rows) line.append(...line.querySelectorAll(".setting"));
 const lines = [...body.rows], heads = [], taken = new Map(), filled = [];
 for (const [depth, row] of [...table.tHead.rows].entries()) {
   let at = 0;

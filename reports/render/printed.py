@@ -16,9 +16,10 @@ from ablations.study.messages import suggestion
 from ablations.study.parts import Choices
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.tasks.columns import named
 from reports.render.cells import Cell, Grid, Head, plain
 from reports.render.grid import MARK, Layout, arranged, layout_of, published, setting
-from reports.results.table import Row, Table
+from reports.results.table import NOTES, Row, Table
 from reports.table.cost import COSTS, Cost, cost_notes, shown
 from reports.table.settings import at
 
@@ -173,6 +174,9 @@ def converted(
 ) -> tuple[Table, list[Cost]]:
     """The table with these units in its heads and these digits, and its costs alike. Raises UserError for a name."""
     settings = {name: key for key in table.settings for name in (key, key.rpartition(".")[2])}
+    keys = {name: column.key for name in (*units, *digits) if (column := named(name, table.columns))}
+    units = {keys.get(name, name): unit for name, unit in units.items()}
+    digits = {keys.get(name, name): count for name, count in digits.items()}
     known = [*(column.key for column in table.columns), *(cost.key for cost in costs)]
     for what, names in (("units", [*known, *settings]), ("digits", known)):
         for name in units if what == "units" else digits:
@@ -211,8 +215,7 @@ def _cost(cost: Cost, unit: str | None, digits: int | None) -> Cost:
 
 COMPACT = ("latex",)  # for a paper: without a choice, what varies, the metrics and the costs
 OWN = {  # a format's choices, where neither study nor command has another
-    "latex": Choices(plain=True, paper=False, notes="short"),
-    "terminal": Choices(notes="none"),
+    "latex": Choices(plain=True, paper=False),
 }
 
 
@@ -226,12 +229,12 @@ class Printed:
     hidden: Grid  # the same lines, in the columns that are not printed
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
-    left_out: tuple[str, ...]  # warnings and notes that are not printed
+    left_out: tuple[str, ...]  # notes that are not printed
 
 
 def choices_for(table: Table, format_: str) -> Choices:
     """The choices that hold in a format, each from the strongest layer that makes it."""
-    choices = OWN.get(format_, Choices(notes="full"))
+    choices = OWN.get(format_, Choices())
     for layer in (*table.choices.layers(format_), table.chosen):
         choices = layer.over(choices)
     return choices
@@ -250,18 +253,17 @@ def printed(table: Table, format_: str) -> Printed:
     table = replace(table, footnotes=(*table.footnotes, *of_named))
     table, costs = converted(table, printed_costs, choices.units, choices.digits)
     layout, others = chosen(layout_of(table, costs), table, choices, compact=format_ in COMPACT)
-    fitting = [note for note in table.footnotes if table.legend.get(note, "") in ("", *_parts(layout))]
-    notes = {"none": [], "short": [note for note in fitting if note in table.legend], "full": fitting}
-    kept = notes[choices.notes or "full"]
-    warnings = () if choices.notes == "none" else table.warnings
+    fitting = [note for note in table.footnotes if note.part in ("", *_parts(layout))]
+    kinds = NOTES.get(choices.notes or "short")
+    kept = [note for note in fitting if kinds is None or note.kind in kinds]
     return Printed(
         table,
         choices,
         arranged(table, layout),
         arranged(table, others),
-        warnings,
-        tuple(kept),
-        (*(() if warnings else table.warnings), *(note for note in table.footnotes if note not in kept)),
+        table.warnings,
+        tuple(note.text for note in kept),
+        tuple(note.text for note in table.footnotes if note not in kept),
     )
 
 
@@ -271,7 +273,6 @@ def _parts(shown: Layout) -> set[str]:
     return {
         *(["change"] if roles & {*CHANGES, "paper_change"} else []),
         *(["paper"] if roles & {*PAPERS} else []),
-        *(["n"] if "n" in roles else []),
     }
 
 
@@ -283,6 +284,7 @@ MADE_BY = f"made with: {COMMAND}"
 FIELD = "made_with"  # in each record of JSON and CSV, whose readers know no comments
 FROM_BUNDLE = "From a bundle."  # begins the first line of a table that was printed from one
 BUNDLE_FIELD = "from_bundle"  # that line in each record of JSON and CSV
+NOTES_FIELD = "notes"  # of the first record of JSON
 
 
 def comment(table: Table) -> Iterator[str]:

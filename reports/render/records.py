@@ -8,7 +8,7 @@ from typing import Any
 
 from reports.render.cells import plain
 from reports.render.grid import layout_of
-from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, choices_for, chosen
+from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, NOTES_FIELD, choices_for, chosen
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 from reports.table.build import SPENT, record
@@ -109,8 +109,14 @@ def cell(value: Any) -> str:
 
 
 def render_json(table: Table) -> str:
-    """Numbers in full; a cell without a number is null. Readable UTF-8, a lone surrogate as its JSON escape."""
-    text = json.dumps(records(table, "json")[0], indent=1, ensure_ascii=False, allow_nan=False)
+    """Numbers in full; a cell without a number is null. Readable UTF-8, a lone surrogate as its JSON escape.
+
+    The first object has the table's notes and warnings, each with its kind.
+    """
+    first, *others = records(table, "json")[0]
+    notes = [("warning", text) for text in table.warnings] + [(note.kind, note.text) for note in table.footnotes]
+    found = [first | {NOTES_FIELD: [{"kind": kind, "text": text} for kind, text in notes]}, *others]
+    text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"
 
 

@@ -39,7 +39,7 @@ def _sentences(table: Table) -> Iterator[str]:
     seeds = sorted({len(row.outcomes) for row in rows}) or [0]
     times = f"{seeds[0]} to {seeds[-1]} random seeds" if len(seeds) > 1 else number(seeds[0], "random seed")
     yield f"We train {number(len(rows), 'variation')} of the model, each with {times}." if rows else ""
-    yield from imported(table)
+    yield from (note.text for note in imported(table))
     yield from (
         f"{row.key} is an ensemble of {number(len(row.outcomes[0].run.members), 'training')}, which averages their "
         "probabilities at each step of the search."
@@ -185,7 +185,7 @@ def checklist(table: Table) -> list[tuple[str, str]]:
         ("Runtime", _runtime(outcomes)),
         ("Exact number of training runs", _count(table)),
         ("Variance", _variance(table)),
-        ("Statistical test", " ".join(table.test_notes) or "none"),
+        ("Statistical test", " ".join(note.text for note in table.test_notes) or "none"),
         ("Validation score beside every test score", _dev_scores(table)),
         ("Data", distinct(map(_data_of, outcomes)) or "not recorded"),
         ("Evaluation metrics", "; ".join(dict.fromkeys(f"{c.metric} on {c.set}" for c in table.columns))),
@@ -262,7 +262,7 @@ def _hyperparameters(table: Table) -> str:
 
 
 def as_markdown(table: Table) -> str:
-    """The paragraph on the setup, the checklist, and what the table cost, as Markdown."""
+    """The paragraph on the setup, the checklist, what the table cost, and all its notes, as Markdown."""
     from reports.render.markdown import escape
 
     lines = [f"{escape(table.bundle)}\n"] if table.bundle else []
@@ -270,6 +270,8 @@ def as_markdown(table: Table) -> str:
     lines += [f"- **{escape(question)}**: {escape(answer)}" for question, answer in checklist(table)]
     if found := cost_lines(table):
         lines += ["\n**What it cost**\n", *(f"- **{escape(what)}**: {escape(cost)}." for what, cost in found)]
+    lines += ["\n**Notes**\n", *(f"- **Warning:** {escape(text)}" for text in table.warnings)]
+    lines += [f"- {escape(note.text)}" for note in table.footnotes]
     return "\n".join(lines) + "\n"
 
 

@@ -72,7 +72,7 @@ def so_far(table: Table, columns: int, lines: int) -> RenderableType:
 
 def _further(columns: int, notes: int) -> Iterator[str]:
     parts = [f"{number(columns, 'more column')}: --format markdown, or --columns A,B,…"] if columns else []
-    parts += [f"{number(notes, 'note')}: --notes short or full"] if notes else []
+    parts += [f"{number(notes, 'more note')}: --notes full"] if notes else []
     if parts:
         yield "; ".join(parts)
 

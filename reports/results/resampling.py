@@ -52,16 +52,13 @@ def randomise(base: Counts, rows: Sequence[Counts], value: Value, trials: int = 
     for block in _blocks(rows):
         both, observed = _sums(base, block, value)
         extreme = np.zeros(len(block), dtype=np.int64)
-        parts = _parts(base, block)
+        dtype = _precision(base, *block)
+        moves = np.concatenate([(base - row.astype(np.float64)).astype(dtype) for row in block], axis=1)  # N × R·C
         for start in range(0, trials, _TRIALS_AT_ONCE):
             some = swaps[start : start + _TRIALS_AT_ONCE]
-            one = np.repeat(both[1].T[:, None], len(some), axis=1)  # C × T × R: the rows' sums …
-            for part in parts:
-                moved = some[:, part.sentences] @ part.differences
-                for number, columns in enumerate(part.columns):
-                    one[columns] += moved[:, number * len(block) : (number + 1) * len(block)]
-            other = (both[0] + both[1]).T[:, None] - one  # … plus base minus row where swapped; and the other way
-            sizes = abs(value(np.moveaxis(one, 0, -1)) - value(np.moveaxis(other, 0, -1)))
+            one = both[1] + (some @ moves).reshape(len(some), *both[1].shape)  # T × R × C: the rows' sums …
+            other = both[0] + both[1] - one  # … plus base minus row where swapped; and the other way
+            sizes = abs(value(one) - value(other))
             extreme += (sizes >= abs(observed) - _TIE).sum(axis=0)
         for difference, count in zip(observed.tolist(), extreme.tolist(), strict=True):
             found.append(Resampled(difference, (count + 1) / (trials + 1)))
@@ -114,42 +111,6 @@ def _sums(base: Counts, rows: Sequence[Counts], value: Value) -> tuple[NDArray[n
     of_base = np.repeat(base.sum(axis=0, dtype=np.float64)[None], len(rows), axis=0)
     of_rows = np.stack([row.sum(axis=0, dtype=np.float64) for row in rows])
     return np.stack([of_base, of_rows]), value(of_rows) - value(of_base)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Base minus rows in some of the sentences; block n of R columns serves every one of columns[n]."""
-
-    columns: list[list[int]]
-    sentences: slice | NDArray[np.intp]
-    differences: NDArray[np.floating]  # sentences × len(columns)·R
-
-
-def _parts(base: Counts, rows: Sequence[Counts]) -> list[_Part]:
-    """What swapping changes, with as few products as possible.
-
-    BLEU's totals of all orders differ by as much as the words do, except in the shortest sentences, and the
-    reference's length never differs.
-    """
-    signed = base.astype(np.int32 if _whole([base]) else np.float64)
-    differences = np.stack([(signed - row).T for row in rows], axis=-1)  # C × N × R
-    dtype = _precision(base, *rows)
-    kept: list[list[int]] = []
-    rest: list[_Part] = []
-    for column in (column for column in range(base.shape[1]) if differences[column].any()):
-        for alike in kept:
-            beyond = differences[column] - differences[alike[0]]
-            sentences = np.flatnonzero(beyond.any(axis=1))
-            if len(sentences) <= len(base) // 4:
-                alike.append(column)
-                rest.append(_Part([[column]], sentences, beyond[sentences].astype(dtype)))
-                break
-        else:
-            kept.append([column])
-    if not kept:
-        return []
-    whole = np.concatenate([differences[alike[0]] for alike in kept], axis=1).astype(dtype)
-    return [_Part(kept, slice(None), whole), *(part for part in rest if len(part.differences))]
 
 
 # --- Paired tests on examples, for metrics that are the mean of a share per example (accuracy: 1 or 0)

@@ -1,13 +1,16 @@
-"""Rules of a study that are fixed before its rows are trained: a target for each row, and when seeds are enough.
+"""Seeds by a rule fixed in advance: a group-sequential comparison of rows with one base.
 
-"speedrun" is the rule for records of modded-nanogpt (github.com/KellerJordan/modded-nanogpt, "Submission rules"): as
-many trainings as show at p < 0.01 that their mean loss is below 3.28; Student's t test of one sample, one-sided.
+After every seed from `start` to `most`, each undecided row is compared with base. It is decided, and gets no more
+seeds, when its difference is proven (t beyond the look's upper bound), or proven to be smaller than the one that
+matters (difference − |d| beyond the look's lower bound, in standard errors). The error of both is spent over the
+looks by the power family of Kim & DeMets (1987, Biometrika 74:149): α(t) = α t^ρ of the share t of seeds spent (Lan &
+DeMets 1983). Bounds come from simulated tables without effects, with the spread estimated as the table estimates it;
+α is for all rows at once (the largest of their |t|, as in Dunnett's test), 1 − power for each row.
 """
 
 import math
-import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,98 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ablations.planning.planned import Plan
-from ablations.planning.resolve import target_column
 from ablations.study.messages import number, suggestion
-from ablations.study.parts import Target
 from ablations.study.study import Study
 from experiments.errors import UserError
-from experiments.tasks.columns import Column
-from reports.results import comparable
+from experiments.tasks.columns import Column, named
 from reports.results.comparable import scale
 from reports.results.results import Outcome, Results, collect
-from reports.results.table import Measure, Row, RuleTest, Table
-
-
-class _Rule(NamedTuple):
-    name: str
-    target: Target
-    column: Column
-
-
-def with_rule(table: Table, plan: Plan) -> Table:
-    """The table with the rule's test of every row and with notes on it; as it is if the study has no rule."""
-    name, target = plan.study.rule, plan.study.target_in(plan.profile)
-    if name is None:
-        return table
-    column = target_column(target, table.columns) if target else None
-    if target is None or column is None:
-        why = f"none is scored on {target.set}" if target else f"the profile {plan.profile} has no target"
-        return replace(table, test_notes=(*table.test_notes, f"Rule {name}: no row is tested, {why}."))
-    rule = _Rule(name, target, column)
-    tests = {row.key: _tested(row, rule) for row in table.rows}
-    notes = [_about(rule), *(f"{name}, {row.key}: {_verdict(row, tests[row.key], rule)}." for row in table.rows)]
-    return replace(table, rule=tests, test_notes=(*table.test_notes, *notes))
-
-
-def p_better(values: Sequence[float], target: float, *, lower: bool) -> float | None:
-    """P(a mean as good as this | the true mean is `target`), by Student's t; None without spread between values."""
-    from scipy.special import stdtr
-
-    if len(values) < 2 or (spread := statistics.stdev(values)) <= 1e-12 * max(map(abs, values)):
-        return None
-    t = (statistics.fmean(values) - target) / (spread / math.sqrt(len(values)))
-    return float(stdtr(len(values) - 1, t if lower else -t))
-
-
-def _tested(row: Row, rule: _Rule) -> RuleTest:
-    measure, column = row.measures[rule.column.key], rule.column
-    if _why_not(row, measure):
-        return RuleTest()
-    (target,) = comparable.scale([rule.target.value], column)
-    p = p_better(comparable.scale(measure.values, column), target, lower=column.better == "lower")
-    return RuleTest(p, None if p is None else p < rule.target.alpha)
-
-
-def _why_not(row: Row, measure: Measure) -> str:
-    if row.ensemble:
-        return "an ensemble has no seeds"
-    if not measure.requested:
-        return "not scored on this set"
-    if measure.missing:
-        return f"{len(measure.values)} of {number(measure.requested, 'seed')} done"
-    return "one seed shows no spread between seeds" if measure.requested == 1 else ""
-
-
-def _about(rule: _Rule) -> str:
-    target, column = rule.target, rule.column
-    logarithmic = ", in natural logarithms" if column.logarithmic else ""
-    better = "below" if column.better == "lower" else "above"
-    source = f" Target: {target.source.rstrip('.')}." if target.source else ""
-    return (
-        f"Rule {rule.name}: it holds for a row whose mean {column.header} over seeds is {better} {target.value:g} "
-        f"at p < {target.alpha:g} (Student's t of one sample, one-sided{logarithmic}; each row by itself, without a "
-        f"correction for several rows).{source}"
-    )
-
-
-def _verdict(row: Row, test: RuleTest, rule: _Rule) -> str:
-    measure = row.measures[rule.column.key]
-    why = _why_not(row, measure)
-    if why or test.p is None:
-        return f"not tested, {why or 'its values do not vary between seeds'}"
-    shown = "p < 0.0001" if test.p < 0.0001 else f"p = {test.p:.4f}"
-    words = "holds" if test.holds else "does not hold"
-    return f"{words}, mean {measure.mean:.{rule.column.digits + 1}f} of {number(measure.requested, 'seed')}, {shown}"
-
-
-# --- Seeds by a rule fixed in advance: a group-sequential comparison of rows with one base
-# After every seed from `start` to `most`, each undecided row is compared with base. It is decided, and gets no more
-# seeds, when its difference is proven (t beyond the look's upper bound), or proven to be smaller than the one that
-# matters (difference − |d| beyond the look's lower bound, in standard errors). The error of both is spent over the
-# looks by the power family of Kim & DeMets (1987, Biometrika 74:149): α(t) = α t^ρ of the share t of seeds spent (Lan &
-# DeMets 1983). Bounds come from simulated tables without effects, with the spread estimated as the table estimates it;
-# α is for all rows at once (the largest of their |t|, as in Dunnett's test), 1 − power for each row.
-
+from reports.results.table import Note, Table
 
 RHO_UPPER, RHO_LOWER = 1.0, 0.7  # of the power family; higher: more of the error is kept for the last looks
 TABLES = 40_000  # simulated: α = 0.05 is met within 0.001 (one standard error)
@@ -237,15 +155,15 @@ def rule_of(study: Study, columns: Sequence[Column]) -> tuple[Rule, Column]:
     """The rule, and the column that decides. Raises UserError for an unknown one."""
     assert study.seed_rule is not None
     stop = study.seed_rule.stop
-    by_key = {column.key: column for column in columns}
-    if stop.metric and stop.metric not in by_key:
+    asked = named(stop.metric, columns)
+    if stop.metric and asked is None:
         raise UserError(
             f"{study.origin}: seeds, stop.metric = {stop.metric!r}: there is no such column. "
-            f"{suggestion(stop.metric, by_key, 'columns')}"
+            f"{suggestion(stop.metric, [column.key for column in columns], 'columns')}"
         )
     plain = next((column for column in columns if not column.logarithmic), columns[0])
     rule = Rule(study.seed_rule.start, study.seed_rule.max, stop.alpha, stop.power, stop.difference)
-    return rule, by_key.get(stop.metric, plain)
+    return rule, asked or plain
 
 
 def seeds_by_rule(plan: Plan, store: Results, columns: Sequence[Column]) -> dict[str, int]:
@@ -292,17 +210,18 @@ def _decisions(
     return base, decide(scale(values[base], column), rows, rule, compared)
 
 
-def seed_notes(table: Table, plan: Plan, decisions: Mapping[str, Decision]) -> Iterator[str]:
+def seed_notes(table: Table, plan: Plan, decisions: Mapping[str, Decision]) -> Iterator[Note]:
     """The rule, what it decided, and what it spent."""
     if not plan.by_rule:
         return
     rule, column = rule_of(plan.study, table.columns)
     unit = " in ln" if column.logarithmic else ""
-    yield (
+    yield Note(
         f"Seeds by a rule fixed in advance, on {column.header}: {rule.start} to {rule.most} for each row, until its "
         f"difference from {table.base} is shown (level {rule.alpha:g} over all rows) or shown to be less than "
         f"{rule.difference:g}{unit} (power {rule.power:g}); group-sequential, the errors spent as "
-        f"α·t^{RHO_UPPER:g} and β·t^{RHO_LOWER:g} of the share t of seeds (Kim & DeMets 1987), bounds by simulation."
+        f"α·t^{RHO_UPPER:g} and β·t^{RHO_LOWER:g} of the share t of seeds (Kim & DeMets 1987), bounds by simulation.",
+        "test",
     )
     for verdict, words in (
         (DIFFERS, "differs (*)"),
@@ -312,8 +231,8 @@ def seed_notes(table: Table, plan: Plan, decisions: Mapping[str, Decision]) -> I
     ):
         rows = [f"{key} ({one.seeds})" for key, one in decisions.items() if one.verdict == verdict]
         if rows:
-            yield f"By the rule, after so many seeds, {words}: {', '.join(rows)}."
+            yield Note(f"By the rule, after so many seeds, {words}: {', '.join(rows)}.", "sign")
     spent = sum(outcome.record is not None for row in table.rows for outcome in row.outcomes if not row.ensemble)
     rows_with_seeds = sum(not row.ensemble for row in table.rows)
     every = rows_with_seeds * rule.most
-    yield f"The rule has spent {number(spent, 'run')}; {rule.most} seeds of every row are {every}."
+    yield Note(f"The rule has spent {number(spent, 'run')}; {rule.most} seeds of every row are {every}.", "cost")

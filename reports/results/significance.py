@@ -21,7 +21,7 @@ from reports.results import comparable, dunnett, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
 from reports.results.results import CountsOf
 from reports.results.rule import DIFFERS, OPEN, Decision
-from reports.results.table import Row, Table, Test
+from reports.results.table import Note, Row, Table, Test
 
 MODES = ("auto", "seeds", "sentences", "none")
 ALPHA, POWER = dunnett.ALPHA, dunnett.POWER
@@ -61,7 +61,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
     if chosen == "none" or table.base_row is None:
         return replace(table, test_notes=tuple(_untested(table, mode)))
     tests: dict[tuple[str, str], Test] = {}
-    notes: list[str] = []
+    notes: list[Note] = []
     unequal = [column.header for column in table.columns if chosen == "seeds" and _unequal(table, column)]
     base = "the base of its group" if apart else table.base
     for column in table.columns:
@@ -74,17 +74,17 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         else:
             found, note = by_shares(table, column, shares_of)
         tests |= {(key, column.key): test for key, test in found.items()}
-        notes += [f"{table.base} and its group: {note}" if apart else note] if note else []
+        notes += [Note(f"{table.base} and its group: {note}" if apart else note, "test")] if note else []
     table = replace(table, rows=tuple(_with(row, tests) for row in table.rows))
     if chosen == "seeds":
         for column in table.columns:
             table = _with_best(table, column)
-    made = [f"No change is tested{'' if notes else f': {_NEEDED}'}."]
+    made = [Note(f"No change is tested{'' if notes else f': {_NEEDED}'}.", "sign")]
     if tests:
-        made = [_about(chosen, base or "base", unequal, len(table.columns), apart)]
+        made = [Note(_about(chosen, base or "base", unequal, len(table.columns), apart), "sign")]
     if chosen == "seeds" and tests and (shared := _that_share(table)):
         alone = {key for key, _ in tests} <= shared
-        made = [*([] if alone else made), ABOUT.format(base=base, alpha=_LEVEL)]
+        made = [*([] if alone else made), Note(ABOUT.format(base=base, alpha=_LEVEL), "sign")]
     return replace(table, test=chosen if tests else "", test_notes=(*made, *notes))
 
 
@@ -132,12 +132,12 @@ def _with_seeds(table: Table, column: Column) -> list[Row]:
     return [row for row in table.compared(column) if not row.ensemble and row.key not in shared]
 
 
-def _untested(table: Table, mode: str) -> Iterator[str]:
+def _untested(table: Table, mode: str) -> Iterator[Note]:
     if mode in ("seeds", "sentences"):
-        yield "No change is tested: base is not in the table."
+        yield Note("No change is tested: base is not in the table.", "sign")
     if mode == "auto" and any(table.compared(column) for column in table.columns):
         seeds = min((len(row.outcomes) for row in table.rows if not row.ensemble), default=1)
-        yield f"{'One seed' if seeds == 1 else f'{seeds} seeds'}: not tested (from {ENOUGH_SEEDS} on)."
+        yield Note(f"{'One seed' if seeds == 1 else f'{seeds} seeds'}: not tested (from {ENOUGH_SEEDS} on).", "sign")
 
 
 def _samples(table: Table, column: Column) -> list[list[float]]:
@@ -230,9 +230,9 @@ def _by_rule(table: Table, column: Column, decisions: Mapping[str, Decision]) ->
             marked, paired = one.verdict == DIFFERS, _paired(base, rows[key], column)
             tests[key, column.key] = Test(None, low, high, marked, paired, "the rule for seeds")
     others = ", ".join(other.header for other in table.columns if other.key != column.key)
-    note = f"Not tested, as the seeds were chosen by {column.header}: {others}." if others else ""
+    note = Note(f"Not tested, as the seeds were chosen by {column.header}: {others}.", "sign")
     made = tuple(_with(row, tests) for row in table.rows)
-    return replace(table, rows=made, test="seeds" if tests else "", test_notes=(note,) if note else ())
+    return replace(table, rows=made, test="seeds" if tests else "", test_notes=(note,) if others else ())
 
 
 def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:

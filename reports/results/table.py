@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from ablations.study.parts import Choices, TableChoices
 from experiments.tasks.columns import Column
@@ -20,6 +20,17 @@ IMPORTED = "§"  # marks rows that were trained elsewhere
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
+class Note(NamedTuple):
+    """A line under a table, with what it is about."""
+
+    text: str
+    kind: Literal["sign", "gap", "test", "setup", "cost", "study"] = "setup"  # gap: of missing or doubtful numbers
+    part: str = ""  # of a column, without which it has nothing to explain: "change", "paper"
+
+
+NOTES = {"none": ("gap",), "short": ("sign", "gap")}  # the kinds that a choice prints; "full": all
+
+
 @dataclass(frozen=True)
 class Test:
     """A row's change from base in one column, tested (reports/results/significance.py)."""
@@ -30,14 +41,6 @@ class Test:
     marked: bool
     paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
     by: str = ""  # the test, in words
-
-
-@dataclass(frozen=True)
-class RuleTest:
-    """A row by the study's rule (reports/results/rule.py)."""
-
-    p: float | None = None  # one-sided; None: not tested
-    holds: bool | None = None
 
 
 @dataclass(frozen=True)
@@ -168,13 +171,10 @@ class Table:
     members: tuple[Outcome, ...] = ()  # trainings that ensembles among the rows read; a row may have them too
     cited: tuple[Row, ...] = ()  # published by others, nothing of them run here (reports/table/notes.py)
     claims: tuple[CheckedClaim, ...] = ()
-    footnotes: tuple[str, ...] = ()
-    legend: Mapping[str, str] = field(default_factory=dict)  # those footnotes that explain signs → the part of a
-    # column that they are about: "change", "paper", "n"; "" for any
+    footnotes: tuple[Note, ...] = ()
     warnings: tuple[str, ...] = ()
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
-    test_notes: tuple[str, ...] = ()
-    rule: Mapping[str, RuleTest] | None = None  # by row; None: the study has no rule, or no target for it
+    test_notes: tuple[Note, ...] = ()
     asked: str = ""  # the words after `ablations report` that select this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     start: Mapping[str, str] = field(default_factory=dict)  # what is printed of runs' starts, with heads

@@ -77,7 +77,6 @@ def build_table(
         return other if decided else significance.with_tests(other, tests, counts_in(store), shares_in(store))
 
     table = replace(table, claims=claims.checked(table, plan.study, retest))
-    table = rule.with_rule(table, plan)
     table = replace(table, cited=cited(plan.study, resolved))
     if (found := spending(plan, store)) is not None:
         table = replace(table, spent=spent_on(table, plan, found, decisions), last_change=last_change(found, plan))
@@ -85,7 +84,6 @@ def build_table(
     return replace(
         table,
         footnotes=notes.footnotes(table, plan, of_rule),
-        legend=notes.legend(table),
         warnings=warnings(table),
     )
 
@@ -207,8 +205,6 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
             values[f"{column.key}_marked"] = test and test.marked
             values[f"{column.key}_best"] = measure.best
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
-    if table.rule is not None:
-        values |= {"rule_p": table.rule[row.key].p, "rule_holds": table.rule[row.key].holds}
     values |= {cost.name: cost.value(row, table) for cost in (shown(table) if costs is None else costs)}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     if table.spent is not None:

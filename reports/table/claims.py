@@ -16,7 +16,7 @@ from ablations.study.messages import number
 from ablations.study.study import Study
 from experiments.tasks.columns import Column
 from reports.results import comparable
-from reports.results.table import CheckedClaim, Finding, Row, Table
+from reports.results.table import CheckedClaim, Finding, Note, Row, Table
 from reports.table.cost import COSTS, Cost
 from reports.table.provenance import corpus_name
 
@@ -197,14 +197,14 @@ def _state(gap: _Gap, bound: float, comparison: Comparison) -> str:
     return FAILS if high <= bound and (gap.marked or bound > 0) else OPEN
 
 
-def notes(claims: Sequence[CheckedClaim], table: Table, plan: Plan) -> Iterator[str]:
+def notes(claims: Sequence[CheckedClaim], table: Table, plan: Plan) -> Iterator[Note]:
     """One note per claim, after one that says which runs they are checked in."""
     if claims:
-        yield f"Claims are checked in the published numbers and here: {_size(table.rows, plan)}."
+        yield Note(f"Claims are checked in the published numbers and here: {_size(table.rows, plan)}.", "study")
     for claim in claims:
         said = f"“{claim.text}”: {claim.check}" if claim.text else claim.check
         paper = f"In the published numbers it {claim.paper.state}: {claim.paper.words}. " if claim.paper else ""
-        yield f"Claim: {said}. {paper}Here it {claim.here.state}: {claim.here.words}."
+        yield Note(f"Claim: {said}. {paper}Here it {claim.here.state}: {claim.here.words}.", "study")
 
 
 def _size(rows: Sequence[Row], plan: Plan) -> str:

@@ -20,7 +20,7 @@ from experiments.events.accounting import HOUR, KWH, Amounts, total
 from reports.results.accounting import DecisionSpent, RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome
 from reports.results.rule import Decision
-from reports.results.table import Row, Table
+from reports.results.table import Note, Row, Table
 
 # The paper's own estimates (footnote 5), in operations a second.
 SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
@@ -166,22 +166,23 @@ def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
     return [*_starts(table), *(cost for cost in COSTS if printed(cost))]
 
 
-def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[str]:
+def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
     """How printed costs were found, and of which devices and rows they are not known."""
-    yield from (cost.about for cost in printed if cost.about)
+    yield from (Note(cost.about) for cost in printed if cost.about)
     if not any(cost.name == "flops_by_time" for cost in printed):
         return
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
     unknown = sorted({device(o) for o in trained if _rate(o, table) is None} - {""})
     if unknown:
-        yield (
+        yield Note(
             f"By time is blank for {', '.join(unknown)}: no sustained rate is known. Name one in the study, for "
-            "instance sustained_flops = {P100 = 9.5e12}."
+            "instance sustained_flops = {P100 = 9.5e12}.",
+            "gap",
         )
     partial = [o for o in trained if _time_unknown(o)]
     if partial:
         rows = ", ".join(dict.fromkeys(o.run.row for o in partial))
-        yield f"By time is blank for {rows}: the time of all of the training is not recorded with the run."
+        yield Note(f"By time is blank for {rows}: the time of all of the training is not recorded with the run.", "gap")
 
 
 def _rate(outcome: Outcome, table: Table) -> float | None:
@@ -264,8 +265,8 @@ def in_words(spent: Amounts) -> str:
 
 
 def _devices(spent: Amounts) -> str:
-    found = [f"{duration(spent.thread_s / HOUR)} of processor threads"] if spent.thread_s else []
-    found += [f"{duration(spent.gpu_s / HOUR)} of GPUs"] if spent.gpu_s else []
+    found = [duration(spent.thread_s / HOUR).replace(" ", " CPU-thread ")] if spent.thread_s else []
+    found += [duration(spent.gpu_s / HOUR).replace(" ", " GPU ")] if spent.gpu_s else []
     return f"device time {' and '.join(found) or 'not recorded'}{_but(spent.without_lease, spent, bool(found))}"
 
 
@@ -298,8 +299,8 @@ def _but(without: int, spent: Amounts, known: bool) -> str:
 
 
 def count(spent: Amounts) -> str:
-    """ "12 runs in 14 attempts (2 ended early)"."""
-    said = [f"{spent.early} ended early"] if spent.early else []
+    """ "12 runs in 14 attempts (2 failed or stopped)"."""
+    said = [f"{spent.early} failed or stopped"] if spent.early else []
     said += (
         [f"{spent.unseen} counted between {'its' if spent.unseen == 1 else 'their'} known events"]
         if spent.unseen
@@ -309,7 +310,7 @@ def count(spent: Amounts) -> str:
     return f"{number(spent.runs, 'run')} in {number(spent.attempts, 'attempt')}{of}"
 
 
-def cost_note(table: Table) -> Iterator[str]:
+def cost_note(table: Table) -> Iterator[Note]:
     """One note for the table, if an attempt at one of its runs has begun."""
     spent = table.spent
     if spent is None or not spent.total.attempts:
@@ -319,7 +320,7 @@ def cost_note(table: Table) -> Iterator[str]:
         parts.append(f"Of this, tuning: {count(spent.tuning)}, wall time {duration(spent.tuning.wall_s / HOUR)}.")
     if spent.shared:
         parts.append(f"Also for other tables: {number(spent.shared, 'run')}.")
-    yield " ".join([*parts, "By row: ablations report … --format setup."])
+    yield Note(" ".join([*parts, "By row: ablations report … --format setup."]), "cost")
 
 
 def is_note(line: str) -> bool:

@@ -14,19 +14,19 @@ from ablations.planning.runs import ensemble_in_words
 from ablations.study.messages import number
 from ablations.study.study import Study
 from experiments.tasks.columns import Column
-from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table, missing_cells
+from reports.results.table import BRANCH, IMPORTED, Measure, Note, Row, Table, missing_cells
 from reports.table import claims
 from reports.table.cost import COSTS, cost_note, cost_notes, shown
 from reports.table.provenance import decoding, made_with, seeds, spread, training
 
 
-def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[str, ...]:
+def footnotes(table: Table, plan: Plan, of_rule: Sequence[Note] = ()) -> tuple[Note, ...]:
     """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
     parts = [
         *_groups(table),
-        *dict.fromkeys(column.about for column in _shown(table) if column.about),
+        *dict.fromkeys(Note(column.about) for column in _shown(table) if column.about),
         *_signatures(table),
-        *(text for text, _ in _signs(table)),
+        *_signs(table),
         *of_rule,
         *table.test_notes,
         *agreement(table),
@@ -44,30 +44,24 @@ def footnotes(table: Table, plan: Plan, of_rule: Sequence[str] = ()) -> tuple[st
         *cost_note(table),
         *about_cited(table, plan.study),
         *claims.notes(table.claims, table, plan),
-        *plan.study.notes,
+        *(Note(text, "study") for text in plan.study.notes),
     ]
-    parts += [f"{row.variation.key}: {row.variation.note}" for row in plan.rows if row.variation.note]
-    parts += plan.notes
+    parts += [Note(f"{row.variation.key}: {row.variation.note}", "study") for row in plan.rows if row.variation.note]
+    of_profile = plan.study.profiles[plan.profile].notes
+    parts += [Note(text, "study" if text in of_profile else "gap") for text in plan.notes]
     return tuple(parts)
 
 
-def legend(table: Table) -> dict[str, str]:
-    """The notes without which the table's own signs cannot be read (see Table)."""
-    of_columns = [f"{column.header}: " for column in table.columns]
-    tests = [note for note in table.test_notes if not any(head in note for head in of_columns)]
-    plain = [*_groups(table), *_signatures(table), *tests, *spread(table), *branches(table), *imported(table)]
-    return dict.fromkeys(plain, "") | dict(_signs(table)) | dict.fromkeys(seeds(table), "n")
-
-
-def _groups(table: Table) -> Iterator[str]:
+def _groups(table: Table) -> Iterator[Note]:
     if table.pivot:
         heads = ", ".join(f"{head} (rows of the group {group})" for group, head in table.pivot.items())
-        yield (
+        yield Note(
             f"Columns: {heads}; changes, tests and bold are within them. A number that stands once, in the first of "
-            "them, is the same in all. A dash alone may also say that the line has no row there."
+            "them, is the same in all. A dash alone may also say that the line has no row there.",
+            "sign",
         )
     elif table.groups:
-        yield "Changes, tests and bold are within the groups."
+        yield Note("Changes, tests and bold are within the groups.", "sign")
 
 
 def _without_logarithm(table: Table, shown: Iterable[Column]) -> str:
@@ -80,17 +74,18 @@ def _without_logarithm(table: Table, shown: Iterable[Column]) -> str:
     return ", ".join(dict.fromkeys(found))
 
 
-def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[str]:
+def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
     some = sum(measure.mean_so_far is not None for measure in measures)
     if table.provisional and some:
-        yield (
+        yield Note(
             f"In italics or grey: provisional, the mean over the seeds done so far (done/requested), in "
-            f"{number(some, 'cell')}, and the changes that they are part of; never bold, never tested."
+            f"{number(some, 'cell')}, and the changes that they are part of; never bold, never tested.",
+            "gap",
         )
     if gaps := missing_cells(table) - (some if table.provisional else 0):
-        yield f"–: not available, in {number(gaps, 'cell')} (seeds done/requested, reason)."
+        yield Note(f"–: not available, in {number(gaps, 'cell')} (seeds done/requested, reason).", "gap")
     if some and not table.provisional:
-        yield "`ablations report … --provisional` prints the mean over the seeds done so far."
+        yield Note("`ablations report … --provisional` prints the mean over the seeds done so far.", "gap")
 
 
 def _shown(table: Table) -> list[Column]:
@@ -98,18 +93,18 @@ def _shown(table: Table) -> list[Column]:
     return [column for column in table.columns if column.metric in asked]
 
 
-def _signatures(table: Table) -> Iterator[str]:
+def _signatures(table: Table) -> Iterator[Note]:
     signatures = dict.fromkeys(
         (column.metric, outcome.scored[column.set].signature(column.metric))
         for outcome in table.outcomes
         for column in table.columns
         if column.set in outcome.scored
     )
-    yield from (f"{metric}: {signature}" for metric, signature in signatures if signature)
+    yield from (Note(f"{metric}: {signature}", "sign") for metric, signature in signatures if signature)
 
 
-def _signs(table: Table) -> Iterator[tuple[str, str]]:
-    """What the signs in cells and heads mean, each with the part of a column that it is about ("": any)."""
+def _signs(table: Table) -> Iterator[Note]:
+    """What the signs in cells and heads mean."""
     measures = [measure for row in table.rows for measure in row.measures.values()]
     shown = _shown(table)
     heads = table.pivot or {group: group for group in table.groups}
@@ -118,25 +113,25 @@ def _signs(table: Table) -> Iterator[tuple[str, str]]:
     if base and any(m.change is not None or m.reported_change is not None for m in measures):
         logarithmic = ", ".join(dict.fromkeys(column.metric for column in shown if column.logarithmic))
         logarithm = f" (ln: of the natural logarithm, for {logarithmic})" if logarithmic else ""
-        yield f"Δ: change from {base}{logarithm}.", "change"
+        yield Note(f"Δ: change from {base}{logarithm}.", "sign", "change")
     if base and (without := _without_logarithm(table, shown)):
-        yield f"{without}: zero or less has no logarithm, so that there is no change from or to it.", ""
+        yield Note(f"{without}: zero or less has no logarithm, so that there is no change from or to it.", "gap")
     if any(m.reported is not None for m in measures):
         pieces = any(column.per_piece for column in shown)
         what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
-        yield f"paper: as published, {what}; compare changes, not values.", "paper"
+        yield Note(f"paper: as published, {what}; compare changes, not values.", "sign", "paper")
     if any(m.best for m in measures):
         near = ", and rows that Welch's t test (Holm) cannot tell from it" if table.bold == "undistinguished" else ""
-        yield f"Bold: the best of its column{near}.", ""
+        yield Note(f"Bold: the best of its column{near}.", "sign")
     if missing_cells(table):
-        yield from ((text, "") for text in _missing(table, measures))
+        yield from _missing(table, measures)
     if any("diverged" in measure.lacking for measure in measures):
-        yield (
+        yield Note(
             "diverged: a loss, weight or result of that training was not finite. Such a row has no number to test.",
-            "",
+            "gap",
         )
     if any(row.stale for row in table.rows):
-        yield "†: trained or scored by another revision of the code than the present one.", ""
+        yield Note("†: trained or scored by another revision of the code than the present one.", "sign")
 
 
 # --- Notes on rows that are ensembles: what they are made of, and which member is missing
@@ -145,7 +140,7 @@ def _signs(table: Table) -> Iterator[tuple[str, str]]:
 _HOW = {"missing": "is not trained", "running": "is being trained", "damaged": "is damaged"}
 
 
-def ensembles(table: Table, plan: Plan) -> Iterator[str]:
+def ensembles(table: Table, plan: Plan) -> Iterator[Note]:
     """One sentence for each ensemble, and one for each without a number because of a member."""
     for row in table.rows:
         for outcome in row.outcomes:
@@ -153,14 +148,14 @@ def ensembles(table: Table, plan: Plan) -> Iterator[str]:
             if not members:
                 continue
             of = f"{members[0].row}, {ensemble_in_words([member.seed for member in members])}"
-            yield (
+            yield Note(
                 f"{row.key}: ensemble of {of}: the mean of their probabilities at each step of the search. Parameters "
                 "and training cost are those of all members together; it is one entry, with no seed of its own."
             )
             lacking = [member for member in members if member.state not in ("finished", "stale")]
             if lacking and (outcome.record is None or not outcome.scored):
                 words = "; ".join(f"{member.name} {_HOW.get(member.state, member.state)}" for member in lacking)
-                yield f"{row.key} has no number, because a member is missing: {words}."
+                yield Note(f"{row.key} has no number, because a member is missing: {words}.", "gap")
 
 
 # --- Rows that were trained elsewhere: where their numbers are from, and that nothing here checked them
@@ -169,7 +164,7 @@ def ensembles(table: Table, plan: Plan) -> Iterator[str]:
 _WORDS = {"csv": "the CSV file", "mlflow": "MLflow at", "wandb": "the W&B export"}
 
 
-def imported(table: Table) -> Iterator[str]:
+def imported(table: Table) -> Iterator[Note]:
     """One sentence for each source, with its rows; one for those whose numbers are not here yet."""
     sources: dict[tuple[str, str, str, str], dict[str, int]] = {}
     lacking: dict[str, None] = {}
@@ -184,13 +179,14 @@ def imported(table: Table) -> Iterator[str]:
             rows[row.key] = rows.get(row.key, 0) + 1
     for (kind, source, digest, on), rows in sources.items():
         where = f"{_WORDS.get(kind, kind)} {source}{f' (SHA-256 {digest[:10]})' if digest else ''}"
-        yield (
+        yield Note(
             f"{IMPORTED}: trained elsewhere and imported from {where}{f' on {on}' if on else ''}: "
             f"{', '.join(rows)} ({number(sum(rows.values()), 'run')}). Their numbers are as stated there; data, code, "
-            "devices and scoring were not checked here."
+            "devices and scoring were not checked here.",
+            "sign",
         )
     if lacking:
-        yield f"Not imported yet, or not for every seed: {', '.join(lacking)} (`ablations import`)."
+        yield Note(f"Not imported yet, or not for every seed: {', '.join(lacking)} (`ablations import`).", "gap")
 
 
 # --- Rows that are branches: what they share with their parent run, and which parent run is missing
@@ -213,18 +209,19 @@ def branch_in_words(rows: list[Row], parent_run: str, step: int) -> str:
     return f"{keys} branch{'' if first else 'es'} from {parent_run} after step {step:,}"
 
 
-def branches(table: Table) -> Iterator[str]:
+def branches(table: Table) -> Iterator[Note]:
     """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
     shown = {row.key for row in table.rows}
     for (parent_run, step), rows in places(table).items():
         there = (
             "" if parent_run in shown else f"; {parent_run} is no row of this table, so its steps are in none of them"
         )
-        yield (
+        yield Note(
             f"{BRANCH}: {branch_in_words(rows, parent_run, step)}: the steps up to there are those of {parent_run} "
             "with the same seed, trained once. What is changed acts from step "
             f"{step + 1:,} on, and costs are of those steps "
-            f"alone{there}."
+            f"alone{there}.",
+            "sign",
         )
     parent_runs = {outcome.run.run_id: outcome.run for outcome in table.members}
     lacking = [
@@ -234,7 +231,7 @@ def branches(table: Table) -> Iterator[str]:
         if run.state not in ("finished", "stale", "waiting")
     ]
     if lacking:
-        yield f"Branches without a number, because their parent run is missing: {'; '.join(lacking)}."
+        yield Note(f"Branches without a number, because their parent run is missing: {'; '.join(lacking)}.", "gap")
 
 
 # --- Other systems' published results as rows of the printed table; none of them was run here
@@ -268,18 +265,20 @@ def in_order(table: Table) -> list[Row]:
     return ordered + waiting
 
 
-def about_cited(table: Table, study: Study) -> Iterator[str]:
+def about_cited(table: Table, study: Study) -> Iterator[Note]:
     """What cited rows are, and the study's words about each."""
     if table.cited:
-        yield f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
+        about = f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
+        yield Note(about, "sign")
         labels = {row.label for row in table.cited}
-        yield from (f"{entry.label}: {entry.note}" for entry in study.cited if entry.note and entry.label in labels)
+        noted = (entry for entry in study.cited if entry.note and entry.label in labels)
+        yield from (Note(f"{entry.label}: {entry.note}", "study") for entry in noted)
 
 
 # --- How far the order of the changes agrees with the paper's: Kendall's rank correlation
 
 
-def agreement(table: Table) -> Iterator[str]:
+def agreement(table: Table) -> Iterator[Note]:
     """How far the order of our changes is the paper's: Kendall's τ-b per column, from four rows on."""
     parts = []
     for column in table.columns:
@@ -291,7 +290,7 @@ def agreement(table: Table) -> Iterator[str]:
         if tau is not None:
             parts.append(f"{column.header} {tau:.2f} over {number(len(pairs), 'row')}".replace("-", "−"))
     if parts:
-        yield f"Rank agreement of the changes with the paper's (Kendall's τ): {', '.join(parts)}."
+        yield Note(f"Rank agreement of the changes with the paper's (Kendall's τ): {', '.join(parts)}.", "test")
 
 
 def kendall(pairs: Sequence[tuple[float, float]]) -> float | None:

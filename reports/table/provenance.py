@@ -12,7 +12,7 @@ from experiments.store.results import Data, EvaluationResult, Revision, Training
 from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
 from reports.results import comparable
 from reports.results.results import Outcome, Scored
-from reports.results.table import Row, Table
+from reports.results.table import Note, Row, Table
 from reports.table import cost
 from reports.table.settings import between, show, unexpected
 
@@ -22,7 +22,7 @@ INT8_COSTS = (
 )
 
 
-def training(table: Table) -> Iterator[str]:
+def training(table: Table) -> Iterator[Note]:
     """The base row's data, training and settings; where no base was selected, the first row's."""
     outcome = typical(table)
     values = dict(flatten(outcome.run.config))
@@ -33,7 +33,7 @@ def training(table: Table) -> Iterator[str]:
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
         yield from _other_units(table, outcome)
     elif inputs := without_runs(outcome.run.inputs):
-        yield f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}."
+        yield Note(f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}.")
     parts = [
         _counted(settings, "training.train_steps", "step"),
         _counted(
@@ -79,7 +79,7 @@ def _left_out(facts: Data) -> str:
     return f"{dropped:,} left out (empty or too long)" if dropped else ""
 
 
-def _other_units(table: Table, base: Outcome) -> Iterator[str]:
+def _other_units(table: Table, base: Outcome) -> Iterator[Note]:
     """What is left out and unknown in rows with other units than base's: characters or words, for instance."""
     for row in table.rows:
         outcome = next((o for o in row.outcomes if o.record is not None), None)
@@ -107,26 +107,25 @@ def _unknown(facts: Data) -> Iterator[str]:
         yield f"unknown pieces in train: source {source:.2%}, target {target:.2%}"
 
 
-def _settings(table: Table, outcome: Outcome) -> Iterator[str]:
+def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
     said = [*_IN_TRAINING, PATTERNS, PROGRESS, LINKS, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
-        usual = "the defaults, which follow the paper (in brackets)"
-        yield f"Settings of {row.key} other than {usual}: {', '.join(others)}."
+        yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")
     elif others:
-        yield f"Settings of {row.key}: {', '.join(others)}."
+        yield Note(f"Settings of {row.key}: {', '.join(others)}.")
     hidden = [(row, words) for row in table.rows if (words := _without_column(row, table))]
     if behind := [f"{row.key}: {words}" for row, words in hidden if row.label]:
-        yield f"Settings that the words in a row stand for: {'; '.join(behind)}."
+        yield Note(f"Row labels: {'; '.join(behind)}.")
     if others := [f"{row.key}: {words}" for row, words in hidden if not row.label]:
-        yield f"Settings without a column: {'; '.join(others)}."
+        yield Note(f"Settings without a column: {'; '.join(others)}.")
     for other in table.rows:
         if other is not row and other.key in table.bases.values():
             differing = _in_words(between(other, row))
             place = "column" if table.pivot else "group"
-            yield f"{other.key}, from which the changes of its {place} are, differs from {row.key} in: {differing}."
+            yield Note(f"{other.key}, base of its {place}, differs from {row.key} in: {differing}.")
 
 
 _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
@@ -146,12 +145,12 @@ def _counted(values: Mapping[str, Any], name: str, noun: str, rest: str = "") ->
     return number(value, noun) + rest if isinstance(value, int) else ""
 
 
-def _sentence(opening: str, parts: Iterable[str]) -> str:
+def _sentence(opening: str, parts: Iterable[str]) -> Note:
     found = ", ".join(part for part in parts if part)
-    return f"{opening if found else opening.rstrip(', ')}{found}."
+    return Note(f"{opening if found else opening.rstrip(', ')}{found}.")
 
 
-def decoding(table: Table) -> Iterator[str]:
+def decoding(table: Table) -> Iterator[Note]:
     """The evaluated sets and settings of base, and the sizes of sets with other sentences."""
     base = typical(table)
     if base.run.imported:
@@ -167,7 +166,7 @@ def decoding(table: Table) -> Iterator[str]:
     narrow = [row.key for row in table.rows if any(_in_8_bits(outcome) for outcome in row.outcomes)]
     if narrow:
         which = "" if len(narrow) == len(table.rows) else f": {', '.join(narrow)}"
-        yield f"Evaluated with products in 8 bits (int8){which}. {INT8_COSTS}"
+        yield Note(f"Evaluated with products in 8 bits (int8){which}. {INT8_COSTS}")
     others: dict[str, list[str]] = {}
     for row in table.rows:
         outcome = next((o for o in row.outcomes if o.record is not None), row.outcomes[0])
@@ -177,7 +176,7 @@ def decoding(table: Table) -> Iterator[str]:
         if theirs:
             others.setdefault(", ".join(_size(name, scored) for name, scored in theirs.items()), []).append(row.key)
     for text, rows in others.items():
-        yield f"Other sentences than {base.run.row}'s in {', '.join(rows)}: {text}."
+        yield Note(f"Other sentences than {base.run.row}'s in {', '.join(rows)}: {text}.")
 
 
 def _in_8_bits(outcome: Outcome) -> bool:
@@ -205,25 +204,26 @@ def _size(name: str, scored: Scored) -> str:
     return f"{name} ({', '.join(parts)})" if parts else name
 
 
-def seeds(table: Table) -> Iterator[str]:
-    """Which seeds the rows request; a row that requests others is named."""
+def seeds(table: Table) -> Iterator[Note]:
+    """How many seeds the rows request, and which, where these are not 1, 2, …; a row with others is named."""
     groups: dict[str, list[str]] = {}
     for row in table.rows:
         if not row.ensemble:
-            groups.setdefault(_ranges([o.run.seed for o in row.outcomes]), []).append(row.key)
-    if not groups:
-        return
-    usual, *others = sorted(groups, key=lambda text: -len(groups[text]))
-    exceptions = "".join(f"; {', '.join(groups[other])}: {other}" for other in others)
-    yield f"n: number of seeds; they are numbered {usual}{exceptions}."
+            found = [o.run.seed for o in row.outcomes]
+            which = "" if sorted(found) == list(range(1, len(found) + 1)) else f" ({_ranges(found)})"
+            groups.setdefault(f"{number(len(found), 'seed')}{which}", []).append(row.key)
+    if groups:
+        usual, *others = sorted(groups, key=lambda text: -len(groups[text]))
+        exceptions = "".join(f"; {', '.join(groups[other])}: {other}" for other in others)
+        yield Note(f"n = {usual}{exceptions}.", "sign" if others else "setup")
 
 
-def spread(table: Table) -> Iterator[str]:
+def spread(table: Table) -> Iterator[Note]:
     """What stands behind ± in a cell."""
     counts = {m.requested for row in table.rows for m in row.measures.values() if m.sd is not None}
     if counts:
         seeds = f"{counts.pop()} seeds" if len(counts) == 1 else "several seeds"
-        yield f"Values over {seeds} are mean ± sample standard deviation."
+        yield Note(f"Values over {seeds} are mean ± sample standard deviation.", "sign")
 
 
 def _ranges(found: list[int]) -> str:
@@ -243,14 +243,14 @@ def _ranges(found: list[int]) -> str:
 TOOL = "transformer-ablations"
 
 
-def made_with(table: Table) -> Iterator[str]:
+def made_with(table: Table) -> Iterator[Note]:
     """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
     done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.imported]
     trained = [o for o in done if not o.run.members]  # an ensemble is only decoded
     for opening, of, made in (("Trained on", device, trained), ("Software:", software, done), ("Code:", code, trained)):
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
         if found:
-            yield f"{opening} {'; '.join(found)}."
+            yield Note(f"{opening} {'; '.join(found)}.")
 
 
 def device(outcome: Outcome) -> str:

@@ -78,6 +78,13 @@ def test_on_a_phone_the_table_scrolls_and_the_page_does_not(visit: Any, page: Pa
     assert inner > outer
     assert float(seen.page.locator("p").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")) >= 13
     seen.shot("page-phone", whole=True)
+    for line in seen.page.locator("table.data tbody tr").all():  # a metric beside each row's name, settings behind
+        name, metric = line.locator("th").bounding_box(), line.locator("td.cell").first.bounding_box()
+        assert metric["x"] == pytest.approx(name["x"] + name["width"], abs=1)
+        assert metric["x"] + metric["width"] <= PHONE["width"]
+        assert line.locator("td.setting").first.bounding_box()["x"] > metric["x"]
+    for head, cell in zip(seen.page.locator("th.setting").all(), seen.page.locator("td.setting").all(), strict=False):
+        assert head.bounding_box()["x"] == cell.bounding_box()["x"]  # each head is still above its cells
     cell = seen.page.locator(".cell").nth(2)
     cell.tap()
     box = cell.locator(".tip").bounding_box()

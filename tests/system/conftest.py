@@ -118,7 +118,7 @@ def serving(words: list[str], port: int, log: Path) -> Iterator[str]:
     with log.open("w") as out:
         server = subprocess.Popen(words, stdout=out, stderr=out, env=environment(), start_new_session=True)
     try:
-        until = time.monotonic() + 240
+        until = time.monotonic() + 600  # on a machine with a load of 35 its imports take minutes
         while True:
             try:
                 urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()

@@ -159,7 +159,7 @@ def test_import_takes_what_is_not_there(cli: Cli, tiny: Path, store: Path, bundl
     assert "neither a bundle" in cli("import", tmp_path, "--store", mine, code=2).stderr
 
 
-def test_compare_stores_tables_and_revisions(cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path) -> None:
+def test_compare_stores_and_tables(cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path) -> None:
     earlier = tmp_path / "earlier.json"
     cli("report", tiny, "--seeds", "2", "--store", store, "--format", "json", "--out", earlier)
     rows = json.loads(earlier.read_text(encoding="utf-8"))
@@ -176,9 +176,6 @@ def test_compare_stores_tables_and_revisions(cli: Cli, tiny: Path, store: Path, 
     for other in (bundle, store):
         cells = {cell["over"] for cell in as_json(cli("compare", options[0], other, *options[1:]))}
         assert cells == {"the same runs"}
-    commit = as_json(cli("explain", tiny, "base", "--store", store, "--json"))["runs"][0]["code_digest"]
-    assert as_json(cli("compare", *options, "--revision", commit[:8]))[0]["over"] == "the same runs"
-    assert "nothing to compare" in cli("compare", *options, "--revision", "ffffffff", code=2).stderr
     assert "not a table of this program" in cli("compare", tiny, self_made(tmp_path), "--store", store, code=2).stderr
 
 

@@ -26,7 +26,7 @@ from experiments.store.results import TrainingResult
 from experiments.tuning import COMPLETE, FAILED, Range, Search, Space
 from reports.audit.bundle_read import read_bundle
 from reports.audit.bundle_write import printed, write_bundle
-from reports.audit.statement import sentences, state
+from reports.audit.statement import state
 from reports.render.formats import RENDERERS, render
 from tests.small_tables import finish, write_study
 from tests.system.test_bundles import ODD, call, spots
@@ -141,7 +141,7 @@ def test_an_anonymous_crate_tells_nobody(finished, tmp_path):
 
 
 def words(chosen):
-    return sentences(state(chosen.plan, chosen.store, chosen.columns))
+    return state(chosen.plan, chosen.store, chosen.columns).sentences
 
 
 def test_attempts_and_what_is_not_shown_are_counted(finished):

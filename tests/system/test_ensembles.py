@@ -78,7 +78,7 @@ def test_killed_and_run_again_it_equals_an_undisturbed_one(cli: Cli, study: Path
 
 def test_every_verb_knows_it(cli: Cli, study: Path, tmp_path: Path) -> None:
     store = ("--store", tmp_path / "store")
-    table = cli("run", study, *store, "--devices", "cpu:2").stdout
+    table = cli("run", study, *store, "--devices", "cpu:2", "--notes", "full").stdout
     assert "three: ensemble of base, seeds 1, 2, 3" in table
     planned = cli("plan", study, *store).stdout
     assert "ensemble" in planned and "of base, seeds 1, 2, 3" in planned and "base   seed 3" in planned

@@ -1,5 +1,7 @@
-"""examples/personality, as its README says, in short form."""
+"""examples/personality as its README says, in short form; examples/digits as the first page does."""
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ from .conftest import Cli, as_json
 
 pytestmark = pytest.mark.slow
 
+DIGITS = Path(__file__).parents[2] / "examples" / "digits"
 FOLDER = Path(__file__).parents[2] / "examples" / "personality"
 STUDY, SIXTEEN = FOLDER / "personality.toml", FOLDER / "sixteen.toml"
 
@@ -55,3 +58,26 @@ def test_wrong_files_are_refused_when_planned(cli: Cli, tmp_path: Path, setting:
     said = cli("run", STUDY, *options, code=2).stderr
     assert f"{tmp_path / 'file'}" in said and message in said and "Traceback" not in said and ".. " not in said
     assert not (tmp_path / "store" / "runs").exists()
+
+
+def test_a_table_from_a_script_that_exists(cli: Cli, tmp_path: Path) -> None:
+    """From an empty folder: three commands, no line of the script, none of the study."""
+    (tmp_path / "train.py").write_bytes((DIGITS / "train.py").read_bytes())
+    cli("new", "digits", "--from", f"{sys.executable} train.py", cwd=tmp_path)
+    cli("run", "digits.toml", "--devices", "cpu:2", cwd=tmp_path)
+    latex = cli("report", "digits.toml", "--format", "latex", cwd=tmp_path).stdout
+    lines = [line for line in latex.splitlines() if r"$\pm$" in line and line.endswith(r"\\")]
+    assert len(lines) == 3 and lines[0].startswith("base")
+    accuracies = [float(value) for line in lines for value in re.findall(r"([\d.]+) \$\\pm", line)]
+    assert all(80 < value < 100 for value in accuracies)
+    assert (tmp_path / "train.py").read_bytes() == (DIGITS / "train.py").read_bytes()
+
+
+def test_the_study_of_the_readme_shows_a_narrow_network(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes((DIGITS / "train.py").read_bytes())
+    text = (DIGITS / "digits.toml").read_text()
+    assert f"```toml\n{text}```" in (DIGITS.parents[1] / "README.md").read_text()
+    (tmp_path / "digits.toml").write_text(text.replace('"python ', f'"{sys.executable} '))
+    options = ("--rows", "base,narrow", "--seeds", "1", "--json")
+    rows = {row["row"]: row for row in as_json(cli("run", "digits.toml", *options, cwd=tmp_path))}
+    assert rows["narrow"]["acc_test_change"] < -5

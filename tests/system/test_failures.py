@@ -6,7 +6,7 @@ import logging
 import psutil
 import pytest
 
-from experiments.errors import DiskFull
+from experiments.errors import DiskFull, UserError
 from experiments.jobs.coordinator import loop
 from experiments.jobs.coordinator import scheduler as admission
 from experiments.jobs.coordinator.reporter import Notifier
@@ -192,6 +192,43 @@ def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch
     assert row(store, 1).slot == "cuda:0" and not notes()
     thread.join(300)
     assert row(store, 2).state is State.FINISHED
+
+
+def slots_of(store, number):
+    """Where the attempts of a run were."""
+    with Queue(store.queue_db) as queue:
+        return [attempt["slot"] for attempt in queue.history(f"{number:016x}")]
+
+
+GPUS = [Slot(f"cuda:{i}", "cuda", 1, f"GPU-{i}") for i in range(2)]
+
+
+def test_a_gpu_that_fails_gets_no_run_any_more(store):
+    failing = make(1, attempts={"1": {"at": 3, "do": "device"}}, cost=9.0)
+    go(store, failing, *(make(n, cost=1.0) for n in (2, 3, 4)), slots=GPUS)
+    assert outcomes(store) == ["device", "finished"] and resumed_at(store, 2) == [2]
+    first, again = slots_of(store, 1)
+    assert again != first
+    with Queue(store.queue_db) as queue:
+        assert queue.notes()["devices"] == f"{first} failed: stub says device"
+    assert all(row(store, n).state is State.FINISHED for n in (1, 2, 3, 4))
+
+
+def test_without_a_gpu_that_works_the_rest_of_the_table_waits(store):
+    broken = {str(n): {"at": 1, "do": "device"} for n in (1, 2)}
+    with pytest.raises(UserError, match=r"No GPU is left: cuda:\d failed: stub says device; cuda:\d fail.*nvidia-smi"):
+        go(store, *(make(n, attempts=broken) for n in range(1, 6)), slots=GPUS)
+    assert sum(row(store, n).state is State.WAITING for n in range(1, 6)) >= 3
+    summary = go(store, slots=SLOTS)  # mended; elsewhere it could be these GPUs again
+    assert summary.failed + summary.finished >= 3
+
+
+def test_gpus_are_free_again_while_the_first_of_them_evaluates(store, impatient):
+    wide = make(1, devices=2, cost=9.0, attempts={"1": {"at": "evaluation", "do": "hang"}})
+    go(store, wide, make(2, cost=1.0), slots=GPUS, hang_s=8.0)
+    assert outcomes(store) == ["hung", "finished"] and slots_of(store, 2) == ["cuda:1"]
+    trained, ended = (next(e["t"] for e in events(store, 1) if e["kind"] == kind) for kind in ("trained", "ended"))
+    assert trained <= events(store, 1, 2)[0]["t"] < ended
 
 
 def test_a_run_on_several_gpus_sees_them_all_and_leaves_the_rest_to_others(store):

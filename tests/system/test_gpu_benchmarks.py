@@ -12,7 +12,8 @@ from .conftest import environment
 
 pytestmark = pytest.mark.nightly
 PARTS = (
-    "tests", "kernels", "training", "training-compiled", "language-model", "packing", "decoding", "cards", "table3",
+    "tests", "errors", "steps", "command", "kernels", "training", "training-compiled", "language-model", "packing",
+    "decoding", "cards", "table3",
 )  # fmt: skip
 
 
@@ -52,6 +53,22 @@ def test_kernels_of_different_widths(whole: tuple[Path, list[str], dict[str, Any
     assert all(time > 0 for one in found for time in one["ms"].values())
 
 
+def test_fp32_is_fp32_for_every_kind_of_layer(whole: tuple[Path, list[str], dict[str, Any]]) -> None:
+    errors = result(whole, "errors")["errors"]
+    assert {"lstm", "convolution"} < set(errors) and 0 < max(errors.values()) < 1e-4
+
+
+def test_steps_one_by_one(whole: tuple[Path, list[str], dict[str, Any]]) -> None:
+    rows = result(whole, "steps")["rows"]
+    assert set(rows) == {"base", "base cudnn", "experts"}
+    assert all(0 < row["step_ms"]["50"] <= row["step_ms"]["100"] and row["syncs"] == {} for row in rows.values())
+
+
+def test_a_killed_table_goes_on_to_the_same_weights(whole: tuple[Path, list[str], dict[str, Any]]) -> None:
+    found = result(whole, "command")
+    assert found["equal"] == found["runs"] == 3 and found["resumed"] >= 1
+
+
 def test_training_eager_compiled_and_of_a_language_model(whole: tuple[Path, list[str], dict[str, Any]]) -> None:
     rows = result(whole, "training")["rows"]
     assert set(rows) == {"base", "big", "base even", "base compiled"}
@@ -70,12 +87,14 @@ def test_packing(whole: tuple[Path, list[str], dict[str, Any]]) -> None:
 def test_decoding_gives_the_text_of_the_processor(whole: tuple[Path, list[str], dict[str, Any]]) -> None:
     report = result(whole, "decoding")
     assert report["as_on_cpu"] == {"sentences": 20, "same": 20}
+    assert (whole[0] / "decoding.pt").exists() and all(run["pieces"] <= run["pieces_at_most"] for run in report["runs"])
     assert report["best_s"] and {run["precision"] for run in report["runs"]} == {"fp32", "bf16"}
 
 
 def test_two_processes_exchange_their_sums(whole: tuple[Path, list[str], dict[str, Any]]) -> None:
     found = result(whole, "cards")
     assert found["cards"] == 2 and found["results"][0]["bus_gb_per_s"] > 0
+    assert found["training"]["1"]["gain"] == 1 and found["training"]["2"]["target_tokens_per_s"] > 0
 
 
 def test_table3(whole: tuple[Path, list[str], dict[str, Any]]) -> None:

@@ -18,7 +18,7 @@ from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
-from reports.results.table import Table
+from reports.results.table import Note, Table
 from reports.table.build import build_table
 
 pytestmark = pytest.mark.latex
@@ -40,7 +40,7 @@ def compiled(
     folder: Path, table: Table, engine: str = "pdflatex", preamble: str = "", head: str = r"\documentclass{article}"
 ) -> str:
     """The log. Skips without the engine or a package; fails on any error and on any box that is too wide."""
-    needed = ["IEEEtran.cls"] if "IEEEtran" in head else ["siunitx.sty"] if table.chosen.siunitx else []
+    needed = ["IEEEtran.cls"] if "IEEEtran" in head else []
     if shutil.which(engine) is None or any(subprocess.run(["kpsewhich", name]).returncode for name in needed):
         pytest.skip(f"there is no {engine} with {needed}")
     (folder / "table.tex").write_text(render(table, "latex"), encoding="utf-8")
@@ -99,7 +99,9 @@ def table3(title: str = "", note: str = "A note.") -> Table:
     """Table 3 at the paper's sizes with the paper's own numbers."""
     table = planned("table3", "paper")
     warnings = (*table.warnings, "A warning: 5 % & more.")
-    return replace(table, title=title or table.title, footnotes=(*table.footnotes, note), warnings=warnings)
+    return replace(
+        table, title=title or table.title, footnotes=(*table.footnotes, Note(note, "sign")), warnings=warnings
+    )
 
 
 def test_table3_compiles_and_reads_as_the_paper(tmp_path: Path) -> None:
@@ -143,14 +145,13 @@ def test_no_study_is_scaled_down_until_nobody_can_read_it(tmp_path: Path, study:
 
 @pytest.mark.parametrize(
     "options",
-    [{"siunitx": True}, {"siunitx": True, "plain": False, "paper": True}, {"notes": "full"}, {"notes": "none"},
+    [{"plain": False, "paper": True}, {"notes": "full"}, {"notes": "none"},
      {"columns": ("bleu", "d_k", "warmup_steps")}, {"hide": ("ppl",)}],
     ids=str,
 )  # fmt: skip
 def test_other_choices_compile(tmp_path: Path, options: dict[str, Any]) -> None:
     table = replace(table3(), chosen=Choices(**options))
-    packages = r"\usepackage{siunitx}" if options.get("siunitx") else ""
-    assert "Overfull \\hbox" not in compiled(tmp_path, table, preamble=packages)
+    assert "Overfull \\hbox" not in compiled(tmp_path, table)
 
 
 def test_one_column_of_two_scales_what_is_too_wide(tmp_path: Path) -> None:

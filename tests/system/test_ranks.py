@@ -52,7 +52,7 @@ def _start(
     spec = {
         "store": str(store.root), "run_id": PROBE_ID, "attempt": 1, "task": "translation",
         "config": config.model_dump(mode="json"), "inputs": inputs, "train": True,
-        "evaluations": [], "device": {"kind": "cpu", "threads": ranks, "memory_gb": None, "count": ranks},
+        "evaluations": [], "device": {"kind": "cpu", "threads": 1, "memory_gb": None, "count": ranks},
         "earlier": [f"runs/{earlier}/attempts/1"] if earlier else [],
     }  # fmt: skip
     write_json(folder / "spec.json", spec)

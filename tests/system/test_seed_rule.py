@@ -136,9 +136,9 @@ def test_the_rule_is_followed_through_an_interruption_and_printed(cli: Cli, rule
     assert words in said and words in json.dumps(json.loads(files["ro-crate-metadata.json"]), ensure_ascii=False)
     assert cli("report", crate, cwd=tmp_path).stdout.partition("\n\n")[2] == printed
     stated = json.loads(files["statement.json"])
-    stated["seeds"]["power"] = 0.9
+    stated["runs"].pop()
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="another rule for seeds"):
+    with pytest.raises(UserError, match="other runs than those of its plan"):
         read_statement(stated, read_bundle(crate, tmp_path / "empty").plan)
 
 

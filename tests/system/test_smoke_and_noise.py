@@ -1,6 +1,5 @@
-"""Before the GPU hours are spent: `run --smoke`, `noise` and `plan --detect`, with real trainings of width 8."""
+"""Before the GPU hours are spent: `run --smoke` and `noise`, with real trainings of width 8."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -72,8 +71,6 @@ def test_smoke_needs_a_setting_for_steps(cli: Cli, tmp_path: Path) -> None:
 
 def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    unknown = cli("plan", tiny, "--store", store, "--detect", "ppl=0.1", code=2)
-    assert "ablations noise" in unknown.stderr
     words = ["--detect", "ppl=0.01", "--store", store, "--devices", "cpu:2x1"]
     found = as_json(cli("noise", tiny, "--seeds", "3", *words, "--json"))
     assert {path.parent.name for path in store.glob("runs/*/result.json")} == {
@@ -87,10 +84,8 @@ def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: 
     for seeds in (2, 5, 20):
         assert ppl["smallest_difference"][str(seeds)] == pytest.approx(smallest_difference(ppl["sd"], 2, seeds))
     [asked] = found["detect"]
-    planned = json.loads(cli("plan", tiny, *words[:4], "--json").stdout)
-    assert {run["detect"]["seeds"] for run in planned} == {asked["seeds"]}
-    assert f"needs {asked['seeds']} seeds of every row" in cli("plan", tiny, *words[:4]).stdout
-    again = cli("noise", tiny, "--seeds", "3", "--store", store)
+    again = cli("noise", tiny, "--seeds", "3", *words)
+    assert f"needs {asked['seeds']} seeds of every row" in again.stdout
     assert "all done, nothing to train" in again.stderr and "95 % interval of the sd" in again.stdout
 
 
@@ -98,5 +93,5 @@ def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: 
     ("text", "words"), [("bleu=zero", "COLUMN=NUMBER"), ("-1", "above 0"), ("ppk=1", "Nearest columns: ppl")]
 )
 def test_a_difference_that_is_none(cli: Cli, finished: Path, tiny: Path, text: str, words: str) -> None:
-    done = cli("plan", tiny, "--store", finished, f"--detect={text}", code=2)
+    done = cli("noise", tiny, "--seeds", "2", "--store", finished, f"--detect={text}", code=2)
     assert words in done.stderr and "Traceback" not in done.stderr

@@ -149,6 +149,16 @@ def test_a_broken_file_beside_a_study_never_hides_it(cli: Cli, tmp_path: Path) -
     assert "a.toml cannot be used: `ablations plan " in table["note"]
 
 
+def test_the_nearest_selection_with_results_is_named_for_a_corpus_too(
+    cli: Cli, tiny: Path, finished: Path, tmp_path: Path
+) -> None:
+    for name in ("train.en", "train.de", "dev.en", "dev.de"):
+        (tmp_path / name).write_text("a house\n" * 40)
+    given = ("--rows", "base", "--seeds", "2", "--store", finished)
+    said = cli("report", tiny, *given, "--corpus", tmp_path).stderr
+    assert "2 finished runs of tiny exist with the corpus builtin" in said and "`ablations report " in said
+
+
 def test_run_h_shows_ten_options_and_groups_the_rest(cli: Cli, tmp_path: Path) -> None:
     groups = cli("run", "-h").stdout.split("╭─ ")
     [common] = [group for group in groups if group.startswith("Options ")]

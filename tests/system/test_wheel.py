@@ -82,6 +82,10 @@ def test_an_installed_package_of_the_same_name_stays_the_users(installed: Path, 
     assert row["n"] == 1 and row["accuracy_test"] > 0
     page = _run(command, "report", "walk.toml", "--rows", "base", "--seeds", "1", "--format", "html", cwd=tmp_path)
     assert "<style>" in page and "<script>" in page
+    (tmp_path / "experiments").mkdir()
+    (tmp_path / "experiments" / "__init__.py").touch()
+    with pytest.raises(AssertionError, match=r"experiments/__init__.py hides this program's package"):
+        _run(installed, "-c", "import ablations; ablations.load", cwd=tmp_path)
 
 
 def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: Path, tiny: Path) -> None:

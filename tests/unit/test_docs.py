@@ -88,6 +88,20 @@ def test_links_lead_to_files(page: Path) -> None:
     assert not missing
 
 
+def test_the_index_has_every_page_once() -> None:
+    index = ROOT / "docs" / "README.md"
+    named = re.findall(r"^- \[[^]]*\]\(([^)]+\.md)\)", index.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(named) == sorted(
+        str(page.relative_to(index.parent)) for page in index.parent.rglob("*.md") if page != index
+    )
+
+
+def test_the_page_on_json_names_the_verbs_without_it() -> None:
+    page = (ROOT / "docs" / "exit-codes-and-json.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(\w+)`", re.findall(r"Every verb but (.*) has `--json`", page)[0]))
+    assert named == {name for name in VERBS if all("--json" not in option.opts for option in verb(name).params)}
+
+
 def test_the_tests_named_beside_retellings_exist() -> None:
     named = re.findall(r"\b(test_\w+)", (ROOT / "docs" / "paper-and-retellings.md").read_text(encoding="utf-8"))
     sources = list((ROOT / "tests").rglob("test_*.py"))

@@ -36,6 +36,21 @@ class OutOfMemory(Exception):  # noqa: N818
     """The device's memory was not enough; a smaller micro-batch may fit."""
 
 
+class DeviceFailed(Exception):  # noqa: N818
+    """The GPU, its driver or its link to another GPU failed; another one may work."""
+
+
+# What CUDA and its libraries say when memory runs out, and when the GPU, its driver or its link to another GPU fails.
+_NO_MEMORY = (
+    "can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED", "CUDNN_STATUS_ALLOC_FAILED", "DEVICE_ALLOCATION_FAILED",
+)  # fmt: skip
+_DEVICE_FAILED = (
+    "uncorrectable", "illegal memory access", "busy or unavailable", "NCCL error", "fallen off the bus",
+    "GPU is lost", "unspecified launch failure", "MPS server",
+)  # fmt: skip
+
+
 # --- An error as JSON
 
 
@@ -82,11 +97,10 @@ def failure_class(error: BaseException, message: str = "") -> str:
     """Why a run failed: its coordinator decides by it. message: that of an error whose own function may fail."""
     message = message or str(error)
     number = error.errno if isinstance(error, OSError) else None
-    words = ("can't allocate memory", "not enough memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
     if (
         isinstance(error, (MemoryError, OutOfMemory))
         or type(error).__name__ == "OutOfMemoryError"  # of torch
-        or (isinstance(error, RuntimeError) and any(word in message for word in words))
+        or (isinstance(error, RuntimeError) and any(word in message for word in _NO_MEMORY))
         # no memory for a library that was imported late, of which glibc's loader gives no number
         or (isinstance(error, ImportError) and "failed to map segment from shared object" in message)
         or number == errno.ENOMEM
@@ -96,4 +110,8 @@ def failure_class(error: BaseException, message: str = "") -> str:
         return "disk_full"
     if isinstance(error, Diverged):
         return "diverged"
+    if isinstance(error, DeviceFailed) or (
+        isinstance(error, RuntimeError) and any(word in message for word in _DEVICE_FAILED)
+    ):
+        return "device"
     return "user_error" if isinstance(error, UserError) else "bug"

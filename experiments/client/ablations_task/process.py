@@ -151,22 +151,26 @@ def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
         request["seed"], request["device"], request["threads"], Path(request["folder"]),
         None if resume is None else Path(resume), channel,
     )  # fmt: skip
-    _open_device(context, request["memory_gb"])
+    _open_device(context, request["memory_gb"], request["share"])
     returned = by_set(trainer.run(settings, context))
     return {"returned": returned, "facts": context._facts, "device_name": device_name(context.device, context.threads)}
 
 
-def _open_device(context: RunContext, memory_gb: float | None) -> None:
-    """Threads, and the limit of a shared GPU, if the trainer has imported torch."""
+CONTEXT_GB = 0.6  # GPU memory of a process before it has any tensor: CUDA's context and loaded kernels
+
+
+def _open_device(context: RunContext, memory_gb: float | None, share: float) -> None:
+    """Threads, and the limit of a shared GPU, if the trainer has imported torch. A cluster's GPU has only a share."""
     torch = sys.modules.get("torch")
     if torch is None:
         return
     torch.set_num_threads(context.threads)
-    if context.device == "cuda" and memory_gb is not None:
+    if context.device == "cuda" and (memory_gb is not None or share < 1):
         if not torch.cuda.is_available():
             raise UserError("A CUDA device was requested, but the trainer's torch sees none: check `nvidia-smi`.")
         total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(min(1.0, memory_gb * 1e9 / total), 0)
+        limit = max(0.01, share - CONTEXT_GB * 1e9 / total) if memory_gb is None else memory_gb * 1e9 / total
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit), 0)
 
 
 def _processor() -> str:

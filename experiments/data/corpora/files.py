@@ -8,7 +8,6 @@ import codecs
 import contextlib
 import gzip
 import hashlib
-import io
 import os
 import time
 import zlib
@@ -39,48 +38,26 @@ def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
     sha256: expected hash of the unpacked bytes; "" checks nothing.
     Raises UserError for an unreadable file and, after the last line, for content with another hash.
     """
-    with _explained(path), _open_bytes(path) as file:
-        hashed = _Hashed(file)
-        source = cast(BinaryIO, io.BufferedReader(hashed, BLOCK)) if sha256 else file
-        for number, line in enumerate(io.TextIOWrapper(source, encoding="utf-8", newline="\n")):
-            text = line.removesuffix("\n").removesuffix("\r")
+    with _explained(path):
+        for number, line in enumerate(read_raw(path, sha256)):
+            text = line.decode().removesuffix("\n").removesuffix("\r")
             yield text if number else text.removeprefix("\ufeff")
-        _check_unchanged(path, sha256, hashed.sha256.hexdigest())
 
 
 def read_raw(path: Path, sha256: str = "") -> Iterator[bytes]:
     """Yield the lines with their ends, as bytes; `sha256` and errors as in `read_lines`."""
+    content = hashlib.sha256()
     with _explained(path), _open_bytes(path) as file:
-        content = hashlib.sha256()
         for line in file:
-            content.update(line)
+            if sha256:
+                content.update(line)
             yield line
-        _check_unchanged(path, sha256, content.hexdigest())
-
-
-def _check_unchanged(path: Path, sha256: str, present: str) -> None:
-    if sha256 and present != sha256:
+    if sha256 and content.hexdigest() != sha256:
         _seen.pop(str(path.absolute()), None)
         raise UserError(
             f"{path} was changed after it was hashed and before it was read: its content no longer matches the "
             "names of these runs. Nothing of it was kept. Run the same command again when the file is final."
         )
-
-
-class _Hashed(io.RawIOBase):
-    """A binary file that hashes its bytes as they are read."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file, self.sha256 = file, hashlib.sha256()
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        block = self._file.read(len(buffer))
-        self.sha256.update(block)
-        buffer[: len(block)] = block
-        return len(block)
 
 
 def inspect(path: Path, *, raw: bool = False) -> FileFacts:

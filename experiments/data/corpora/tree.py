@@ -8,7 +8,7 @@ is read from and written to a line of symbols, and the format of the Penn Treeba
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -122,7 +122,7 @@ class Repairs:
     unknown: int = 0  # symbols that training did not hold: left out
 
     def __bool__(self) -> bool:
-        return any(getattr(self, field.name) for field in fields(self))
+        return any(getattr(self, each.name) for each in fields(self))
 
 
 def linearise(tree: Tree) -> list[str]:
@@ -247,8 +247,7 @@ class _Open:
     line: int
     start: int  # words before it
     place: int  # among the tree's brackets
-    label: str = ""
-    word: str | None = None  # of a tag
+    texts: list[str] = field(default_factory=list)  # its label, and the word of a tag
     children: int = 0
 
 
@@ -265,11 +264,49 @@ def read_trees(path: Path, sha256: str = "") -> Iterator[Tree]:
 
 def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
     """The trees in some lines. Raises BadTree, also for an empty bracket unless `allow_empty`."""
-    reader = _Reader(allow_empty)
-    number = 0
+    opened: list[_Open] = []
+    words, tags, brackets = list[str](), list[str](), list[Bracket | None]()  # None: not closed yet
+    number = at_margin = 0  # the first line that opens a bracket at its margin inside a tree: perhaps the next tree
     for number, line in enumerate(lines, start=1):
-        yield from reader.feed(number, line)
-    reader.finish(number)
+        if not opened and line.startswith(_COMMENT):
+            continue
+        if opened and line.startswith("("):
+            at_margin = at_margin or number
+        for match in _TOKENS.finditer(line):
+            token, top = match[0], opened[-1] if opened else None
+            if token == "(":
+                if top:
+                    top.children += 1
+                    if len(top.texts) == 2:
+                        raise BadTree(number, f'a bracket opens beside the word "{top.texts[1]}". {_FORM}')
+                opened.append(_Open(number, len(words), len(brackets)))
+                brackets.append(None)
+            elif not top:
+                what = "a closing bracket too many." if token == ")" else f'"{token}" stands outside of any bracket. '
+                raise BadTree(number, what if token == ")" else what + _FORM)
+            elif token != ")":
+                if top.children or len(top.texts) == 2:
+                    raise BadTree(number, f'"{token}" has no tag of its own. {_FORM}')
+                top.texts.append(token)
+            else:
+                opened.pop()
+                if len(top.texts) == 2:
+                    brackets.pop()  # it was a tag
+                    tags.append(top.texts[0])
+                    words.append(top.texts[1])
+                elif top.start == len(words) and allow_empty:
+                    brackets.pop()  # what it held is popped already
+                elif not top.children:
+                    raise BadTree(number, f'the bracket "({"".join(top.texts)})" holds nothing. {_FORM}')
+                else:
+                    brackets[top.place] = Bracket("".join(top.texts), top.start, len(words))
+                if not opened:
+                    yield Tree(tuple(words), tuple(tags), tuple(bracket for bracket in brackets if bracket))
+                    words, tags, brackets, at_margin = [], [], [], 0
+    if opened:
+        near = f" Line {at_margin} may begin the next tree." if at_margin else ""
+        missing = f"{len(opened)} closing bracket{'s are' if len(opened) > 1 else ' is'} missing up to line {number}"
+        raise BadTree(opened[0].line, f"the tree that begins here is never closed: {missing}.{near}")
 
 
 def parse_line(line: str) -> Tree:
@@ -284,80 +321,6 @@ def parse_line(line: str) -> Tree:
         brackets += tuple(Bracket(label, start + len(words), end + len(words)) for label, start, end in tree.brackets)
         words, tags = words + tree.words, tags + tree.tags
     return Tree(words, tags, brackets)
-
-
-class _Reader:
-    def __init__(self, allow_empty: bool) -> None:
-        self._allow_empty = allow_empty
-        self._open: list[_Open] = []
-        self._at_margin = 0  # the first line that opens a bracket at its margin inside a tree: perhaps the next tree
-        self._clear()
-
-    def _clear(self) -> None:
-        self._words: list[str] = []
-        self._tags: list[str] = []
-        self._brackets: list[Bracket | None] = []  # None: not closed yet
-
-    def feed(self, number: int, line: str) -> Iterator[Tree]:
-        if not self._open and line.startswith(_COMMENT):
-            return
-        if self._open and line.startswith("(") and not self._at_margin:
-            self._at_margin = number
-        for match in _TOKENS.finditer(line):
-            token = match[0]
-            if token == "(":
-                self._opens(number)
-            elif token == ")":
-                self._closes(number)
-                if not self._open:
-                    yield Tree(tuple(self._words), tuple(self._tags), tuple(b for b in self._brackets if b))
-                    self._clear()
-                    self._at_margin = 0
-            else:
-                self._text(number, token)
-
-    def finish(self, last: int) -> None:
-        if self._open:
-            began = self._open[0].line
-            near = f" Line {self._at_margin} may begin the next tree." if self._at_margin else ""
-            missing = f"{len(self._open)} closing bracket{'s are' if len(self._open) > 1 else ' is'}"
-            raise BadTree(
-                began, f"the tree that begins here is never closed: {missing} missing up to line {last}.{near}"
-            )
-
-    def _opens(self, number: int) -> None:
-        if self._open:
-            self._open[-1].children += 1
-            if self._open[-1].word is not None:
-                raise BadTree(number, f'a bracket opens beside the word "{self._open[-1].word}". {_FORM}')
-        self._open.append(_Open(number, len(self._words), len(self._brackets)))
-        self._brackets.append(None)
-
-    def _text(self, number: int, token: str) -> None:
-        if not self._open:
-            raise BadTree(number, f'"{token}" stands outside of any bracket. {_FORM}')
-        top = self._open[-1]
-        if top.children or top.word is not None:
-            raise BadTree(number, f'"{token}" has no tag of its own. {_FORM}')
-        if not top.label:
-            top.label = token
-        else:
-            top.word = token
-
-    def _closes(self, number: int) -> None:
-        if not self._open:
-            raise BadTree(number, "a closing bracket too many.")
-        done = self._open.pop()
-        if done.word is not None:
-            self._brackets.pop()  # it was a tag
-            self._tags.append(done.label)
-            self._words.append(done.word)
-        elif done.start == len(self._words) and self._allow_empty:
-            self._brackets.pop()  # what it held is popped already
-        elif not done.children:
-            raise BadTree(number, f'the bracket "({done.label})" holds nothing. {_FORM}')
-        else:
-            self._brackets[done.place] = Bracket(done.label, done.start, len(self._words))
 
 
 _FORM = "A tree is (LABEL child child …), and each word (TAG word)."

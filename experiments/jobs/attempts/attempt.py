@@ -131,6 +131,14 @@ class RunningAttempt:
     asked_at: float = 0.0
     heard_at: float = field(default_factory=time.monotonic)  # time of its last event
 
+    @property
+    def leased(self) -> list[str]:
+        """The slots that it holds: after a training on several GPUs here those of the first, which evaluates."""
+        parts = self.slot.parts
+        if self.slot.count == 1 or not self.slot.device or (TRAINING in self.expected and not self.progress.parts):
+            return parts
+        return [part for part in parts if part.partition("/")[0] == parts[0].partition("/")[0]]
+
     def listen(self) -> None:
         """Read the new events."""
         for event in self.tail.read():

@@ -11,12 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.jobs.attempts.attempt import AttemptProgress
+from experiments.jobs.devices.hardware import OTHERS_SHARE
 from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
 from experiments.records import TRAINING, ChildExit, FailureClass
 
 MAX_STALLS = 3
 LONG_S = 600.0  # after so long, one new step counts as progress: it may be an epoch
 MAX_HANGS = 2  # one retry
+WITH_PADDING = 1.5  # places of a batch's side over its tokens, at most (`LARGEST`, tasks/train_network.py)
 MIN_MICRO_BATCH = 64  # tokens: smaller micro-batches would not save memory
 FAILED_CODES = range(1, 128)
 
@@ -32,13 +34,14 @@ def decide(
     withdrawn: str = "",
     log_tail: str = "",
     limit_gb: float | None = None,
+    shared: bool = False,
 ) -> Ending:
     """Decide the state of a job whose attempt has ended and whose finished parts are in place.
 
     missing: parts that the job still needs. expected: parts of this attempt (more may have been requested meanwhile).
     code: the child's exit code (negative: a signal; None: unknown). asked: "cancel", "stop" or "hung" if the
     coordinator ended the attempt. withdrawn: why a cluster's attempt was not even begun. log_tail: end of the log, and
-    limit_gb: the run's limit of memory, for messages.
+    limit_gb: the run's limit of memory, for messages. shared: it had a share of a GPU.
     """
     best, ahead = _mark(claimed, record)
     pinned = {**claimed.pinned, **record.pinned}
@@ -52,12 +55,13 @@ def decide(
         return replace(untouched, detail=detail, pinned=claimed.pinned, best=best, alone=claimed.alone)
     if record.failure is not None and record.failure.get("cls") != FailureClass.DISK_FULL:
         training = TRAINING in expected and not record.parts
-        return _failed(claimed, record.failure, pinned, best, log_tail, training)
+        return _failed(claimed, record.failure, pinned, best, log_tail, training, shared)
     if record.failure is not None or code == ChildExit.DISK_FULL:
         detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
         return Ending(State.WAITING, Outcome.DISK_FULL, detail=detail, pinned=pinned, best=best, alone=claimed.alone)
     if asked == "hung":
-        return _hung(claimed, pinned, best, log_tail)
+        said = "no step for so long that it was stopped (--hang-after)."
+        return _lost(claimed, Outcome.HUNG, "hung", said, pinned, best, log_tail)
     if code == ChildExit.FINISHED:
         return _incomplete([part for part in missing if part in expected], pinned, best, log_tail)
     if code in FAILED_CODES and code != ChildExit.PREEMPTED and not record.preempted:
@@ -87,16 +91,16 @@ def decide(
     )
 
 
-def _hung(claimed: Claimed, pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
-    """End an attempt without events for too long. It is retried once: a lost network disk or GPU may be back."""
-    hangs, why = claimed.hangs + 1, "hung: no step for too long"
+def _lost(
+    claimed: Claimed, outcome: Outcome, how: str, why: str, pinned: dict[str, Any], best: int, log_tail: str
+) -> Ending:
+    """End an attempt that hung, or whose device failed. It is retried once: a disk may be back, another GPU works."""
+    hangs, detail = claimed.hangs + 1, f"{how}: {why}"
     if hangs >= MAX_HANGS:
-        error = f"Hung {hangs} times: no step for so long that it was stopped (--hang-after).{_tail(log_tail)}"
-        return Ending(State.FAILED, Outcome.HUNG, error=error, detail=why, pinned=pinned, best=best)
-    detail = f"will resume: {why}"
-    return Ending(
-        State.WAITING, Outcome.HUNG, detail=detail, pinned=pinned, best=best, hangs=hangs, alone=claimed.alone
-    )
+        error = f"{how.capitalize()} {hangs} times: {why}{_tail(log_tail)}"
+        return Ending(State.FAILED, outcome, error=error, detail=detail, pinned=pinned, best=best)
+    detail = f"will resume: {detail}"
+    return Ending(State.WAITING, outcome, detail=detail, pinned=pinned, best=best, hangs=hangs, alone=claimed.alone)
 
 
 def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
@@ -111,13 +115,20 @@ def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
 
 
 def _failed(
-    claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str, training: bool
-) -> Ending:
+    claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str, training: bool,
+    shared: bool,
+) -> Ending:  # fmt: skip
     outcome = Outcome(FailureClass(str(failure.get("cls"))))
     message = str(failure.get("message", "")) or "no message"
+    if outcome is Outcome.DEVICE:
+        return _lost(claimed, outcome, "the device failed", message, pinned, best, log_tail)
     if outcome is Outcome.OUT_OF_MEMORY:
+        beside = shared and not claimed.alone  # the neighbours on its GPU may have taken the memory
+        if not beside and (others := _held_by_others(message)) and claimed.hangs + 1 < MAX_HANGS:
+            why = f"others held {others} of its GPU's memory. {message}"
+            return _lost(claimed, outcome, "out of memory", why, pinned, best, log_tail)
         tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
-        if tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
+        if not beside and tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
             half = tokens // 2
             detail = f"will resume: out of memory with micro-batches of {tokens} tokens, now {half}"
             smaller = {**pinned, "micro_batch_tokens": half}
@@ -132,11 +143,26 @@ def _failed(
 
 
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
-    """Tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch."""
+    """Tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch.
+
+    A batch with padding has at most WITH_PADDING times its tokens, so that a larger limit cuts none.
+    """
     training = claimed.job.config.get("training")
     training = training if isinstance(training, Mapping) else {}  # other tasks may use this name for anything
-    known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or training.get("tokens_per_batch")
-    return int(known) if known else None
+    whole = training.get("tokens_per_batch")
+    known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or whole
+    return int(min(known, WITH_PADDING * whole if whole else known)) if known else None
+
+
+_USED = re.compile(r"Process \d+ has ([\d.]+) GiB memory in use")
+_TOTAL = re.compile(r"total capacity of ([\d.]+) GiB")
+
+
+def _held_by_others(message: str) -> str:
+    """The GPU memory of other processes in torch's message, if it is much of the whole; "" if not, or unknown."""
+    total, used = _TOTAL.search(message), sum(map(float, _USED.findall(message)))
+    much = total and "this process has" in message and used > OTHERS_SHARE * float(total[1])
+    return f"{used:.1f} GiB" if much else ""
 
 
 def _incomplete(lost: Sequence[str], pinned: dict[str, Any], best: int, log_tail: str) -> Ending:

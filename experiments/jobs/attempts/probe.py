@@ -9,15 +9,18 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from experiments.errors import UserError
 from experiments.events.event_log import read_events
 from experiments.identity import PROBE_ID
-from experiments.jobs.devices.slots import Slot
+from experiments.jobs.devices.hardware import SMI_S
+from experiments.jobs.devices.slots import GpuOccupancy, Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.identity import identify
@@ -60,8 +63,10 @@ def probe(
 ) -> Generator[Measured, None, None]:
     """Train the specs for a few steps, one after the other. A spec has task, folder, config (with few steps), inputs.
 
-    Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S.
+    Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S, and where
+    others use the GPU.
     """
+    _refuse_others([slot])
     with contextlib.closing(LocalEngine()) as engine:
         for spec in specs:
             yield _measured(*_trained(store, spec, slot, engine, child))
@@ -73,7 +78,8 @@ def steps_together(seconds_per_step: float) -> int:
 
 
 def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot]) -> list[Measured]:
-    """Run the same spec on several slots at once, and measure while all of them train."""
+    """Run the same spec on several slots at once, and measure while all of them train. Raises UserError as `probe`."""
+    _refuse_others(slots)
 
     def one(slot: Slot) -> tuple[list[dict[str, Any]], TrainingResult]:
         with contextlib.closing(LocalEngine(fork=False)) as engine:
@@ -87,6 +93,15 @@ def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot])
         _measured([event for event in events if begin <= event["t"] <= end or not _is_point(event)], result)
         for events, result in found
     ]
+
+
+def _refuse_others(slots: Sequence[Slot]) -> None:
+    """Raises UserError if others use a GPU that the user has not named: their work would be measured too."""
+    for name, why in GpuOccupancy().left_alone(slots, (), wait_s=SMI_S + 1).items():
+        raise UserError(
+            f"{name} is not measured, because others may use it ({why}). Wait for them, or name a free GPU, such as "
+            "--devices cuda:1; a GPU that is named is measured in any case."
+        )
 
 
 def _trained(
@@ -238,17 +253,9 @@ class Speed:
 
 def _fit(points: list[tuple[float, float]]) -> tuple[float, float]:
     """(a, b) of seconds = a + b·cost, neither negative, by least squares of relative errors."""
-    rows = [(1 / seconds, cost / seconds) for cost, seconds in points]  # a·u + b·v = 1
-    uu, uv, vv, u, v = (sum(values) for values in zip(*_products(rows), strict=True))
-    determinant = uu * vv - uv * uv
-    if determinant > 1e-9 * uu * vv:
-        a, b = (u * vv - v * uv) / determinant, (v * uu - u * uv) / determinant
-        if a >= 0 and b >= 0:
-            return a, b
-        if b < 0:
-            return u / uu, 0.0
-    return 0.0, v / vv
-
-
-def _products(rows: Iterable[tuple[float, float]]) -> Iterator[tuple[float, float, float, float, float]]:
-    return ((u * u, u * v, v * v, u, v) for u, v in rows)
+    costs, seconds = np.array(points).T
+    u, v = 1 / seconds, costs / seconds  # a·u + b·v = 1
+    (a, b), _, rank, _ = np.linalg.lstsq(np.stack([u, v / v.max()], axis=1), np.ones(len(u)))
+    if rank == 2 and b < 0:
+        return float(u.sum() / (u @ u)), 0.0
+    return (float(a), float(b / v.max())) if rank == 2 and a >= 0 else (0.0, float(v.sum() / (v @ v)))

@@ -298,6 +298,8 @@ class Coordinator:
             self._repeated_failures.add(now.job, live.progress.failure, ending.error)
         if ending.outcome is Outcome.DISK_FULL:
             self._disk_full = ending.detail
+        if ending.outcome is Outcome.DEVICE:
+            self._placement.quarantine(live.slot, str((live.progress.failure or {}).get("message", "")))
         if ending.detail or ending.error:
             log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
 
@@ -331,6 +333,7 @@ class Coordinator:
             withdrawn=ended.withdrawn,
             log_tail=attempts.log_tail(self._store, live.folder),
             limit_gb=live.slot.memory_gb,
+            shared=live.slot.kind == "cuda" and live.slot.share < 1,
         )
 
     def _recover(self) -> None:

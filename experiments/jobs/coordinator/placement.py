@@ -161,7 +161,9 @@ class Placement:
         self.preparation = Preparation(load_task, store.root)
         self._gpu_occupancy = GpuOccupancy()
         self._memory = Admission()
+        self._leased: set[str] = set()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
+        self._failed: dict[str, str] = {}  # GPU → why it gets no run any more
         self._lifted_at = math.inf  # when a user's quota may be lifted, by time.monotonic
         self.look = True
 
@@ -172,10 +174,15 @@ class Placement:
 
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
         """Start what can be started on slots not held by `lives`, the running attempts."""
-        leased = {name for live in lives for name in live.slot.parts}
+        leased = {name for live in lives for name in live.leased}
         if (self._alone and self._gpu_occupancy.due) or self._memory.due or time.monotonic() >= self._lifted_at:
             self.look = True
-        if not self.look or len(leased) >= len(self._slots):
+        self.look |= not leased >= self._leased  # GPUs that a run no longer needs
+        self._leased = leased
+        if not self._slots and not lives:
+            failed = "; ".join(f"{unit} {why}" for unit, why in self._failed.items())
+            raise UserError(f"No GPU is left: {failed}. Check nvidia-smi; the same command continues.")
+        if not self.look or leased.issuperset(slot.name for slot in self._slots):
             return []
         self.look = False
         self._leave_alone(leased)
@@ -215,12 +222,22 @@ class Placement:
             for run_id in self._ledger.in_state(State.WAITING, inputs_key=inputs_key):
                 self._end_waiting(run_id, State.FAILED, message, error_class)
 
+    def quarantine(self, slot: Slot, why: str) -> None:
+        """Give a GPU no run any more. A cluster chooses its own, and of several GPUs nobody knows which one failed."""
+        if slot.kind == "cuda" and slot.device and slot.count == 1:
+            self._slots = [other for other in self._slots if other.unit != slot.unit]
+            self._failed[slot.unit] = f"failed: {''.join(why.splitlines()[:1])}"
+            self._note_devices()
+
     def _leave_alone(self, leased: Collection[str]) -> None:
         alone = self._gpu_occupancy.left_alone(self._slots, leased)
         if alone != self._alone:
             self._alone = alone
-            lines = dict.fromkeys(f"{name.partition('/')[0]} is left alone: {why}" for name, why in alone.items())
-            self._ledger.note("devices", "\n".join(lines))
+            self._note_devices()
+
+    def _note_devices(self) -> None:
+        alone = {name.partition("/")[0]: f"is left alone: {why}" for name, why in self._alone.items()}
+        self._ledger.note("devices", "\n".join(f"{unit} {why}" for unit, why in {**alone, **self._failed}.items()))
 
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):

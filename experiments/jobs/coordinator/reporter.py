@@ -3,9 +3,9 @@
 import contextlib
 import logging
 import os
-import signal
 import statistics
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -29,6 +29,7 @@ from experiments.records import TrackedRun
 
 
 TIMEOUT_S = 60.0
+_TIMED_OUT = 124  # exit code of `timeout`
 log = logging.getLogger(__name__)
 
 
@@ -74,32 +75,16 @@ class Notifier:
         thread.start()
 
     def _run(self, environment: Mapping[str, str], text: str) -> None:
-        try:
-            shell = subprocess.Popen(
-                self._command,
-                shell=True,
-                env={**os.environ, **environment},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                process_group=0,
-            )
-            try:
-                _, said = shell.communicate(text.encode(), self._timeout_s)
-            except subprocess.TimeoutExpired as error:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(shell.pid, signal.SIGKILL)  # the whole pipeline
-                shell.wait()
-                self._log(f"ended after {self._timeout_s:g} s", error.stderr)
-            else:
-                if shell.returncode:
-                    self._log(f"exit code {shell.returncode}", said)
-        except OSError as error:
-            self._log(str(error), None)
-
-    def _log(self, how: str, said: bytes | None) -> None:
-        words = (said or b"").decode(errors="replace").strip()
-        log.warning("the notification command failed: %s: %s %s", self._command, how, words)
+        limited = ["timeout", "--kill-after=1", f"{self._timeout_s}", "sh", "-c", self._command]  # the whole pipeline
+        whole, code = {**os.environ, **environment}, 1
+        with tempfile.TemporaryFile() as said:  # not a pipe: what the command leaves behind may hold it
+            with contextlib.suppress(OSError):
+                code = subprocess.run(limited, env=whole, input=text.encode(), stdout=said, stderr=said).returncode
+            said.seek(0)
+            words = said.read().decode(errors="replace").strip()
+        if code:
+            how = f"ended after {self._timeout_s:g} s" if code == _TIMED_OUT else f"exit code {code}"
+            log.warning("the notification command failed: %s: %s %s", self._command, how, words)
 
 
 def _how_to_print(job: Job, member: Member) -> str:

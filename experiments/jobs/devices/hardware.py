@@ -2,64 +2,97 @@
 
 import contextlib
 import os
+import re
 import subprocess
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
+from experiments.errors import UserError
+
 MY_CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 OTHERS_SHARE = 0.1  # fraction of a GPU's memory; less is used by the driver itself
+SMI_S = 30.0  # time for nvidia-smi's answer: without the persistence daemon it first starts the driver
+_MPS_SERVER = "nvidia-cuda-mps-server"  # holds a context on each of its GPUs, also while no run uses them
 
 
 @dataclass(frozen=True)
 class Gpu:
-    """A usable GPU. `memory_gb`: None if nvidia-smi does not report it."""
+    """A usable GPU, or a slice of one (MIG). `memory_gb`: None if nvidia-smi does not report it."""
 
     device: str
     memory_gb: float | None = None
+    exclusive: bool = False  # compute mode Exclusive_Process: one process at a time, unless by MPS
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that a child may use, in the order of an inherited CUDA_VISIBLE_DEVICES, which also limits them."""
     gpus = _nvidia_smi()
     if "CUDA_VISIBLE_DEVICES" not in environ:
-        return [Gpu(uuid, memory) for _, uuid, memory in gpus]
-    known = {name: memory for index, uuid, memory in gpus for name in (index, uuid)}
+        return [gpu for _, gpu in gpus]
+    known = {name: gpu for index, gpu in reversed(gpus) for name in (index, gpu.device)}  # by index: the first slice
     inherited: list[Gpu] = []
     for name in environ["CUDA_VISIBLE_DEVICES"].split(","):
         name = name.strip()
         whole = [uuid for uuid in known if uuid.startswith(name)] if name.startswith("GPU-") else []
         if not (name in known or whole or name.startswith("MIG-")):
             break  # like CUDA: the list ends at the first unknown name
-        inherited.append(Gpu(name, known.get(name, known[whole[0]] if whole else None)))
+        inherited.append(replace(known.get(name) or known.get("".join(whole[:1])) or Gpu(name), device=name))
     return inherited
 
 
-def _nvidia_smi() -> list[tuple[str, str, float]]:
-    """(index, UUID, memory in GB) of each GPU; [] without nvidia-smi or driver."""
-    rows = _ask_nvidia_smi("gpu", "index,uuid,memory.total")
-    # nvidia-smi reports MiB; GB are 1e9 bytes here
-    return [(index, uuid, int(mib) * 1.048576e-3) for index, uuid, mib in rows if mib.isdigit()]
+def _nvidia_smi() -> list[tuple[str, Gpu]]:
+    """(index, GPU) of each usable GPU, or of each of its slices; [] without nvidia-smi or driver. Raises UserError."""
+    rows = _ask_nvidia_smi("gpu", "index,uuid,memory.total,compute_mode,mig.mode.current")
+    slices: dict[str, list[Gpu]] = {}
+    for line in _output("-L").splitlines() if any(row[-1] == "Enabled" for row in rows) else ():
+        if match := re.match(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)", line):
+            mine = slices.setdefault(match[1], [])
+        elif match := re.match(r" +MIG (?:\S+\.)?(\d+)gb.*\(UUID: (MIG-[^)]+)\)", line):
+            mine.append(Gpu(match[2], float(match[1])))
+    found: list[tuple[str, Gpu]] = []
+    for index, uuid, mib, mode, mig in rows:
+        memory = int(mib) * 1.048576e-3 if mib.isdigit() else None  # nvidia-smi reports MiB; GB are 1e9 bytes here
+        whole = [Gpu(uuid, memory, mode.startswith("Exclusive"))] if mode != "Prohibited" else []
+        found += [(index, gpu) for gpu in (slices.get(uuid, []) if mig == "Enabled" else whole)]
+    return found
 
 
 def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
-    """Rows of `fields`; [] without nvidia-smi or driver."""
-    command = ["nvidia-smi", f"--query-{what}={fields}", "--format=csv,noheader,nounits"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return []
-    rows = [[value.strip() for value in line.split(",")] for line in done.stdout.splitlines()]
+    """Rows of `fields`, of which the last may contain commas; [] without nvidia-smi or driver. Raises UserError."""
+    lines = _output(f"--query-{what}={fields}", "--format=csv,noheader,nounits").splitlines()
+    rows = [[value.strip() for value in line.split(",", fields.count(","))] for line in lines]
     return [row for row in rows if len(row) == fields.count(",") + 1]
 
 
+def _output(*arguments: str) -> str:
+    """What nvidia-smi prints; "" if it is not there or fails. Raises UserError if it does not answer."""
+    try:
+        process = subprocess.Popen(
+            ["nvidia-smi", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+    except OSError:
+        return ""
+    try:
+        output, _ = process.communicate(timeout=SMI_S)
+    except subprocess.TimeoutExpired:
+        process.kill()  # and not waited for: in a driver that hangs a process may never end
+        raise UserError(
+            f"nvidia-smi did not answer within {SMI_S:g} s, so it is not known which GPUs are free. Restart its driver "
+            "or the machine, or use processors: --devices cpu:N."
+        ) from None
+    return output if process.returncode == 0 else ""
+
+
 def gpus_in_use() -> dict[str, str]:
-    """GPUs in use by computing processes, by UUID and by index → a description of the processes."""
+    """GPUs in use by computing processes, by UUID and by index → a description of the processes. Raises UserError."""
     listed = _ask_nvidia_smi("gpu", "index,uuid,memory.used,memory.total")
     processes: dict[str, list[str]] = {}
-    for uuid, pid, mib in _ask_nvidia_smi("compute-apps", "gpu_uuid,pid,used_memory"):
+    for uuid, pid, mib, name in _ask_nvidia_smi("compute-apps", "gpu_uuid,pid,used_memory,process_name"):
+        if name.endswith(_MPS_SERVER):
+            continue
         used = f", {int(mib) * 1.048576e-3:.1f} GB" if mib.isdigit() else ""
         processes.setdefault(uuid, []).append(f"process {pid}{used}")
     found = {}

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
 
+from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.jobs.devices.slots import Slot
 
 WORTH = 1.1  # smallest gain: below it, one run at a time ends earlier and needs less memory
@@ -28,7 +29,7 @@ def worth_sharing(alone: float, together: Sequence[float]) -> bool:
 
 def shares(slot: Slot, count: int) -> list[Slot]:
     """Split a device's slot into `count` slots, each with an equal share of threads and memory."""
-    room = slot.room_gb and round(slot.room_gb / count, 2)
+    room = slot.room_gb and round(_room(slot, count), 2)
     return [
         replace(slot, name=f"{slot.name}/{n}", threads=max(1, slot.threads // count), room_gb=room,
                 memory_gb=room if slot.kind == "cuda" or slot.memory_gb else None)
@@ -48,7 +49,13 @@ def counts(slot: Slot, needs_gb: float) -> Iterable[int]:
         for count in range(2, slot.threads + 1):
             if slot.threads % count == 0 and count >= 2 * steps[-1]:
                 steps.append(count)
-    return takewhile(lambda count: not slot.room_gb or needs_gb <= slot.room_gb / count, steps)
+    return takewhile(lambda count: not slot.room_gb or needs_gb <= _room(slot, count), steps)
+
+
+def _room(slot: Slot, count: int) -> float:
+    """GB for each of `count` runs; on a GPU each has a CUDA context of its own beside."""
+    context = CONTEXT_GB if slot.kind == "cuda" else 0.0
+    return ((slot.room_gb or 0.0) + context) / count - context
 
 
 def most_worth(tried: Iterable[int], speeds: Callable[[int], Sequence[float]]) -> list[tuple[int, float]]:

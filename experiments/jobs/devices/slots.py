@@ -11,16 +11,22 @@ CUDA_VISIBLE_DEVICES is a limit. Imports no torch; nvidia-smi lists the GPUs.
 """
 
 import itertools
+import math
 import os
 import re
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent import futures
+from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
 
+from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.errors import UserError
 from experiments.jobs.devices.hardware import Gpu, available_cores, gpus_in_use, memory_gb, visible_gpus
+from experiments.processes.meter import mps_serves
 
 GRAMMAR = (
     'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+"; '
@@ -30,7 +36,7 @@ GRAMMAR = (
 CLUSTER_GRAMMAR = (
     "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
 )
-USABLE = 0.94  # usable fraction of a device's memory; the system or CUDA contexts take the rest
+USABLE = 0.94  # usable fraction of main memory; the system takes the rest
 CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
 
@@ -203,9 +209,14 @@ def _cuda(chosen: Sequence[tuple[int, Gpu]], share: int, *, named: bool) -> list
     threads = max(1, available_cores() // (len(chosen) * share))
     slots = []
     for index, gpu in chosen:
+        if share > 1 and gpu.exclusive and not mps_serves():
+            raise UserError(
+                f"--devices cuda:{index}x{share}: this GPU lets one process compute at a time (compute mode "
+                f"Exclusive_Process). Start NVIDIA's MPS (`nvidia-cuda-mps-control -d`), or use cuda:{index}."
+            )
         for place in range(share):
             name = f"cuda:{index}" if share == 1 else f"cuda:{index}/{place}"
-            room = round(gpu.memory_gb * USABLE / share, 2) if gpu.memory_gb else None
+            room = round(max(0.01, gpu.memory_gb / share - CONTEXT_GB), 2) if gpu.memory_gb else None
             cap = room if share > 1 else None
             slots.append(Slot(name, "cuda", threads, gpu.device, cap, room, named, share=1 / share))
     return slots
@@ -284,10 +295,11 @@ class Node:
 
 # --- Leave GPUs alone while other users compute on them
 # nvidia-smi is consulted only for GPUs without a run of ours: in a container its process ids differ from those visible
-# here, so our own processes could not be distinguished from others.
+# here, so our own processes could not be distinguished from others. It is asked in a thread: it may hang with a driver.
 
 
 ASK_EVERY_S = 10.0
+WAIT_S = 1.0  # for an answer; then the coordinator goes on, and unknown GPUs are left alone
 
 
 class GpuOccupancy:
@@ -295,20 +307,38 @@ class GpuOccupancy:
 
     def __init__(self, ask: Callable[[], Mapping[str, str]] = gpus_in_use) -> None:
         self._ask = ask
-        self._asked_at: float | None = None
-        self._in_use: Mapping[str, str] = {}
+        self._asked_at = -math.inf
+        self._asked: Future[Mapping[str, str]] | None = None  # without an answer yet
+        self._in_use: Mapping[str, str] | None = None  # None: unknown
 
     @property
     def due(self) -> bool:
-        """Whether it is time to consult nvidia-smi again."""
-        return self._asked_at is None or time.monotonic() - self._asked_at >= ASK_EVERY_S
+        """Whether nvidia-smi has answered, or it is time to consult it again."""
+        return self._asked.done() if self._asked else time.monotonic() - self._asked_at >= ASK_EVERY_S
 
-    def left_alone(self, slots: Sequence[Slot], leased: Collection[str]) -> dict[str, str]:
-        """Names of free slots whose GPU others use → description of their processes."""
-        ours = {slot.unit for slot in slots if slot.name in leased}
+    def left_alone(self, slots: Sequence[Slot], leased: Collection[str], wait_s: float = WAIT_S) -> dict[str, str]:
+        """Names of free slots whose GPU others use, or may use → description of their processes."""
+        ours = {slot.unit: slot.device for slot in slots if slot.name in leased}
         free = [slot for slot in slots if slot.kind == "cuda" and not slot.named and slot.unit not in ours]
         if not free:
             return {}
-        if self.due:
-            self._in_use, self._asked_at = self._ask(), time.monotonic()
+        if self.due and not self._asked:
+            self._asked = Future()
+            threading.Thread(target=_answer, args=(self._ask, self._asked), daemon=True, name="nvidia-smi").start()
+            futures.wait([self._asked], wait_s)
+        if self._asked:
+            known = self._asked.done() and not self._asked.exception()
+            self._in_use = self._asked.result() if known else None
+            if self._asked.done():
+                self._asked, self._asked_at = None, time.monotonic()
+        if self._in_use is None:
+            return {slot.name: "nvidia-smi does not answer" for slot in free if slot.device}
+        self._in_use = {device: why for device, why in self._in_use.items() if device not in ours.values()}
         return {slot.name: self._in_use[slot.device] for slot in free if slot.device and slot.device in self._in_use}
+
+
+def _answer(ask: Callable[[], Mapping[str, str]], asked: "Future[Mapping[str, str]]") -> None:
+    try:
+        asked.set_result(ask())
+    except Exception as error:
+        asked.set_exception(error)

@@ -126,6 +126,7 @@ def child_environment(slot: Slot, threads: int) -> dict[str, str]:
     environment.pop("CUDA_VISIBLE_DEVICES", None)
     if slot.device is not None:
         environment["CUDA_VISIBLE_DEVICES"] = slot.device
+    environment.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # GPUs are numbered as by nvidia-smi
     environment["PYTHONUNBUFFERED"] = "1"
     environment["PYTHONPATH"] = os.pathsep.join(import_path())
     return environment

@@ -119,8 +119,9 @@ def node_name() -> str:
 
 
 LAUNCH, EXIT = "launch.json", "exit.json"
-# Variables that the cluster sets for a job (devices, job ids); they are kept unless the launch overrides them.
-GIVEN = ("CUDA_VISIBLE_DEVICES", "SLURM", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
+# Variables that the cluster sets for a job (devices, job ids); they are kept unless the launch overrides them …
+GIVEN = ("CUDA_VISIBLE_DEVICES", "RAY_JOB_ID", "TMPDIR", "HOSTNAME")
+NODES = ("SLURM", "CUDA_MPS")  # … but for these: a coordinator in a job of its own has others
 # What --devices decides, whatever the lines of --setup do.
 _DECIDED = ("CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 SETUP_FAILED = 111  # exit code where a line of --setup failed
@@ -207,7 +208,8 @@ def run_child(folder: str) -> int:
 
 def environment(wanted: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
     """The launch's environment, plus the node's own variables that belong to the job."""
-    return {name: value for name, value in given.items() if name.startswith(GIVEN)} | dict(wanted)
+    kept = {name: value for name, value in wanted.items() if not name.startswith(NODES)}
+    return {name: value for name, value in given.items() if name.startswith(GIVEN + NODES)} | kept
 
 
 def record_exit(folder: Path, code: int | None, withdrawn: str = "") -> None:

@@ -7,6 +7,7 @@ takes nothing more, lets its runs save a checkpoint, and ends. The coordinator s
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from experiments.store.checksummed import read_json, write_json
 LOOK_S = 0.5
 IDLE_S = 60.0  # without a run for so long, the worker ends, so that the node is free for others
 KNOWN_S = 120.0  # longest time between the worker's start and the coordinator's note of its job
+NODE_NAME = "\0ablations-node-worker"  # an abstract name: the kernel frees it at the end of its process
+_NODE = socket.socket(socket.AF_UNIX)
 log = logging.getLogger("node worker")
 
 
@@ -134,7 +137,16 @@ def _devices(node: Node) -> list[str]:
     if node.kind == "cpu":
         return [str(number) for number in range(node.devices)]
     given = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
-    found = given or [str(number) for number in range(node.devices)]  # not set: the cluster leaves it to its users
+    if not given:  # the cluster leaves it to its users
+        try:
+            _NODE.bind(NODE_NAME)
+        except OSError:
+            raise UserError(
+                f"Two node workers are on {node_name()}, and the cluster gives them no GPUs of their own "
+                "(CUDA_VISIBLE_DEVICES is not set): both would use the same ones. Request GPUs as this cluster wants "
+                "it (on Slurm often --engine-set gres=gpu:N), or use --workers 1."
+            ) from None
+    found = given or [str(number) for number in range(node.devices)]
     if len(found) < node.devices:
         raise UserError(
             f"The cluster gave the node worker on {node_name()} {len(found)} GPUs (CUDA_VISIBLE_DEVICES is "

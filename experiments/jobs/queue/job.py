@@ -44,6 +44,7 @@ class Outcome(StrEnum):
     OUT_OF_MEMORY = FailureClass.OUT_OF_MEMORY
     DISK_FULL = FailureClass.DISK_FULL
     DIVERGED = FailureClass.DIVERGED
+    DEVICE = FailureClass.DEVICE
     USER_ERROR = FailureClass.USER_ERROR
     BUG = FailureClass.BUG
     CANCELLED = "cancelled"
@@ -206,7 +207,7 @@ class Claimed:
     ref: Mapping[str, Any] | None = None  # the engine's reference to the running child
     slot: str = ""
     alone: bool = False  # it has its own device, after running out of memory beside others
-    hangs: int = 0  # attempts in a row that were stopped because they hung
+    hangs: int = 0  # attempts in a row that hung, or whose device failed
     signed: bool = False  # signed by this user (trust.py)
 
 

@@ -14,6 +14,7 @@ again. It runs in a process of its own (process.py). See docs/own-task.md.
 
 import base64
 import contextlib
+import functools
 import hashlib
 import logging
 import shutil
@@ -140,7 +141,11 @@ class FunctionTask(OwnTask):
             )
 
     def versions(self) -> dict[str, str]:
-        """Of the trainer's interpreter and of the packages there."""
+        """Of the trainer's interpreter and of the packages there, as the code imported them when this was made."""
+        return self._versions
+
+    @functools.cached_property
+    def _versions(self) -> dict[str, str]:
         return self._process.versions(self.packages() or ())
 
     def num_params(self, config: Any) -> int | None:
@@ -165,7 +170,7 @@ class FunctionTask(OwnTask):
         request = {
             "settings": settings_of(config), "seed": config.seed, "device": device.kind, "threads": device.threads,
             "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
-            "memory_gb": device.memory_gb and device.memory_gb / device.count,
+            "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
         }  # fmt: skip
         ended = self._process.train(request, context)
         self._refuse_changed(config, context, "while the run trained")

@@ -22,7 +22,7 @@ Take = Literal["last", "highest", "lowest"]
 LONGEST = 10_000  # characters of a line that are searched
 SHOWN_LINES, SHOWN = 5, 200  # of the output in a message, and characters of each
 NOT_A_NUMBER = r"(?i:[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z])"
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _REST = re.compile(r"(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
 _BETTER: dict[Take, Callable[[float, float], float]] = {"highest": max, "lowest": min}
 
@@ -111,7 +111,7 @@ class Readings:
 
     def line(self, line: str) -> None:
         """Read a line of the output."""
-        text = _ESCAPES.sub("", line[:LONGEST])
+        text = ESCAPES.sub("", line[:LONGEST])
         with self._turn:
             if text.strip():
                 self._last.append(text.strip())

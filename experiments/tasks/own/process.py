@@ -20,7 +20,7 @@ from typing import Any
 import experiments
 from experiments.client import ablations_task
 from experiments.client.ablations_task.values import Channel
-from experiments.errors import DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
+from experiments.errors import DeviceFailed, DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
 from experiments.tasks.base import Context
@@ -209,8 +209,9 @@ def _error(failed: Mapping[str, Any]) -> Exception:
         return error
     place = f" ({failed['place'][0]}, line {failed['place'][1]})" if failed["place"] else ""
     text = f"{failed['type']}: {message}{place}." if message else f"{failed['type']}{place}."
-    if kind == "out_of_memory":
-        return OutOfMemory((message or failed["type"]).splitlines()[0])
+    of_device = {"out_of_memory": OutOfMemory, "device": DeviceFailed}
+    if kind in of_device:
+        return of_device[kind]((message or failed["type"]).splitlines()[0])
     return TrainerFailed(text, failed["traceback"], reason=message if failed["is_value"] else "")
 
 

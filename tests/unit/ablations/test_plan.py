@@ -3,7 +3,6 @@
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -11,12 +10,10 @@ from hypothesis import strategies as st
 
 from ablations.planning.plan import of_added, plan_study
 from ablations.planning.planned import RunState, plan_as_json
-from ablations.planning.resolve import check_target
 from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError
 from experiments.identity import ParentRun, of_imported, run_identity, with_members, with_parent_run
-from experiments.tasks.translation import PERPLEXITY
 
 TABLE3 = load_study("table3")
 BASE = '[[variation]]\nkey = "base"\n'
@@ -179,17 +176,6 @@ def test_what_a_run_trains_itself(plan_of):
     assert run.own_steps == steps
     assert replace(run, inputs=with_members(run.inputs, ["a" * 16])).own_steps == 0
     assert replace(run, inputs=with_parent_run(run.inputs, ParentRun("a" * 16, 300))).own_steps == steps - 300
-
-
-@pytest.mark.parametrize(("value", "refused"), [(-1.0, True), (0.0, True), (1e-9, False)])
-def test_a_target_of_a_perplexity_has_a_logarithm(own_study, value, refused):
-    study = own_study(f'rule = "speedrun"\ntarget = {{value = {value}, metric = "perplexity"}}\n{BASE}')
-    columns = SimpleNamespace(columns=(PERPLEXITY,))
-    if refused:
-        with pytest.raises(UserError, match="more than 0"):
-            check_target(study, study.default_profile, columns)
-    else:
-        check_target(study, study.default_profile, columns)
 
 
 def test_runs_that_were_trained_without_a_setting_are_told_once_a_row(plan_of):

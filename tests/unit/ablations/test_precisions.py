@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+import torch
 
 from ablations.service import forecast
 from ablations.service.preflight import refusals, warnings
@@ -65,6 +66,14 @@ def test_it_is_planned_with_one_warning_where_it_is_slow(chosen: Selected, slow:
     )
     (only,) = warnings(chosen, runs[:1], slots) or [""]
     assert (not only) if not slow else only.startswith("the precision") and 'to "fp32" or "auto" (here fp32)' in only
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a torch that sees no GPU")
+def test_gpus_that_torch_does_not_see_are_refused(chosen: Selected) -> None:
+    """nvidia-smi lists one: torch is a build for processors, or the driver is too old for it."""
+    (only,) = refusals(chosen, chosen.plan.runs, [Slot("cuda:0", "cuda", 1, "GPU-a")])
+    assert set(only.rows) == {run.row for run in chosen.plan.runs}
+    assert "but torch" in only.why and "sees none (" in only.why and "nvidia-smi" in only.why
 
 
 def test_a_smoke_takes_the_precision_that_the_device_has(chosen: Selected, slow: bool) -> None:

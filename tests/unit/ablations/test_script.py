@@ -129,6 +129,39 @@ def test_other_ways_to_take_options(tmp_path, script, given, command, metric):
         assert set(study.links) == {"train.py", "conf"}
 
 
+def test_a_seed_beside_a_configuration_file_and_the_keys_of_hydra_s_groups(tmp_path):
+    """A group's keys are settings where every one of its files has them, so that a row may change the group."""
+    (tmp_path / "conf" / "db").mkdir(parents=True)
+    for file in ("conf/config.yaml", "c.yaml"):
+        (tmp_path / file).write_text(YAML)
+    (tmp_path / "conf/db/mysql.yaml").write_text("rate: 0.5\nuser: me\n")
+    (tmp_path / "conf/db/other.yaml").write_text("rate: 0.25\n")
+    (tmp_path / "train.py").write_text(
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--config')\n"
+        "p.add_argument('--seed', type=int, default=0)\np.add_argument('--workers', default=2)\nprint('acc', 1)\n"
+    )
+    study = written(tmp_path, "python train.py --config c.yaml")
+    assert (study.command, study.seeds) == ("python train.py --config {settings.yaml} --seed {seed}", 2)
+    (tmp_path / "train.py").write_text(HYDRA)
+    study = written(tmp_path, "train.py")
+    assert study.command.endswith(" db={db_} db.rate={db.rate} lr={lr} model.width={model.width}")
+    assert (
+        dict(flatten(study.base))["db.rate"] == 0.5 and 'key = "db.rate-0.25"' in (tmp_path / "mine.toml").read_text()
+    )
+    (tmp_path / "conf/db/other.yaml").unlink()
+    assert "db.user={db.user}" in written(tmp_path, "train.py").command
+
+
+def test_colours_in_what_it_prints_and_a_total_in_words(tmp_path):
+    (tmp_path / "train.py").write_text(
+        "import sys\nfor e in range(3):\n    sys.stderr.write(f'\\repoch {e}/3 \\x1b[32mtest_acc {e}\\x1b[0m')\n"
+        "print(f'test_acc {e}')\n"
+    )
+    study = written(tmp_path, "train.py")
+    assert [(one.name, one.pattern) for one in study.metrics] == [("acc", r"\btest_acc\s*([-+\d.e]+)")]
+    assert study.progress == r"\bepoch\W*(\d+) ?/ ?(\d+)"
+
+
 def test_a_package_with_its_options_in_another_file(tmp_path):
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").touch()
@@ -142,6 +175,14 @@ def test_a_package_with_its_options_in_another_file(tmp_path):
     assert (study.metrics[0].better, study.seeds) == ("lower", 1)
     with pytest.raises(UserError, match=r"requires --n\. Give the value in the command"):
         study_of("mine", "python -m pkg", tmp_path)
+
+
+@pytest.mark.parametrize(
+    "printed", ["f'test accuracy: {a * 1.5:.4f}'", "'test accuracy: %.4f' % a", "'test accuracy: {:.4f}'.format(a)"]
+)
+def test_a_column_has_the_decimals_that_the_script_prints(tmp_path, printed):
+    (tmp_path / "train.py").write_text(f"a = 0.5\nprint({printed})\nprint(f'val loss {{a:.1f}}')\n")
+    assert {one.name: one.digits for one in written(tmp_path, "train.py").metrics} == {"accuracy": 4, "loss": 2}
 
 
 def test_data_that_the_script_names_is_linked_and_what_it_writes_is_not(tmp_path):

@@ -11,6 +11,7 @@ from ablations.planning.planned import Plan, PlannedRow, RunState
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
+from ablations.study.tuning import deciding_column, space_of
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
@@ -189,11 +190,15 @@ def test_table_4_as_printed() -> None:
     assert [(row.key, row.paper) for row in study.variations] == [
         ("wsj", {"f1": 91.3}),
         ("semi-supervised", {"f1": 92.7}),
+        ("lstm", {}),
     ]
     assert [cited.values["f1"] for cited in study.cited] == CITED_4
+    (vinyals,) = [cited for cited in study.cited if cited.key == "lstm"]
+    assert vinyals.label.startswith("Vinyals") and vinyals.values == {"f1": 88.3}
 
 
 def test_table_4_of_the_paper_profile_is_the_task_s_defaults() -> None:
+    """Warm-up is base's, as section 6.3 leaves all other parameters; tensor2tensor's is a profile of its own."""
     rows = rows_of("table4", profile="paper")
     base, semi = rows["wsj"].config, rows["semi-supervised"].config
     kind = load_task("parsing").config_type
@@ -203,12 +208,38 @@ def test_table_4_of_the_paper_profile_is_the_task_s_defaults() -> None:
     assert (base.data.vocab_size, semi.data.vocab_size) == (16_000, 32_000)
     assert (base.model.attention_dropout, semi.model.attention_dropout) == (0.2, 0.2)
     assert (base.evaluation.beam_size, base.evaluation.length_penalty) == (21, 0.3)
+    assert base.training.warmup_steps == load_task("translation").config_type().training.warmup_steps == 4000
+    theirs = rows_of("table4", profile="tensor2tensor")["wsj"].config
+    assert theirs == base.model_copy(update={"training": base.training.model_copy(update={"warmup_steps": 16_000})})
+
+
+def test_table_4_s_lstm_has_its_paper_s_layers_and_wsj_s_size_in_the_miniatures() -> None:
+    task = load_task("parsing")
+    for profile in ("paper", "tensor2tensor", "demo", "small"):
+        rows = {key: row.config for key, row in rows_of("table4", profile=profile).items()}
+        assert rows["lstm"].model.encoder == "3 * lstm(backward=true, residual=false)"
+        assert rows["lstm"].model.decoder == "2 * lstm(residual=false), attentional_lstm(residual=false)"
+        sizes = {key: task.num_params(config) for key, config in rows.items()}
+        if profile in ("demo", "small"):
+            assert sizes["lstm"] == pytest.approx(sizes["wsj"], rel=0.05)
+        else:
+            assert rows["lstm"].model.d_model == 256
+
+
+def test_table_4_s_search_is_what_the_paper_chose_on_section_22() -> None:
+    study, task = load_study("table4"), load_task("parsing")
+    assert study.tune is not None and study.tune.trials == 12
+    searched = {"model.dropout", "model.attention_dropout", "training.learning_rate_scale", "evaluation.beam_size"}
+    for key, row in rows_of("table4", profile="demo").items():
+        ranges = space_of(study, row.variation, row.config, selection(), task).ranges
+        assert set(ranges) == searched - ({"model.attention_dropout"} if key == "lstm" else set())
+    assert study.tune.set == "dev" and deciding_column(study, task).metric == "f1"
 
 
 @pytest.mark.parametrize("profile", ["demo", "small"])
 def test_table_4_plans_on_generated_trees(profile: str, tmp_path: Path) -> None:
     runs = plan_of("table4", tmp_path, profile=profile).runs
-    assert [[e.spec.set for e in run.evaluations] for run in runs] == [["dev", "test"]] * 2
+    assert [[e.spec.set for e in run.evaluations] for run in runs] == [["dev", "test"]] * 3
     assert runs[0].run_id != runs[1].run_id and runs[0].inputs != runs[1].inputs
 
 

@@ -81,10 +81,3 @@ def test_the_last_row_has_every_change_and_no_other(profile, rows_of):
     assert rows["base"].variation.is_base and all(alone)
     assert rows["all"].overrides == {name: value for changed in alone for name, value in changed.items()}
     assert sum(map(len, alone)) == len(rows["all"].overrides)
-
-
-def test_the_target_is_of_the_demo_alone():
-    study = load_study("nanogpt")
-    assert study.rule == "speedrun"
-    assert study.target_in("demo").source and study.target_in("demo").alpha == 0.01
-    assert study.target_in("paper") is study.target_in("small") is None

@@ -136,50 +136,6 @@ def test_what_is_wrong_is_said_with_its_place(own_study, tmp_path, mistake, text
     assert "Input should" not in message, "pydantic's own words are for programmers"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ('rule = "speedrum"\ntarget = 3\n', "rule = \"speedrum\": it must be 'speedrun' (nearest: speedrun)."),
-        ('rule = "speedrun"\n', 'rule = "speedrun" needs a target, a number chosen before the rows are trained'),
-        ("target = 3.28\n", 'it has a target, but no rule that reads it: add rule = "speedrun"'),
-        ('rule = "speedrun"\ntarget = "low"\n', "target: expected a number, or a table with value"),
-        ('rule = "speedrun"\ntarget = {value = 3, alpha = 1.0}\n', "target: alpha = 1.0: it must be less than 1."),
-        ('rule = "speedrun"\ntarget = {value = 3, alpha = 0}\n', "target: alpha = 0: it must be more than 0."),
-        ('rule = "speedrun"\ntarget = {value = inf}\n', "target: value = Infinity: expected a finite number."),
-        ('rule = "speedrun"\ntarget = {metric = "bleu"}\n', "target, value: it is missing."),
-        ('rule = "speedrun"\ntarget = {vale = 3}\n', "target: there is nothing called vale. Nearest names: value"),
-        (
-            'rule = "speedrun"\n[profile.p]\ntarget = {value = 3, alpha = 2}\n',
-            'profile "p", target: alpha = 2: it must be less than 1.',
-        ),
-    ],
-)
-def test_what_is_wrong_with_a_rule(own_study, mistake, text, expected):
-    assert expected in mistake(own_study, text + ROW)
-
-
-@pytest.mark.parametrize(
-    ("target", "expected"),
-    [
-        ('{value = 3, metric = "loss"}', "prints a loss on dev. Its columns are: perplexity on dev, bleu on dev."),
-        ('{value = 3, set = "tests"}', "prints a metric on tests."),
-        ('{value = 3, metric = "perplexty"}', "prints a perplexty on dev. Its columns are: perplexity"),
-    ],
-)
-def test_a_target_of_what_no_column_prints(own_study, plan_of, mistake, target, expected):
-    study = own_study(f'rule = "speedrun"\ntarget = {target}\n{ROW}')
-    assert expected in mistake(plan_of, study)
-
-
-def test_a_profiles_target_is_not_said_to_be_for_other_settings(own_study, plan_of):
-    study = own_study(f'rule = "speedrun"\n[profile.p]\ntarget = 3.28\n{ROW}')
-    assert plan_of(study).notes == ()
-    (note,) = plan_of(study, sets=["model.d_k=8"]).notes
-    assert note == "The target of the rule speedrun was chosen for the profile p as it is, not for --set model.d_k."
-    everywhere = own_study(f'rule = "speedrun"\ntarget = 3.28\n{ROW}')
-    assert plan_of(everywhere, sets=["model.d_k=8"]).notes == ()
-
-
 @pytest.mark.parametrize("key", ["../x", "", " a", "a b", "-x", "a,b", "</script>", "=cmd", "é"])
 def test_keys_hold_nothing_that_could_harm(own_study, mistake, key):
     assert "it must match" in mistake(own_study, f"[[variation]]\nkey = '{key}'\n")

@@ -126,7 +126,7 @@ def test_report_fits_the_terminal_and_is_markdown_elsewhere(monkeypatch, study, 
     lines = COLOUR.sub("", text).split("\n")
     assert code == 0 and "\x1b[" in text and not any(line.startswith("|") for line in lines)
     assert max(map(len, lines)) <= 50 and any(line.startswith("base") for line in lines)
-    assert "--notes short" in " ".join(text.split())
+    assert "more notes: --notes full" in " ".join(text.split())
     chosen, _ = on_a_terminal(monkeypatch, "report", study, "--store", store, "--format", "markdown")
     assert "\n| base" in chosen
     monkeypatch.setattr(sys, "argv", ["ablations", "report", str(study), "--store", str(store)])

@@ -30,13 +30,24 @@ set = {model.dropout = 0.2}
 def test_a_rows_own_factor_and_the_command_lines_settings_are_not_tuned(own_study, task):
     study = own_study(STUDY)
     base, row = study.variations
-    assert list(space_of(study, base, selection(), task).ranges) == [
+    config = task.config_type()
+    assert list(space_of(study, base, config, selection(), task).ranges) == [
         "training.learning_rate_scale", "training.warmup_steps", "model.dropout",
     ]  # fmt: skip
-    assert "model.dropout" not in space_of(study, row, selection(), task).ranges
-    forced = space_of(study, base, selection(sets=["training.warmup_steps=100"]), task)
+    assert "model.dropout" not in space_of(study, row, config, selection(), task).ranges
+    forced = space_of(study, base, config, selection(sets=["training.warmup_steps=100"]), task)
     assert "training.warmup_steps" not in forced.ranges
     assert forced.minimize and forced.metric == "perplexity" and forced.curve == "dev_perplexity"
+
+
+def test_what_a_row_does_not_read_is_not_tuned_for_it(own_study, task):
+    """An LSTM has no attention weights to drop: its trials would differ in name alone, and be refused."""
+    study = own_study(STUDY.replace("model.dropout = [", "model.attention_dropout = ["))
+    lstm = task.config_type.model_validate({"model": {"encoder": "lstm", "decoder": "attentional_lstm"}})
+    assert (
+        "model.attention_dropout" in space_of(study, study.variations[0], task.config_type(), selection(), task).ranges
+    )
+    assert "model.attention_dropout" not in space_of(study, study.variations[0], lstm, selection(), task).ranges
 
 
 def test_the_first_column_of_the_set_decides_if_none_is_named(own_study, task):
@@ -56,7 +67,7 @@ def test_tuned_settings_go_before_the_profile_and_leave_base_base(own_study, tas
 
 def test_what_was_tuned_is_said(own_study, task, tmp_path):
     study = own_study(STUDY)
-    space = space_of(study, study.variations[0], selection(), task)
+    space = space_of(study, study.variations[0], task.config_type(), selection(), task)
     search = Search(Store.open(tmp_path / "store"), space, {})
     for value in (7.0, 5.0):
         search.tell(search.ask().number, "complete", value)

@@ -11,7 +11,7 @@ from experiments.data.prefetch import prefetch
 
 
 def running() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "prefetch"]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("prefetch")]
 
 
 def test_items_come_in_order_and_the_thread_ends() -> None:

@@ -9,7 +9,7 @@ from experiments.tasks.language_modelling import LanguageConfig
 from experiments.tasks.parsing import ParsingConfig
 
 # A new setting with a default of its own changes these: write the new digest here. A changed default must not.
-PINNED = {RunConfig: "9da947b33fc4009b", ParsingConfig: "30f3d56323dcc334", LanguageConfig: "5345802dad855e3d"}
+PINNED = {RunConfig: "8126cc4e046a1515", ParsingConfig: "16b814e95eae610f", LanguageConfig: "4188716dc52e62d6"}
 
 
 @pytest.mark.parametrize("kind", PINNED)

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from experiments import device as device_module
+from experiments.client.ablations_task import process
 from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device, mix, naming_out_of_memory, resolve_precision, seed_everything
 from experiments.errors import OutOfMemory, UserError, failure_class
@@ -243,17 +244,79 @@ def test_products_of_many_shapes_are_described_once():
 @pytest.mark.parametrize(
     ("limits", "fraction"),
     [
-        ({"share": 1 / 3}, 0.94 / 3),  # a cluster's GPU, whose memory the coordinator does not know
+        ({"share": 1 / 3}, 1 / 3 - 0.6 / 80),  # a cluster's GPU, whose memory the coordinator does not know
         ({"share": 1 / 3, "memory_gb": 20.0}, 0.25),
         ({"memory_gb": 20.0}, 0.25),
         ({}, None),
     ],
 )
 def test_a_shared_gpu_is_used_by_its_share(monkeypatch, limits, fraction):
+    given = _pretend_cuda(monkeypatch)
+    device_module._open_cuda(torch.device("cuda:0"), DeviceSpec("cuda", 1, **limits))
+    assert given == ([] if fraction is None else [pytest.approx(fraction)])
+
+
+def _pretend_cuda(monkeypatch):
+    """The queries of torch.cuda as on a GPU of 80 GB; returns the fractions of memory that are asked for."""
     given = []
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=80e9))
     monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda value, device: given.append(value))
-    device_module._open_cuda(torch.device("cuda:0"), DeviceSpec("cuda", 1, **limits))
-    assert given == ([] if fraction is None else [pytest.approx(fraction)])
+    return given
+
+
+@pytest.mark.parametrize(("memory_gb", "share", "fraction"), [(None, 1 / 3, 1 / 3 - 0.6 / 80), (20.0, 1 / 3, 0.25)])
+def test_an_own_trainer_has_its_share_too(monkeypatch, memory_gb, share, fraction):
+    given = _pretend_cuda(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    process._open_device(SimpleNamespace(device="cuda", threads=1), memory_gb, share)
+    process._open_device(SimpleNamespace(device="cuda", threads=1), None, 1.0)
+    assert given == [pytest.approx(fraction)]
+
+
+def test_what_is_set_for_a_gpu_before_anything_is_computed(monkeypatch):
+    """cuDNN's attention is off, fp32 is fp32 for cuDNN and in NVIDIA's containers, cuBLAS can be deterministic."""
+    _pretend_cuda(monkeypatch)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    flags = [(torch.backends.cuda, "enable_cudnn_sdp"), (torch, "set_float32_matmul_precision")]
+    asked = {name: _noted(monkeypatch, module, name) for module, name in flags}
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    Device.open(DeviceSpec("cuda", threads=3, count=2), "fp32", rank=1)
+    assert asked == {"enable_cudnn_sdp": [False], "set_float32_matmul_precision": ["highest"]}
+    assert not torch.backends.cudnn.allow_tf32
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert torch.get_num_threads() == 3, "of each process: the slot has divided them already"
+
+
+def _noted(monkeypatch, module, name):
+    given = []
+    monkeypatch.setattr(module, name, given.append)
+    return given
+
+
+def test_the_variable_of_cublas_is_there_when_cuda_starts(monkeypatch):
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    found = []
+    monkeypatch.setattr(torch.cuda, "init", lambda: found.append(os.environ.get("CUBLAS_WORKSPACE_CONFIG")))
+    device_module.require_cuda()
+    assert found == [":4096:8"]
+
+
+@pytest.mark.parametrize(
+    ("error", "cls"),
+    [
+        ("CUDA error: uncorrectable ECC error encountered", "device"),
+        ("CUDA error: an illegal memory access was encountered", "device"),
+        ("CUDA error: CUDA-capable device(s) is/are busy or unavailable", "device"),
+        ("NCCL error in: ProcessGroupNCCL.cpp:3763, remote process exited or there was a network error", "device"),
+        ("NVML: GPU 0000:3B:00.0 has fallen off the bus", "device"),
+        ("NCCL error in: NCCLUtils.hpp:268, unhandled cuda error: out of memory", "out_of_memory"),
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", "out_of_memory"),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", "out_of_memory"),
+        ("CUDA error: device-side assert triggered", "bug"),
+    ],
+)
+def test_what_cuda_says_is_sorted_by_what_helps(error, cls):
+    assert failure_class(torch.AcceleratorError(error)) == failure_class(RuntimeError(error)) == cls

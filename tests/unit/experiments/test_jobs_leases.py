@@ -1,16 +1,21 @@
 """Leases of several slots: memory, a whole device, several devices; GPUs in use by others; devices per run."""
 
+import threading
+import time
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.errors import UserError
+from experiments.jobs.attempts.probe import _refuse_others
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices.sharing import makespan, simulate
 from experiments.jobs.devices.slots import GpuOccupancy, Slot, join, parse_slots
 from experiments.jobs.queue.job import Waiting
+from tests.fake_gpus import app, gpu, put_nvidia_smi
 
 
 def gpus(count, shares=1, room=40.0):
@@ -139,20 +144,19 @@ class TestEnds:
         assert makespan([9.0], 2, [5.0, 1.0]) == 10.0
 
 
-SMI = {
-    "gpu": [["0", "GPU-a", "600", "81920"], ["1", "GPU-b", "40000", "81920"], ["2", "GPU-c", "70000", "81920"]],
-    "compute-apps": [["GPU-b", "4711", "39000"]],
-}
+CARDS = [gpu(0, "GPU-a", used="600"), gpu(1, "GPU-b", used="40000"), gpu(2, "GPU-c", used="70000")]
+TWO = [Slot("cuda:0", "cuda", 1, "GPU-a"), Slot("cuda:1", "cuda", 1, "GPU-b")]
 
 
 class TestGpuOccupancy:
     @pytest.fixture(autouse=True)
-    def nvidia_smi(self, monkeypatch):
-        monkeypatch.setattr(hardware, "_ask_nvidia_smi", lambda what, fields: SMI[what])
+    def nvidia_smi(self, monkeypatch, tmp_path):
+        apps = [app("GPU-b", 4711), app("GPU-a", 17, "30", "nvidia-cuda-mps-server")]
+        put_nvidia_smi(monkeypatch, tmp_path, CARDS, apps)
 
     def test_who_uses_which_gpu(self):
         found = hardware.gpus_in_use()
-        assert set(found) == {"GPU-b", "1", "GPU-c", "2"}
+        assert set(found) == {"GPU-b", "1", "GPU-c", "2"}, "the MPS server itself computes nothing"
         assert found["GPU-b"] == "process 4711, 40.9 GB"
         assert "73.4 GB are taken" in found["2"]  # by processes that this container does not see
 
@@ -161,11 +165,42 @@ class TestGpuOccupancy:
         assert GpuOccupancy(hardware.gpus_in_use).left_alone(slots, {"cuda:1/0"}) == {}
         assert set(GpuOccupancy(hardware.gpus_in_use).left_alone(slots, set())) == {"cuda:1/0", "cuda:1/1"}
 
-    def test_one_that_the_user_named_is_his(self, monkeypatch):
-        monkeypatch.setattr(hardware, "_nvidia_smi", lambda: [("0", "GPU-a", 80.0), ("1", "GPU-b", 80.0)])
+    def test_one_that_the_user_named_is_his(self, monkeypatch, tmp_path):
+        put_nvidia_smi(monkeypatch, tmp_path, CARDS[:2], [app("GPU-b", 4711)])
         for text, alone in (("cuda:1", set()), ("cuda:*", {"cuda:1"}), ("auto", {"cuda:1"})):
             slots = parse_slots(text, {})
             assert set(GpuOccupancy(hardware.gpus_in_use).left_alone(slots, set())) == alone
+
+    def test_what_our_own_run_used_is_not_taken_for_others(self):
+        """Asked about cuda:1 while a run of ours computes on cuda:0; that ends before the answer is asked for again."""
+        occupancy = GpuOccupancy(lambda: {"GPU-a": "process 1", "GPU-b": "process 2"})
+        assert set(occupancy.left_alone(TWO, {"cuda:0"})) == {"cuda:1"}
+        assert set(occupancy.left_alone(TWO, set())) == {"cuda:1"}
+
+    def test_no_answer_means_unknown_and_nobody_waits_for_it(self, monkeypatch, tmp_path):
+        put_nvidia_smi(monkeypatch, tmp_path, CARDS, sleep_s=60)
+        monkeypatch.setattr(hardware, "SMI_S", 0.3)
+        occupancy, began = GpuOccupancy(hardware.gpus_in_use), time.monotonic()
+        unknown = dict.fromkeys(("cuda:0", "cuda:1"), "nvidia-smi does not answer")
+        assert occupancy.left_alone(TWO, set(), wait_s=0.01) == unknown and time.monotonic() - began < 0.25
+        while not occupancy.due:
+            time.sleep(0.01)
+        assert occupancy.left_alone(TWO, set()) == unknown and not occupancy.due, "it has timed out"
+
+    def test_a_late_answer_is_taken_when_it_comes(self):
+        said = threading.Event()
+        occupancy = GpuOccupancy(lambda: {"GPU-b": "process 2"} if said.wait(60) else {})
+        assert len(occupancy.left_alone(TWO, set(), wait_s=0)) == 2 and not occupancy.due
+        said.set()
+        while not occupancy.due:
+            time.sleep(0.01)
+        assert occupancy.left_alone(TWO, set()) == {"cuda:1": "process 2"}
+
+    def test_others_work_is_not_measured(self):
+        slot = parse_slots("cuda:*", {})[1]
+        with pytest.raises(UserError, match=r"cuda:1 is not measured, because others may use it \(process 4711, 40.9"):
+            _refuse_others([slot])
+        _refuse_others(parse_slots("cuda:0", {}) + parse_slots("cuda:1", {}) + [Slot("cpu:0", "cpu")])
 
 
 def test_memory_of_the_container_counts(tmp_path):

@@ -1,11 +1,15 @@
 """The slots of node workers: what --devices means with --workers, and what a run on such slots needs."""
 
+import socket
+import uuid
+
 import pytest
 
 from ablations.service.work import WorkOptions
 from experiments.errors import UserError
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Node, join, most_together
+from experiments.jobs.engines import node_worker
 from experiments.jobs.queue.job import Waiting
 
 
@@ -62,3 +66,23 @@ def test_a_run_takes_a_share_and_one_that_ran_out_of_memory_the_whole_gpu():
 def test_what_cannot_be_is_refused(options, said):
     with pytest.raises(UserError, match=said):
         WorkOptions(**{"devices": "cpu:2", "engine": "slurm", **options})
+
+
+def test_two_workers_on_a_node_without_a_mask_would_use_the_same_gpus(monkeypatch):
+    """The second worker is another process; here a second socket."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    name = f"\0test-{uuid.uuid4()}"
+    monkeypatch.setattr(node_worker, "NODE_NAME", name)
+    first = socket.socket(socket.AF_UNIX)
+    monkeypatch.setattr(node_worker, "_NODE", first)
+    assert node_worker._devices(Node.parse("cuda:2")) == ["0", "1"]
+    with socket.socket(socket.AF_UNIX) as second:
+        monkeypatch.setattr(node_worker, "_NODE", second)
+        with pytest.raises(UserError, match=r"Two node workers are on .* gres=gpu:N"):
+            node_worker._devices(Node.parse("cuda:2"))
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
+        assert node_worker._devices(Node.parse("cuda:1")) == ["3"]
+        assert node_worker._devices(Node.parse("cpu:2")) == ["0", "1"]
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+        first.close()
+        assert node_worker._devices(Node.parse("cuda:1")) == ["0"], "the kernel frees the name"

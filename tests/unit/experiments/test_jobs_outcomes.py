@@ -134,6 +134,51 @@ def test_out_of_memory_halves_the_micro_batch_then_takes_a_device_alone_then_fai
     assert "Out of memory" in ending.error
 
 
+def test_out_of_memory_begins_with_what_cuts_a_batch():
+    """A GPU's limit of 32,768 is far above a batch of 1,000: half of it would cut nothing."""
+    ran_out = event("failed", cls="out_of_memory", message="no room")
+    assert after([event("pinned", micro_batch_tokens=32768), ran_out], 1).pinned["micro_batch_tokens"] == 750
+    assert after([event("pinned", micro_batch_tokens=400), ran_out], 1).pinned["micro_batch_tokens"] == 200
+
+
+def test_out_of_memory_on_a_shared_gpu_takes_it_alone_before_smaller_micro_batches():
+    ran_out = [event("failed", cls="out_of_memory", message=OTHERS)]
+    beside = after(ran_out, 1, shared=True)
+    assert (beside.state, beside.alone, beside.pinned) == (State.WAITING, True, {})
+    alone = after(
+        [event("failed", cls="out_of_memory", message="no room")], 1, claimed=Claimed(JOB, 1, {}, 0, 0, alone=True)
+    )
+    assert (alone.alone, alone.pinned) == (True, {"micro_batch_tokens": 500})
+
+
+OTHERS = (
+    "CUDA out of memory. Tried to allocate 138.00 MiB. GPU 0 has a total capacity of 79.10 GiB of which 8.44 MiB is "
+    "free. Process 1246069 has 57.25 GiB memory in use. Including non-PyTorch memory, this process has 21.32 GiB "
+    "memory in use. Of the allocated memory 20.12 GiB is allocated by PyTorch."
+)
+
+
+def test_memory_that_others_hold_is_no_reason_for_smaller_micro_batches():
+    """The message is torch's (c10/cuda/CUDACachingAllocator.cpp)."""
+    ran_out = [event("failed", cls="out_of_memory", message=OTHERS)]
+    first = after(ran_out, 1)
+    assert (first.state, first.pinned, first.hangs) == (State.WAITING, {}, 1)
+    assert "others held 57.2 GiB of its GPU's memory" in first.detail
+    again = after(ran_out, 1, claimed=Claimed(JOB, 2, {}, 0, 0, hangs=1))
+    assert again.pinned == {"micro_batch_tokens": 500}, "they have stayed"
+    few = OTHERS.replace("57.25", "0.57")
+    assert after([event("failed", cls="out_of_memory", message=few)], 1).pinned == {"micro_batch_tokens": 500}
+
+
+def test_a_device_that_fails_is_tried_again_once():
+    failed = [event("failed", cls="device", message="CUDA error: uncorrectable ECC error encountered")]
+    first = after(failed, 1)
+    assert (first.state, first.outcome, first.hangs) == (State.WAITING, Outcome.DEVICE, 1)
+    again = after(failed, 1, claimed=Claimed(JOB, 2, {}, 0, 0, hangs=1))
+    assert (again.state, again.outcome) == (State.FAILED, Outcome.DEVICE)
+    assert again.error.startswith("The device failed 2 times: CUDA error: uncorrectable ECC error")
+
+
 def test_out_of_memory_starts_from_what_the_child_used():
     ending = after([event("failed", cls="out_of_memory", message="", micro_batch_tokens=300)], 1)
     assert ending.pinned["micro_batch_tokens"] == 150

@@ -7,18 +7,19 @@ import pytest
 from experiments.errors import UserError
 from experiments.jobs.devices import hardware, slots
 from experiments.jobs.devices.slots import join, parse_slots
+from tests.fake_gpus import gpu, put_nvidia_smi
 
-GPUS = [("0", "GPU-aaaa", 80.0), ("1", "GPU-bbbb", 80.0), ("2", "GPU-cccc", 40.0)]
-
-
-@pytest.fixture
-def gpus(monkeypatch):
-    monkeypatch.setattr(hardware, "_nvidia_smi", lambda: GPUS)
+GPUS = [gpu(0, "GPU-aaaa", "76294"), gpu(1, "GPU-bbbb", "76294"), gpu(2, "GPU-cccc", "38147")]  # 80, 80, 40 GB
 
 
 @pytest.fixture
-def no_gpus(monkeypatch):
-    monkeypatch.setattr(hardware, "_nvidia_smi", lambda: [])
+def gpus(monkeypatch, tmp_path):
+    put_nvidia_smi(monkeypatch, tmp_path, GPUS)
+
+
+@pytest.fixture
+def no_gpus(monkeypatch, tmp_path):
+    put_nvidia_smi(monkeypatch, tmp_path, code=9)  # as without a driver
 
 
 def names(text, environ=None):
@@ -73,7 +74,43 @@ def test_shared_gpus_have_a_cap_that_leaves_room(gpus):
     assert [slot.name for slot in found] == ["cuda:0/0", "cuda:0/1", "cuda:1/0", "cuda:1/1", "cuda:2/0", "cuda:2/1"]
     for slot in found:
         whole = 40 if slot.name.startswith("cuda:2") else 80
-        assert whole * 0.9 < 2 * slot.memory_gb < whole
+        assert 2 * slot.memory_gb == pytest.approx(whole - 2 * 0.6, abs=0.02), "each has a CUDA context of its own"
+
+
+def test_a_gpu_of_unknown_memory_is_kept(monkeypatch, tmp_path):
+    put_nvidia_smi(monkeypatch, tmp_path, [gpu(0, "GPU-a", "[N/A]")])
+    [slot] = parse_slots("cuda:*", {})
+    assert (slot.device, slot.room_gb) == ("GPU-a", None)
+    assert {(slot.memory_gb, slot.share) for slot in parse_slots("cuda:*x2", {})} == {(None, 0.5)}
+
+
+def test_slices_of_a_gpu_are_devices(monkeypatch, tmp_path):
+    parts = [("3g.40gb", "MIG-1"), ("1c.3g.40gb", "MIG-2"), ("1g.10gb+me", "MIG-3")]
+    cards = [gpu(0, "GPU-a", slices=parts), gpu(1, "GPU-b", "76294"), gpu(2, "GPU-c", compute_mode="Prohibited")]
+    put_nvidia_smi(monkeypatch, tmp_path, cards)
+    found = [(slot.device, round(slot.room_gb)) for slot in parse_slots("cuda:*", {})]
+    assert found == [("MIG-1", 39), ("MIG-2", 39), ("MIG-3", 9), ("GPU-b", 79)]
+    [one] = parse_slots("cuda:*", {"CUDA_VISIBLE_DEVICES": "MIG-3"})
+    assert round(one.room_gb) == 9
+    [first] = parse_slots("cuda:*", {"CUDA_VISIBLE_DEVICES": "0"})
+    assert (first.device, round(first.room_gb)) == ("0", 39), "CUDA takes the first slice"
+
+
+def test_an_exclusive_gpu_is_shared_by_mps_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))
+    put_nvidia_smi(monkeypatch, tmp_path, [gpu(0, "GPU-a", compute_mode="Exclusive_Process")])
+    assert names("cuda:0") == ["cuda:0"]
+    with pytest.raises(UserError, match=r"cuda:0x2: .* one process .*nvidia-cuda-mps-control -d"):
+        parse_slots("cuda:0x2", {})
+    (tmp_path / "control").touch()
+    assert names("cuda:0x2") == ["cuda:0/0", "cuda:0/1"]
+
+
+def test_an_nvidia_smi_that_does_not_answer_is_no_machine_without_gpus(monkeypatch, tmp_path):
+    put_nvidia_smi(monkeypatch, tmp_path, GPUS, sleep_s=60)
+    monkeypatch.setattr(hardware, "SMI_S", 0.1)
+    with pytest.raises(UserError, match=r"nvidia-smi did not answer within 0.1 s"):
+        parse_slots("auto", {})
 
 
 @pytest.mark.parametrize(

@@ -186,10 +186,20 @@ def test_a_gpu_is_found_by_its_uuid_and_by_a_number_only_where_that_is_sure(nvml
     nvml.add("GPU-a", 9_000_000)
     nvml.add("GPU-b", 12_500)
     assert gpus.joules() == 12.5 and gpus.joules() == 0
-    for named in ("0", "GPU-c", "MIG-1", ""):
+    for named in ("GPU-c", "MIG-1", ""):
         assert Nvml.open({"CUDA_VISIBLE_DEVICES": named}) is None
-    both = Nvml.open({"CUDA_VISIBLE_DEVICES": "0,1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})
+    assert Nvml.open({"CUDA_VISIBLE_DEVICES": "0", "CUDA_DEVICE_ORDER": "FASTEST_FIRST"}) is None
+    both = Nvml.open({"CUDA_VISIBLE_DEVICES": "0,1"})  # numbered by the bus in all children
     assert both is not None
+    nvml.add("GPU-a", 1000)
+    nvml.add("GPU-b", 2000)
+    assert both.joules() == 3
+    for environ, second in (({}, False), ({"CUDA_VISIBLE_DEVICES": "1"}, True)):
+        one = Nvml.open(environ, count=1)  # without a mask, and with a number
+        nvml.add("GPU-a", 1000)
+        nvml.add("GPU-b", 2000)
+        assert one is not None and one.joules() == (2 if second else 1)
+    both.joules()
     nvml.add("GPU-a", -1)  # the driver was loaded again
     with pytest.raises(CounterLostError):
         both.joules()

@@ -5,6 +5,7 @@ import pytest
 from experiments.errors import UserError
 from experiments.jobs.attempts import probe
 from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, keep_share, kept, kept_share
+from experiments.jobs.devices.slots import Slot
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 
@@ -55,13 +56,14 @@ def test_several_are_measured_while_all_of_them_train(monkeypatch):
         "a": [point(1, 1.0), point(2, 2.0), point(3, 4.0), point(4, 6.0), point(9, 9.0)],
         "b": [point(1, 2.0), point(2, 4.0), point(5, 6.5)],
     }
-    monkeypatch.setattr(probe, "_trained", lambda store, spec, slot, *_: (runs[slot], RESULT))
-    first, second = probe.probe_together(None, {}, ["a", "b"])
+    monkeypatch.setattr(probe, "_trained", lambda store, spec, slot, *_: (runs[slot.name], RESULT))
+    slots = [Slot("a", "cpu"), Slot("b", "cpu")]
+    first, second = probe.probe_together(None, {}, slots)
     assert first.seconds_per_step == pytest.approx((6.0 - 2.0) / 2)
     assert second.seconds_per_step == pytest.approx((6.5 - 2.0) / 4)
     runs["b"] = [{"kind": "failed", "t": 3.0, "message": "out of memory"}]
     with pytest.raises(UserError, match="could not be measured"):
-        probe.probe_together(None, {}, ["a", "b"])
+        probe.probe_together(None, {}, slots)
 
 
 def test_short_steps_are_repeated_until_they_last():

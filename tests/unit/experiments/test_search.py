@@ -96,16 +96,6 @@ def test_a_hopeless_trial_is_pruned_and_a_good_one_is_not(store, pruner):
     assert any(search.should_prune(bad.number, dict.fromkeys(range(1, n), 9.0)) for n in range(2, 6))
 
 
-def test_importances_name_what_matters(store):
-    search = Search(store, space(sampler="random"), "row")
-    assert search.importances() == {}
-    for _ in range(30):
-        trial = search.ask()
-        search.tell(trial.number, COMPLETE, abs(math.log10(trial.params["rate"])))
-    found = search.importances()
-    assert next(iter(found)) == "rate" and found["rate"] > 0.6
-
-
 def test_the_file_is_in_the_store_and_holds_no_path(store):
     run(store, 2)
     (path,) = (store.root / "tuning").iterdir()

@@ -79,7 +79,7 @@ def tracker(home):
 
 
 def found(tracker, number):
-    client = tracker._client
+    client = tracker.client
     experiments = [e.experiment_id for e in client.search_experiments()]
     [one] = client.search_runs(experiments, f"tags.run_id = '{number:016x}'")
     return one
@@ -87,7 +87,7 @@ def found(tracker, number):
 
 def curve(tracker, number, name="train_loss"):
     one = found(tracker, number)
-    return [(m.step, m.value) for m in tracker._client.get_metric_history(one.info.run_id, name)]
+    return [(m.step, m.value) for m in tracker.client.get_metric_history(one.info.run_id, name)]
 
 
 def test_a_whole_run(home, tracker):
@@ -104,24 +104,12 @@ def test_a_whole_run(home, tracker):
         one.data.tags.items()
     )
     assert [(d.dataset.name, d.dataset.digest) for d in one.inputs.dataset_inputs] == [("corpus", "c0ffee")]
-    parent = tracker._client.get_run(one.data.tags["mlflow.parentRunId"])
+    parent = tracker.client.get_run(one.data.tags["mlflow.parentRunId"])
     assert (parent.info.status, parent.data.tags["profile"]) == ("FINISHED", "demo")
     assert curve(tracker, 1) == [(1, 1.1), (2, 1.2), (3, 1.3)]
     folder = home.artifacts / "table3" / one.info.run_id / "artifacts"
     assert (folder / "evaluations" / "dev-11111111" / "output.txt").read_text() == "ein Satz\n"
     assert (folder / "attempts" / "0001" / "log.txt").read_text() == "log of 1\n"
-
-
-def test_a_finished_run_takes_two_calls_for_its_items(home, tracker, monkeypatch):
-    """Parameters, points and tags go together; then, once all is there, the tag that says so."""
-    attempt(home, 60, range(1, 4))
-    result(home, 60, (E1, "dev", {"bleu": 30.25}))
-    calls, write = [], tracker._client.log_batch
-    monkeypatch.setattr(tracker._client, "log_batch", lambda name, **items: calls.append(items) or write(name, **items))
-    tracker.sync(run(60))
-    first, last = calls
-    assert {kind: len(items) > 3 for kind, items in first.items()} == {"params": True, "metrics": True, "tags": True}
-    assert [(kind, [tag.key for tag in tags]) for kind, tags in last.items()] == [("tags", ["record"])]
 
 
 def test_syncing_again_adds_nothing(home, tracker):
@@ -177,7 +165,7 @@ def test_a_heading_whose_maker_was_killed_is_finished_by_the_next(tracker, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(tracker.client, "set_terminated", die)
+        patched.setattr(tracker._client, "set_terminated", die)
         tracker.headings.heading("killed", "demo", "builtin")
     heading = tracker.headings.heading("killed", "demo", "builtin")
     assert tracker.client.get_run(heading).info.status == "FINISHED"

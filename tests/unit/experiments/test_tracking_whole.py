@@ -16,6 +16,7 @@ from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store, TableRow, keep_row
+from experiments.tracking import direct
 from experiments.tracking.database import make_database
 from experiments.tracking.mlflow import POSITION, Tracker
 from experiments.tracking.rebuild import lacking, rebuild
@@ -100,7 +101,7 @@ def dump(store):
     return found
 
 
-def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
+def test_a_database_that_grew_equals_one_that_is_rebuilt_and_one_that_mlflow_writes(tmp_path, monkeypatch):
     """Killed, resumed, restarted, failed, decoded again, shared with a second study: written in any pieces."""
     store, chance = Store.open(tmp_path / "store"), random.Random(3)
     trackers = [Tracker(store)]
@@ -148,6 +149,10 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
     rebuilt = dump(store)
     for table in grown:
         assert grown[table] - rebuilt[table] == set() == rebuilt[table] - grown[table], table
+    monkeypatch.setattr(direct, "TABLES", "of another version")
+    assert not isinstance(Tracker(store)._client, direct.Direct)
+    assert rebuild(store, [*last[:4], run(5, "FAILED", error="it broke"), last[-1]]) == []
+    assert dump(store) == rebuilt
     assert {row[-2] for row in grown["metrics"] if row[1] == "train_loss" and row[0].endswith("2")} == set(range(1, 10))
     assert sum(row[1] == "num_params" for row in grown["metrics"]) == 5 + 5 + 1  # with the rows that share a training
     assert {row[2] for row in grown["metrics"] if row[1] == "bleu" and row[0].endswith("greedy")} == {28.0}
@@ -156,8 +161,10 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
     assert not list(store.root.glob(".mlflow-*"))
 
 
-def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch):
-    """Every call of MLflow may fail before or after its write; sync is repeated until it succeeds."""
+@pytest.mark.parametrize(("tables", "rate"), [(direct.TABLES, 0.05), ("of another version", 0.25)])
+def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch, tables, rate):
+    """Every call may fail before or after its write; sync is repeated until it succeeds, by SQL from the beginning."""
+    monkeypatch.setattr(direct, "TABLES", tables)
     store, chance = Store.open(tmp_path / "store"), random.Random(5)
     events = begin(store, 1)
     points(events, range(2500))
@@ -171,7 +178,7 @@ def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch):
         def __getattr__(self, name):
             def call(*args, **more):
                 nonlocal failures
-                fails = chance.random() < 0.25
+                fails = chance.random() < rate
                 if fails and chance.random() < 0.5:
                     failures += 1
                     raise OSError("database is locked")
@@ -192,7 +199,7 @@ def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch):
         break
     else:
         pytest.fail("sync never returned")
-    assert failures > 3
+    assert failures > 1
     grown = dump(store)
     rebuild(store, [run(1)])
     assert {table: rows for table, rows in dump(store).items() if table != "runs"} == {

@@ -1,8 +1,10 @@
 """Micro-batches as a run takes them: padded to few shapes in bf16, the same pairs in any precision and any replicas."""
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
 from experiments.tasks import train_network as made_of
 from experiments.tasks.base import Context
-from experiments.tasks.train_network import Batches
+from experiments.tasks.train_network import Batches, to_tensors
 from experiments.tasks.translation import TASK
 from experiments.training.loss import Objective
 from model.architecture import not_compiled
@@ -102,6 +104,22 @@ def test_a_network_whose_products_depend_on_the_data_keeps_its_free_shapes(store
         {**_config().model_dump(), "model": {**_config().model_dump()["model"], "encoder": line}}
     )
     assert "shapes" not in _batches(store, "bf16", config=config).describe()
+
+
+def test_places_of_real_tokens_come_with_the_batch_and_pinned() -> None:
+    ids = np.array([[5, 3, 0], [4, 5, 3]])
+    batch = to_tensors(Batch(ids, ids, ids, 5, 5))
+    assert batch.real is not None and batch.real.tolist() == [0, 1, 3, 4, 5]
+    device = Device(torch.device("cpu"), "fp32", 1)
+    objective = Objective(build_model(random_config(PADDED[0]), 20), 0.1, masked=False)
+    ahead, here = (objective.inputs(one, device) for one in (batch, replace(batch, real=None)))
+    assert all(torch.equal(a, b) for a, b in zip(ahead[2:], here[2:], strict=True))
+    assert ahead[-1].tolist() == [5, 3, 4, 5, 3]
+    pinned: list[int] = []
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.numel()) or tensor)
+        to_tensors(Batch(ids, ids, ids, 5, 5), pin=True)
+    assert pinned == [6, 6, 6, 5]
 
 
 PADDED = [seed for seed in range(200) if not not_compiled(random_config(seed))]

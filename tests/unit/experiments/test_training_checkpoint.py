@@ -140,26 +140,6 @@ def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):
         retention.last(tmp_path, 5, 100)
 
 
-def test_without_its_optimizer_a_checkpoint_still_ends_a_training_and_begins_none(tmp_path):
-    old, new = tmp_path / "1", tmp_path / "2"
-    old.mkdir()
-    new.mkdir()
-    for step in (100, 200):
-        _save(old, step)
-    checkpoint.link_checkpoints(_newest(old)[0], [old], new)
-    retention.drop_optimizers(new)
-    assert sorted(p.name for p in (new / "checkpoints/step-00000200").iterdir()) == ["meta.json", "model.safetensors"]
-    found, _ = _newest(new, last_step=200)
-    assert found.step == 200
-    assert found.weights()
-    assert found.optimizer() == {}
-    found, skipped = _newest(new, last_step=300)
-    assert found is None
-    assert "keep_optimizer" in str(skipped)
-    assert _newest(old)[0].optimizer(), "linked files of another attempt are left alone"
-    assert [p.name[-3:] for p in retention.last(new, 2, 100)] == ["100", "200"]
-
-
 def test_a_new_attempt_takes_over_what_the_old_one_kept(tmp_path):
     old, new = tmp_path / "1", tmp_path / "2"
     old.mkdir()

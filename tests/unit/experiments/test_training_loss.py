@@ -1,12 +1,13 @@
 """The smoothed loss against its definition, and its chunked gradient against autograd's."""
 
+import contextlib
 import math
 
 import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.training.loss import smoothed_loss
+from experiments.training.loss import logsumexp_of, smoothed_loss
 
 
 def reference_loss(hidden, weight, target, pieces, smoothing):
@@ -44,6 +45,24 @@ def test_both_forms_equal_the_definition(function, smoothing):
     case = _case()
     loss, nll = function(*case, smoothing)
     assert (loss.item(), nll.item()) == pytest.approx(_naive(*case, smoothing), rel=1e-12)
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(torch.float64, 1e-12), (torch.bfloat16, 2**-8)])
+def test_the_sum_of_exponentials_follows_from_the_softmax(dtype, error):
+    """Also of logits whose other probabilities are 0 in this type."""
+    z = torch.cat((torch.randn(50, 300) * 3, torch.zeros(1, 300), torch.eye(300)[:1] * 1e4)).to(dtype)
+    found = logsumexp_of(z, z.softmax(1), torch.float64)
+    torch.testing.assert_close(found, z.double().logsumexp(1), atol=error, rtol=0)
+
+
+def test_the_loss_on_a_gpu_asks_for_no_number(monkeypatch):
+    """Tensors on the meta device have none: whatever a GPU had to be waited for raises here."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda kind: False)  # that device has none
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
+    hidden, weight, target, pieces = (x.to("meta") if isinstance(x, torch.Tensor) else x for x in _case())
+    loss, nll = smoothed_loss(hidden.detach().requires_grad_(), weight.detach().requires_grad_(), target, pieces, 0.1)
+    loss.backward()
+    assert loss.shape == nll.shape == ()
 
 
 def test_without_smoothing_the_loss_is_the_nll_and_torchs_cross_entropy():

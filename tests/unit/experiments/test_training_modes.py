@@ -1,6 +1,8 @@
 """Deterministic and compiled training: the same numbers, and a clear message if a mode is not available."""
 
+import contextlib
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +10,8 @@ import torch
 from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device
-from experiments.errors import UserError
-from experiments.training import curve, state
+from experiments.errors import Preempted, UserError
+from experiments.training import curve, parallel, state
 from model.network import EncoderDecoder as Network
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
@@ -98,3 +100,26 @@ def test_a_resume_says_that_modes_changed(tmp_path):
     run(tmp_path / "1", stop_at=5)
     _, _, events = run(tmp_path / "2", settings=DETERMINISTIC, earlier=[tmp_path / "1"])
     assert kinds(events, "resumed")[0]["changed"] == {"deterministic": [False, True]}
+
+
+def test_a_compiled_training_compiles_on_the_threads_of_its_slot(monkeypatch):
+    monkeypatch.setattr(torch._inductor.config, "compile_threads", 32)
+    state.compile_layers(build_model(SIZES, PIECES), backend="eager", threads=3)
+    assert torch._inductor.config.compile_threads == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "aborted"),
+    [(RuntimeError("NCCL error"), [1]), (KeyboardInterrupt(), [1]), (Preempted(3), []), (None, [])],
+)
+def test_a_rank_that_fails_ends_what_runs_on_its_gpu(monkeypatch, error, aborted):
+    """NCCL's kernels wait for the others. After an agreed stop all of them end, and nothing is cut off."""
+    found = []
+    world = SimpleNamespace(abort=lambda: found.append(1))
+    calls = dict.fromkeys(("init_process_group", "new_group", "destroy_process_group"), lambda *_, **__: None)
+    monkeypatch.setattr(parallel, "dist", SimpleNamespace(**calls, group=SimpleNamespace(WORLD=world)))
+    ends = contextlib.suppress(RuntimeError, KeyboardInterrupt, Preempted)
+    with ends, parallel.joined(DeviceSpec("cuda", count=2), 0, 0, None):
+        if error:
+            raise error
+    assert found == aborted

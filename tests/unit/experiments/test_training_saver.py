@@ -1,12 +1,13 @@
 """Checkpoints saved during training have the state of their step, and no error is lost."""
 
+import concurrent.futures
 import errno
 import threading
 
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config import DeviceSpec
 from experiments.device import Device
 from experiments.errors import DiskFull
 from experiments.training import checkpoint
@@ -42,13 +43,13 @@ def test_an_error_is_raised_once_by_the_next_look(saver):
         raise OSError(errno.EIO, "bad disk")
 
     saver.start({}, fail)
-    saver._thread.join()
+    concurrent.futures.wait([saver._saving])
     with pytest.raises(OSError, match="bad disk"):
         saver.check()
     saver.check()
     saver.start({}, fail)
     saver.close()  # another error is under way
-    assert not [thread for thread in threading.enumerate() if thread.name == "checkpoint"]
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("checkpoint")]
 
 
 def test_a_disk_that_fills_up_ends_the_training_at_a_later_step(tmp_path, monkeypatch):
@@ -69,17 +70,6 @@ def test_a_disk_that_fills_up_ends_the_training_at_a_later_step(tmp_path, monkey
     assert facts["resumed_from"] == 4
     _, _, straight = run(tmp_path / "straight")
     assert losses(events) == {step: loss for step, loss in losses(straight).items() if step > 4}
-
-
-def test_checkpoints_by_time_change_nothing_and_are_not_kept_for_averages(tmp_path):
-    settings = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=5, checkpoint_minutes=1e-9)
-    _, _, events = run(tmp_path / "1", settings=settings)
-    assert [e["step"] for e in kinds(events, "checkpoint")] == list(range(1, 13))
-    kept = sorted(int(p.name[5:]) for p in (tmp_path / "1/checkpoints").iterdir())
-    assert kept == [5, 10, 12], "the newest, and the last two of every fifth"
-    _, _, plain = run(tmp_path / "2", settings=settings.model_copy(update={"checkpoint_minutes": 0.0}))
-    assert [e["step"] for e in kinds(plain, "checkpoint")] == [5, 10, 12]
-    assert losses(plain) == {step: loss for step, loss in losses(events).items() if step in losses(plain)}
 
 
 def test_a_slow_disk_holds_up_the_next_save_only(tmp_path, monkeypatch):

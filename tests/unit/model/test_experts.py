@@ -162,3 +162,31 @@ def test_a_full_expert_adds_nothing_in_training():
 def test_the_load_needs_noise():
     with pytest.raises(ValueError, match=r"load=0.1 needs the noise of gate=noisy_top_k"):
         ModelConfig(encoder="experts(load=0.1)")
+
+
+@pytest.mark.parametrize("count, active, capacity", [(4, 1, 1.0), (4, 2, 1.5), (3, 2, 0.4), (5, 1, 0.01)])
+def test_padded_experts_equal_the_sorted_ones(count, active, capacity):
+    """With their gradients. What a GPU computes, since it is not waited for."""
+    ours = built(count=count, active=active, capacity=capacity).train()
+    x_ND = torch.randn(30, D, dtype=torch.float64, requires_grad=True)
+    results = []
+    for compute in (lambda: ours._mixed(x_ND, INPUTS), lambda: _padded(ours, x_ND)):
+        output_ND = compute()
+        results.append((output_ND, *torch.autograd.grad(output_ND.square().sum(), [x_ND, *ours.parameters()])))
+    for sorted_, padded in zip(*results, strict=True):
+        torch.testing.assert_close(padded, sorted_, atol=1e-12, rtol=1e-12)
+
+
+def _padded(ours: Experts, x_ND: torch.Tensor) -> torch.Tensor:
+    weights_NA, chosen_NA = ours.gates(x_ND)
+    expert_M = chosen_NA.flatten()
+    each_MD = x_ND.repeat_interleave(ours.active, 0)
+    found = ours.padded(each_MD, expert_M, expert_M.argsort(stable=True), ours._limit(len(expert_M)), INPUTS)
+    return (found.view(*chosen_NA.shape, -1) * weights_NA.unsqueeze(-1)).sum(1)
+
+
+def test_padded_experts_ask_for_no_number():
+    """Tensors on the meta device have none: whatever a GPU had to be waited for raises here."""
+    ours = built(count=4, active=2, capacity=1.25, gate="noisy_top_k", importance=0.1, load=0.1).train().to("meta")
+    with contract.collecting():
+        assert _padded(ours, torch.empty(30, D, dtype=torch.float64, device="meta")).shape == (30, D)

@@ -177,7 +177,11 @@ def train(store: Path) -> None:
 
 def said(table: Table, *parts: str) -> list[str]:
     """The notes and warnings that hold all of the parts."""
-    return [text for text in (*table.warnings, *table.footnotes) if all(part in text for part in parts)]
+    return [
+        text
+        for text in (*table.warnings, *(note.text for note in table.footnotes))
+        if all(part in text for part in parts)
+    ]
 
 
 def write(folder: Path, files: Mapping[str, str]) -> Path:

@@ -78,7 +78,10 @@ def test_notes_of_training_and_software(small):
     table = small["translation"].table()
     assert said(table, "Training of base: 7 steps, 300 tokens per batch and side at most, 10 steps of warm-up.")
     assert said(
-        table, "other than the defaults", "training.learning_rate_scale 0.4 (1.0)", "data.vocab_size 120 (37000)"
+        table,
+        "Settings of base (the paper's value): ",
+        "training.learning_rate_scale 0.4 (1.0)",
+        "data.vocab_size 120 (37000)",
     )
     assert said(table, "learned: model.positions learned")
     (software,) = said(table, "Software: python")
@@ -136,12 +139,12 @@ def test_a_perplexity_over_other_pieces_is_not_compared(small, tmp_path):
 
 def test_seeds_are_counted_and_tested(small):
     table = small["own"].table()
-    assert said(table, "they are numbered 1–3; base: 1–5.")
+    assert said(table, "n = 3 seeds; base: 5 seeds.")
     assert said(table, "Values over several seeds are mean ± sample standard deviation.")
     assert said(table, "Dunnett") and said(table, "may be missed (80% power)")
     one = small["translation"].table()
     assert said(one, "One seed: not tested (from 3 on).")
-    assert said(one, "n: number of seeds; they are numbered 1.") and not said(one, "±")
+    assert said(one, "n = 1 seed.") and not said(one, "±")
     assert said(small["translation"].table("seeds"), "PPL (dev): not tested, one seed per row shows no spread")
 
 
@@ -354,7 +357,14 @@ def test_of_one_thing_there_is_no_plural(small, tmp_path):
     """In everything printed for a table with one row, and for an empty store."""
     for made, rows in ((small["translation"], "base"), (Made(small["own"].study, tmp_path / "empty"), "without")):
         table = made.table(rows=rows)
-        text = " ".join([*table.warnings, *table.footnotes, paragraph(table), *(a for _, a in checklist(table))])
+        text = " ".join(
+            [
+                *table.warnings,
+                *(note.text for note in table.footnotes),
+                paragraph(table),
+                *(a for _, a in checklist(table)),
+            ]
+        )
         assert not re.search(r"\b1 (\w+ ){0,2}(rows|runs|trainings|seeds|cells|steps|layers|heads|variations)\b", text)
 
 

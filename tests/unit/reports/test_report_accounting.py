@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.cli.ui import _publish
+from ablations.study.parts import Choices
 from experiments.events.accounting import Amounts, AttemptCost, amounts_of, total
 from experiments.events.event_log import FILE, Tail
 from experiments.exchange.import_runs import import_runs, runs_in
@@ -251,7 +252,7 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     attempts = by_hand(made.store)
     assert sorted(one["ended"] for one in attempts) == ["ended", "failed", *["finished"] * 3, "preempted"]
     assert spent.total.wall_s == pytest.approx(sum(one["wall_s"] for one in attempts), abs=0.01)
-    assert said(table, "Cost: 4 runs in 6 attempts (3 ended early): wall time ")
+    assert said(table, "Cost: 4 runs in 6 attempts (3 failed or stopped): wall time ")
     record = made.rows()["killed"].outcomes[0].record
     assert record is not None and record.earlier_attempts[0].ended == "killed"
     assert record.earlier_attempts[0].seconds >= 0.7  # until the coordinator saw its end
@@ -306,12 +307,13 @@ def test_an_imported_run_costs_what_its_record_tells_of_attempts_that_stayed_beh
 
 def test_a_later_attempt_for_another_table_changes_no_verified_cell(small, tmp_path):
     made = small["translation"].copied(tmp_path / "later")
-    texts = {format_: render(made.table(), format_) for format_ in ("markdown", "latex", "csv", "json")}
+    full = replace(made.table(), chosen=Choices(notes="full"))
+    texts = {format_: render(full, format_) for format_ in ("markdown", "latex", "csv", "json")}
     run_id = made.table().rows[0].outcomes[0].run.run_id
     folder = made.store / "runs" / run_id / "attempts"
     (folder / "0002").mkdir()
     (folder / "0002" / FILE).write_bytes((folder / "0001" / FILE).read_bytes())
-    after = made.table()
+    after = replace(made.table(), chosen=full.chosen)
     assert said(after, "Cost: 3 runs in 4 attempts")
     for format_, text in texts.items():
         assert re.search("Cost: |cost", text) or format_ == "csv"

@@ -77,7 +77,7 @@ def test_the_table_marks_what_is_shared_and_says_how_it_is_tested(bench):
     )
     assert "<sup>‡</sup>" in render(table, "html")
     assert "against base (Dunnett)" in text and "t test of the differences of the same seed" in text
-    [bleu] = [note for note in table.test_notes if note.startswith("BLEU (dev): 1 row compared")]
+    [bleu] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 1 row compared")]
     assert "BLEU (dev): differences of branches below" in bleu
 
 
@@ -95,7 +95,7 @@ def test_where_all_rows_are_branches_dunnett_is_not_named(bench):
 def test_a_branch_that_changes_nothing_is_not_tested(bench):
     table = with_branches(bench, BASE).table()
     assert found_in(table, "bleu")["T0"] is None
-    assert any("T0 not tested, no spread of the seeds' differences" in note for note in table.test_notes)
+    assert any("T0 not tested, no spread of the seeds' differences" in note for note, *_ in table.test_notes)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

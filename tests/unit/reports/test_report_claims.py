@@ -204,7 +204,7 @@ def test_claims_are_printed_with_their_verdicts(bench: Bench) -> None:
     table = bench.table()
     (line,) = [line for line in render(table).splitlines() if "worse is worse than base in bleu" in line]
     assert line.split()[-1] == "holds"
-    about, note = [note for note in table.footnotes if note.startswith("Claim")]
+    about, note = [note for note, *_ in table.footnotes if note.startswith("Claim")]
     assert "profile exact, not the sizes of the paper, corpus builtin (0c0de0c0), 3 seeds per row" in about
     assert note.startswith(
         "Claim: “it hurts (section 1)”: worse is worse than base in bleu. Here it holds: 25.0 (base)"

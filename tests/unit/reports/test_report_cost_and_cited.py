@@ -1,8 +1,11 @@
 """Rates of devices, and other systems' results among the rows."""
 
+from dataclasses import replace
+
 import pytest
 
 from ablations.planning.resolve import COSTS as PUBLISHED_COSTS
+from ablations.study.parts import Choices
 from reports.audit.verify import verify
 from reports.render.formats import RENDERERS
 from reports.render.markdown import render
@@ -48,7 +51,7 @@ def test_cited_results_are_rows_of_their_group_and_of_no_reckoning(bench: Bench)
     assert [line.cells[paper].text for line in grid.lines] == ["24.62", "26.0", "25.8", "26.4", "31.0"]
     assert all(not cell.text for cell in grid.lines[0].cells[4:paper])
     assert [row.key for row in table.rows] == ["base", "big"] and "Other" not in render(table)
-    notes = [note for note in table.footnotes if "cited" in note or "ensemble" in note]
+    notes = [note for note, *_ in table.footnotes if "cited" in note or "ensemble" in note]
     assert len(notes) == 2 and notes[1] == "Later: an ensemble"
 
 
@@ -86,6 +89,7 @@ def test_what_runs_measured_before_training_is_printed_where_the_study_asks(benc
     assert lines == [["0.123", "2.50"], ["", "3.00"], ["", ""]]
     assert record(table.rows[0], table)["start_entropy_cross"] == pytest.approx(0.123456)
     assert record(table.rows[1], table)["start_entropy_cross"] is None
+    table = replace(table, chosen=Choices(notes="full"))
     text = render(table)
     assert text.count("- Entropy: ") == text.count("- Gradient norm: ") == 1
     assert verify(text, table, "markdown").same and not verify(text.replace("0.123", "0.124"), table, "markdown").same

@@ -15,6 +15,7 @@ from reports.render import markdown
 from reports.render import records as csv_format
 from reports.render.cells import plain, width
 from reports.render.formats import RENDERERS, render
+from reports.results.table import Note
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", r"\input{/etc/passwd}", "=cmd|' /C calc'!A0", "@SUM(1)", "+1", "-1+2",
@@ -31,7 +32,9 @@ def hostile_table(new_bench, text):
     rows = (table.rows[0], replace(table.rows[1], key=text, group=text[:5], label=text))
     columns = tuple(replace(c, header=text) for c in table.columns)
     heads = {"model.d_k": text}
-    return replace(table, title=text, rows=rows, columns=columns, settings=heads, footnotes=(text,), warnings=(text,))
+    return replace(
+        table, title=text, rows=rows, columns=columns, settings=heads, footnotes=(Note(text),), warnings=(text,)
+    )
 
 
 def balanced(latex):

@@ -11,6 +11,7 @@ import pytest
 from reports.render import html
 from reports.render.html import Drawn
 from reports.results.results import Ended
+from reports.results.table import Note
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",
@@ -56,7 +57,7 @@ def hostile(bench, text):
     rows = (table.rows[0], replace(table.rows[1], key=text, group=text[:5], label=text))
     columns = tuple(replace(column, header=text) for column in table.columns)
     return replace(
-        table, name=text, title=text, rows=rows, columns=columns, settings={"model.d_k": text}, footnotes=(text,),
+        table, name=text, title=text, rows=rows, columns=columns, settings={"model.d_k": text}, footnotes=(Note(text),),
         warnings=(text,), asked=text,
     )  # fmt: skip
 
@@ -117,7 +118,7 @@ def test_a_label_stands_across_the_settings_it_replaces(bench):
     table = bench.table()
     rows = (*table.rows[:2], replace(table.rows[2], settings={}))
     text = html.render(replace(table, rows=rows))
-    assert '<td class="words" colspan="2">in words</td>' in text
+    assert '<td class="words setting" colspan="2">in words</td>' in text
     heads, *lines = json.loads(text.partition('id="table">')[2].partition("</script>")[0])
     assert all(len(line) == len(heads) for line in lines)
     labelled = (table.rows[0], replace(table.rows[1], label="both"), rows[2])

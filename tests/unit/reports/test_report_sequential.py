@@ -300,7 +300,7 @@ def test_the_table_marks_what_the_rule_decided_and_says_what_it_spent(bench):
     expected = stats.t.interval(0.95, 4, differences.mean(), stats.sem(differences))
     assert tests["near"].paired == pytest.approx(expected) and tests["far"].paired is None  # three seeds of five
     assert tests["base"] is None and not any(row.measures["ppl"].test for row in made.rows)
-    about, *decided, spent = rule.seed_notes(made, plan, found)
+    about, *decided, spent = (note.text for note in rule.seed_notes(made, plan, found))
     assert "3 to 5 for each row" in about and "(level 0.05 over all rows)" in about and "less than 0.3 (power" in about
     assert [note.rpartition(": ")[2] for note in decided] == ["far (3).", "near (5)."]
     assert "spent 13 runs; 5 seeds of every row are 15" in spent
@@ -312,7 +312,7 @@ def test_an_open_row_has_no_interval_yet(bench):
     made = build_table(plan, bench.store, COLUMNS)
     tests = {row.key: row.measures["bleu"].test for row in made.rows}
     assert tests["near"] is None and tests["far"].marked and made.test == "seeds"
-    assert [note.rpartition(": ")[2] for note in rule.seed_notes(made, plan, decisions_of(made, plan))][1:3] == [
+    assert [note.rpartition(": ")[2] for note, *_ in rule.seed_notes(made, plan, decisions_of(made, plan))][1:3] == [
         "far (3).",
         "near (4).",
     ]

@@ -15,6 +15,7 @@ from reports.results import dunnett
 from reports.results.resampling import by_counts, by_shares
 from reports.results.rule import DIFFERS, OPEN, Decision
 from reports.results.significance import ENOUGH_SEEDS, paired, with_tests
+from reports.results.table import Note
 from reports.table.build import record
 from reports.table.notes import kendall
 
@@ -51,27 +52,31 @@ def test_seeds_mark_what_differs_and_only_that(bench):
             assert test.marked == (not test.low < 0 < test.high)
     text = render(table, "markdown")
     assert r"−3.0\* " in text or "−2.9\\*" in text
-    assert "p < .05 against base (Dunnett)." in text and "on 6 degrees of freedom" in text
+    notes = " ".join(note.text for note in table.footnotes)
+    assert "p < .05 against base (Dunnett)." in text and "on 6 degrees of freedom" in notes
     assert r"\rlap{$^{{*}}$} &" in render(table, "latex")
 
 
 def test_values_of_another_order_are_not_said_to_be_alike(bench):
     """The spread of base is real, and nothing beside 1e24."""
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(5.0, 1e24)] * 3)
-    assert any("BLEU (dev): not tested, its spread between seeds is lost beside" in n for n in bench.table().test_notes)
+    assert any(
+        "BLEU (dev): not tested, its spread between seeds is lost beside" in n for n, *_ in bench.table().test_notes
+    )
 
 
 def test_what_stands_behind_the_sign_is_said_where_it_is_printed(bench):
     bench.row("base", results=[*BASE[:2], None])
-    assert not any("sample standard deviation" in note for note in bench.table().footnotes)
+    assert not any("sample standard deviation" in note for note, *_ in bench.table().footnotes)
     bench.row("B", {"model.d_k": 16}, results=BASE)
-    assert "Values over 3 seeds are mean ± sample standard deviation." in bench.table().footnotes
+    assert Note("Values over 3 seeds are mean ± sample standard deviation.", "sign") in bench.table().footnotes
 
 
 def test_a_number_without_a_logarithm_is_said_to_have_no_change(bench):
     table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(-1.0, 22.0)] * 3).table()
     assert table.rows[1].measures["ppl"].change is None
-    assert "PPL (dev): zero or less has no logarithm, so that there is no change from or to it." in table.legend
+    why = "PPL (dev): zero or less has no logarithm, so that there is no change from or to it."
+    assert Note(why, "gap") in table.footnotes
 
 
 def test_numbers_too_large_to_be_added_are_printed(bench):
@@ -136,7 +141,7 @@ def test_incomplete_and_incomparable_rows_are_not_tested(bench):
 def test_values_that_do_not_vary_are_not_tested(bench):
     table = bench.row("base", results=[(5.0, 25.0)] * 3).row("B", {"model.d_k": 16}, results=[(6.0, 24.0)] * 3).table()
     assert not any(found_in(table, "bleu").values())
-    assert any("do not vary between seeds" in note for note in table.footnotes)
+    assert any("do not vary between seeds" in note for note, *_ in table.footnotes)
 
 
 def test_sentences_mark_and_disclaim(bench):
@@ -147,8 +152,8 @@ def test_sentences_mark_and_disclaim(bench):
     assert (found["B"].marked, found["C"].marked, found["C"].p, found["D"]) == (True, False, 1.0, None)
     assert found["B"].high < 0
     assert not any(found_in(table, "ppl").values())  # perplexity keeps no counts
-    assert "Other trainings may differ by more" in table.test_notes[0]
-    assert any("no counts per sentence are kept of D" in note for note in table.test_notes)
+    assert "Other trainings may differ by more" in table.test_notes[0].text
+    assert any("no counts per sentence are kept of D" in note for note, *_ in table.test_notes)
 
 
 def test_several_seeds_are_pooled_by_sentence(bench):
@@ -184,7 +189,7 @@ def test_the_order_of_changes_beside_the_papers(bench):
     ours, theirs = [-1, -2, -3, -4], [p - paper[0] for p in paper[1:]]
     tau = stats.kendalltau(ours, theirs).statistic
     assert kendall(list(zip(ours, theirs, strict=True))) == pytest.approx(tau)
-    assert f"BLEU (dev) {tau:.2f} over 4 rows" in render(bench.table(), "markdown")
+    assert any(f"BLEU (dev) {tau:.2f} over 4 rows" in note for note, *_ in bench.table().footnotes)
     ties = [(1, 1), (1, 2), (2, 2), (3, 2), (0, 5)]
     assert kendall(ties) == pytest.approx(stats.kendalltau(*zip(*ties, strict=True)).statistic)
     assert kendall([(1, 1), (1, 2)]) is None
@@ -202,10 +207,10 @@ def test_unequal_variances_are_noticed_said_and_tested_with_t3(bench):
         assert test.p == pytest.approx(family.p(row.measures["bleu"].change, 3))
         assert (test.by, perplexity.by) == ("Dunnett's T3, for unequal variances", "Dunnett")
         assert not test.marked
-    assert table.test_notes[0] == (
+    assert table.test_notes[0].text == (
         "*: p < .05 against base (Dunnett; BLEU (dev) by Dunnett's T3, for unequal variances)."
     )
-    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): ")]
+    [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): ")]
     assert "unequal variances (sd 0.05 to 0.80; Bartlett p < .05)" in note
     least = dunnett.detectable(family, 3)
     assert f"{least:.2f} (C) may be missed" in note
@@ -219,7 +224,7 @@ def test_variances_as_unequal_as_chance_makes_them_are_noticed_and_pooled(bench)
     bench.row("base", results=[(5.0, 25.0), (5.1, 25.1), (4.9, 24.9)])
     table = bench.row("B", {"model.d_k": 16}, results=[(5.5, 22.0), (5.6, 22.3), (5.4, 21.7)]).table()
     assert table.rows[1].measures["bleu"].test.by == "Dunnett"
-    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): ")]
+    [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): ")]
     assert "(the rows' own differ, as equal ones do by chance: Bartlett p = 0.2)" in note
 
 
@@ -229,7 +234,7 @@ def test_rows_without_any_spread_are_not_tested_beside_others(bench):
     table = bench.row("C", {"model.d_k": 32}, results=WORSE).table()
     found = found_in(table, "bleu")
     assert found["B"] is None and found["C"].marked
-    assert any(note.endswith("not tested, without a spread: B.") for note in table.test_notes)
+    assert any(note.endswith("not tested, without a spread: B.") for note, *_ in table.test_notes)
     assert [row.measures["bleu"].best for row in table.rows] == [True, False, False]
     assert record(table.rows[0], table)["bleu_best"] is True
 
@@ -250,7 +255,7 @@ def test_rows_of_other_numbers_of_seeds_are_one_family(bench):
         assert (test.low, test.high) == pytest.approx((d - half, d + half))
         assert test.marked == (abs(d) >= dunnett.detectable(family, len(values))) == (key == "B")
         assert (test.paired is None) == (key == "B"), "three seeds do not pair with five"
-    [note] = [note for note in table.test_notes if note.startswith("BLEU (dev): 2 rows compared")]
+    [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 2 rows compared")]
     assert f"Differences below {dunnett.detectable(family, 3):.2f} (a row of 3 seeds) may be missed" in note
     assert f"sd {family.variance**0.5:.2f} on 10 degrees" in note
     assert f"p is .05 at {family.critical() * family.error(3):.2f}." in note
@@ -294,7 +299,7 @@ def test_asked_for_two_seeds_are_tested_and_one_shows_no_spread(bench, seeds):
     table = bench.row("base", results=BASE[:seeds]).row("B", {"model.d_k": 16}, results=WORSE[:seeds]).table("seeds")
     found = found_in(table, "bleu")["B"]
     if seeds == 1:
-        assert found is None and any("shows no spread between seeds" in note for note in table.test_notes)
+        assert found is None and any("shows no spread between seeds" in note for note, *_ in table.test_notes)
     else:
         one, other = ([bleu for _, bleu in values[:2]] for values in (WORSE, BASE))
         assert found.p == pytest.approx(stats.ttest_ind(one, other).pvalue, abs=1e-9)
@@ -309,7 +314,7 @@ def test_without_a_base_nothing_is_tested(bench):
     for mode in ("seeds", "sentences"):
         made = with_counts(alone, {}, mode)
         assert made.test == "" and not any(found_in(made, "bleu").values())
-        assert made.test_notes == ("No change is tested: base is not in the table.",)
+        assert made.test_notes == (Note("No change is tested: base is not in the table.", "sign"),)
     decided = {"B": Decision(DIFFERS, 3, -3.0, 1.0)}
     ruled = with_tests(alone, "auto", lambda *_: None, None, (bleu, decided))
     assert ruled.test == "" and not any(found_in(ruled, "bleu").values())

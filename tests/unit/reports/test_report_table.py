@@ -12,7 +12,7 @@ from ablations.study.parts import Choices
 from reports.render.formats import render
 from reports.render.printed import printed
 from reports.results import dunnett
-from reports.results.table import missing_cells
+from reports.results.table import Note, missing_cells
 from reports.table.build import record
 from tests.unit.reports.conftest import lay_out
 
@@ -80,7 +80,7 @@ def test_a_note_names_a_change_that_has_neither_column_nor_label(bench):
     bench.row("base").row("F", {"model.num_heads": 4}).row("G", {"model.norm": "pre"}, group="g")
     table = bench.table()
     assert table.settings == {"model.num_heads": "h"}
-    assert "Settings without a column: G: model.norm pre." in table.footnotes
+    assert Note("Settings without a column: G: model.norm pre.") in table.footnotes
     assert r"g & \multicolumn{1}{c}{G} & " in render(table, "latex").replace("(g)", "g")
 
 
@@ -180,12 +180,12 @@ class TestBold:
         )
         assert self.best(bench) == [False, False, True, False]
         assert self.best(bench, "ppl") == [False, True, False, False]
-        printed = [note for note in bench.table().footnotes if note.startswith("Bold:")]
+        printed = [note for note, *_ in bench.table().footnotes if note.startswith("Bold:")]
         assert printed == ["Bold: the best of its column."]
         bench.study["bold"] = "undistinguished"
         assert self.best(bench) == [False, True, True, False]
         assert self.best(bench, "ppl") == [False, True, False, False]
-        [note] = [note for note in bench.table().footnotes if note.startswith("Bold:")]
+        [note] = [note for note, *_ in bench.table().footnotes if note.startswith("Bold:")]
         assert note == "Bold: the best of its column, and rows that Welch's t test (Holm) cannot tell from it."
 
     def test_a_row_that_varies_is_no_best_beside_one_that_does_not(self, bench):
@@ -210,14 +210,14 @@ class TestBold:
         significant, shown = family.critical() * family.error(3), dunnett.detectable(family, 3)
         assert significant < 0.3 < shown and measure.test.p < 0.05
         assert (measure.test.marked, measure.best) == (False, True)
-        note = next(note for note in table.footnotes if note.startswith("BLEU (dev): 1 row compared"))
+        note = next(note for note, *_ in table.footnotes if note.startswith("BLEU (dev): 1 row compared"))
         assert f"Differences below {shown:.2f} may be missed (80% power) and are not marked" in note
         assert f"p is .05 at {significant:.2f}." in note
 
     def test_without_a_spread_or_with_a_gap_nothing_is(self, bench):
         bench.row("base", results=[(5.0, 25.0)]).row("B", {"model.d_k": 16}, results=[(4.0, 29.0)])
         assert not any(self.best(bench)) and not any(self.best(bench, "ppl"))
-        assert any("One seed: not tested" in note for note in bench.table().footnotes)
+        assert any("One seed: not tested" in note for note, *_ in bench.table().footnotes)
 
     def test_a_row_without_a_value_leaves_none(self, bench):
         bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(4.0, 29.0))

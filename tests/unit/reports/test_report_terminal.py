@@ -11,7 +11,7 @@ from ablations.study.parts import Choices
 from reports.render.cells import width
 from reports.render.formats import render
 from reports.render.terminal import for_terminal, so_far
-from reports.results.table import Table
+from reports.results.table import Note, Table
 from tests.unit.reports.conftest import Bench
 
 
@@ -66,10 +66,12 @@ def test_colours_say_better_missing_and_base(table: Table) -> None:
     assert "\x1b" not in shown(table, 200)
 
 
-def test_notes_wait_behind_their_option(table: Table) -> None:
-    assert f"{len(table.footnotes)} notes: --notes short or full" in " ".join(shown(table, 80).split())
+def test_the_short_notes_are_printed_and_the_others_counted(table: Table) -> None:
+    short = [note.text for note in table.footnotes if note.kind in ("sign", "gap")]
+    assert all(" ".join(text.split()) in " ".join(shown(table, 80).split()) for text in short)
+    assert f"{len(table.footnotes) - len(short)} more notes: --notes full" in " ".join(shown(table, 80).split())
     full = " ".join(shown(replace(table, chosen=Choices(notes="full")), 80).split())
-    assert all(" ".join(note.split()) in full for note in table.footnotes if " " in note)
+    assert all(" ".join(note.split()) in full for note, *_ in table.footnotes if " " in note)
 
 
 def test_named_columns_are_all_printed(table: Table) -> None:
@@ -81,7 +83,7 @@ def test_named_columns_are_all_printed(table: Table) -> None:
 def test_hostile_text_does_not_steer_the_terminal(table: Table) -> None:
     evil = "\x1b[2Jx\r\x9b31m[red]y[/red]"
     rows = (replace(table.rows[0], key=evil), *table.rows[1:-1], replace(table.rows[-1], label=evil))
-    text = shown(replace(table, rows=rows, title=evil, footnotes=(evil,), chosen=Choices(notes="full")), 120)
+    text = shown(replace(table, rows=rows, title=evil, footnotes=(Note(evil),), chosen=Choices(notes="full")), 120)
     assert "\x1b" not in text and "\x9b" not in text and "[red]y[/red]" in text
 
 

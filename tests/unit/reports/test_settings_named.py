@@ -76,7 +76,7 @@ def said(task: str, base: dict[str, Any], tmp_path: Path) -> list[str]:
         study, Selection(), Inputless(TASKS[task]), tmp_path, lambda run_id, eval_ids: RunState("missing")
     )
     table = build_table(plan, FakeStore(), TASKS[task].columns)
-    return [" ".join(table.footnotes), paragraph(table)]
+    return [" ".join(note.text for note in table.footnotes), paragraph(table)]
 
 
 class Inputless:

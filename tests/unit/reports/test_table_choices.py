@@ -15,8 +15,9 @@ from ablations.study.study import Study
 from experiments.errors import UserError
 from reports.audit.verify import SUFFIXES, verify
 from reports.render.formats import RENDERERS, render
+from reports.render.markdown import escape
 from reports.render.printed import printed
-from reports.results.table import Row, Table
+from reports.results.table import Note, Row, Table
 from tests.unit.reports.conftest import Bench
 
 
@@ -59,7 +60,9 @@ def test_what_latex_leaves_out_stands_in_its_comments(table: Table) -> None:
     assert any("| h4 " in line and "+4.0" in line and "26.0" in line for line in comments)
     notes = [line.removeprefix("% - ") for line in comments]
     shown = printed(table, "latex")
-    assert set(table.footnotes) == {*shown.notes, *shown.left_out} and set(shown.left_out) <= set(notes)
+    assert {note.text for note in table.footnotes} == {*shown.notes, *shown.left_out} and set(shown.left_out) <= set(
+        notes
+    )
     assert all(line.startswith("%") for line in text.split(r"\end{table}")[1].strip().split("\n"))
 
 
@@ -161,6 +164,13 @@ def test_digits_and_units(table: Table) -> None:
     assert "d_k (pieces)" in render(replace(table, chosen=Choices(units={"d_k": "pieces"})), "markdown")
 
 
+@pytest.mark.parametrize("name", ["ppl", "perplexity", "PPL (dev)"])
+def test_digits_and_units_are_of_a_column_by_any_of_its_names(table: Table, name: str) -> None:
+    chosen = replace(table, chosen=Choices(digits={name: 4}, units={name: "nats"}))
+    [ppl] = [column for column in printed(chosen, "markdown").table.columns if column.key == "ppl"]
+    assert (ppl.header, ppl.digits) == ("PPL (dev) (nats)", 4)
+
+
 def test_caption_label_and_wide(table: Table) -> None:
     text = render(table, "latex")
     assert r"\caption{A small table}" in text and r"\label{tab:small}" in text
@@ -172,16 +182,34 @@ def test_caption_label_and_wide(table: Table) -> None:
     )
 
 
-def test_notes_are_all_those_that_explain_signs_or_none(table: Table) -> None:
-    by_notes = {
-        n: printed(replace(table, chosen=Choices(notes=n)), "markdown").notes for n in ("none", "short", "full")
-    }
-    assert by_notes["full"] == table.footnotes and by_notes["none"] == ()
-    short = by_notes["short"]
-    assert set(short) < set(table.footnotes) and 3 <= len(short) <= 8
-    for start in ("Δ: ", "paper: ", "Bold: ", "*: ", "n: "):
-        assert any(note.startswith(start) for note in short)
-    assert not any(note.startswith(("Code", "Corpus", "Evaluated")) for note in short)
+def test_notes_are_all_those_a_reader_needs_or_gaps_alone(table: Table) -> None:
+    """By kind, in every format for readers; a page folds the others, and warnings are always there."""
+    gap = Note("–: not available, in 1 cell (seeds done/requested, reason).", "gap")
+    table = replace(table, footnotes=(*table.footnotes, gap), warnings=("The rows mix 2 precisions.",))
+    by_choice = {n: printed(replace(table, chosen=Choices(notes=n)), "markdown") for n in ("none", "short", "full")}
+    notes = {name: shown.notes for name, shown in by_choice.items()}
+    assert notes["full"] == tuple(note.text for note in table.footnotes) and notes["none"] == (gap.text,)
+    assert set(notes["short"]) == {note.text for note in table.footnotes if note.kind in ("sign", "gap")}
+    for start in ("Δ: ", "paper: ", "Bold: ", "*: ", "bleu: ", "–: "):
+        assert any(note.startswith(start) for note in notes["short"])
+    assert not any(note.startswith(("Code", "Corpus", "Evaluated", "BLEU (dev): ")) for note in notes["short"])
+    assert all(shown.warnings == table.warnings for shown in by_choice.values())
+    rest = [note.text for note in table.footnotes if note.text not in notes["short"]]
+    for format_ in ("markdown", "terminal"):
+        assert printed(table, format_).notes == notes["short"] and f"{len(rest)} more notes" in render(table, format_)
+    assert set(printed(table, "latex").notes) == {text for text in notes["short"] if text[:3] not in ("Δ: ", "pap")}
+    above, _, folded = render(table, "html").partition("<details><summary>")
+    assert folded.startswith(f"{len(rest)} more notes") and "Bold: " in above and "<li>Training of" not in above
+
+
+def test_the_setup_and_json_have_all_notes(table: Table) -> None:
+    table = replace(table, warnings=("The rows mix 2 precisions.",))
+    texts = [note.text for note in table.footnotes]
+    assert all(escape(text) in render(table, "setup") for text in (*table.warnings, *texts))
+    first, *others = json.loads(render(table, "json"))
+    assert [one["kind"] for one in first["notes"]] == ["warning", *(note.kind for note in table.footnotes)]
+    assert [one["text"] for one in first["notes"]] == [*table.warnings, *texts]
+    assert not any("notes" in other for other in others)
 
 
 @pytest.mark.parametrize("format_", ["csv", "json"])
@@ -242,14 +270,14 @@ def test_published_numbers_print_where_the_corpus_is_the_papers_or_when_asked_fo
 
 OPTIONS = TableOptions(
     columns="h,bleu, params", hide="n", plain=False, paper=True, digits="2,bleu=3", units="params=k", caption="C",
-    notes="short", label="t", wide=True, siunitx=False,
+    notes="short", label="t", wide=True,
 )  # fmt: skip
 
 
 def test_the_command_line_says_the_same(table: Table) -> None:
     assert OPTIONS.choices() == Choices(
         columns=("h", "bleu", "params"), hide=("n",), plain=False, paper=True, digits={"": 2, "bleu": 3},
-        units={"params": "k"}, caption="C", notes="short", label="t", wide=True, siunitx=False,
+        units={"params": "k"}, caption="C", notes="short", label="t", wide=True,
     )  # fmt: skip
     assert OPTIONS.words()[:6] == ["--columns", "h,bleu, params", "--hide", "n", "--no-plain", "--paper"]
 

@@ -1,0 +1,75 @@
+"""Errors of "fp32" on this device against fp64 on the processor: is fp32 really fp32, for every kind of layer?
+
+    python -m benchmarks.gpu.errors --out FILE.json [--device cpu]
+
+The largest error of outputs and gradients, each relative to the largest number: of fp32 about 1e-6, of TF32 about 1e-3,
+which a GPU takes for recurrent and convolutional layers unless it is told otherwise. Exit code 1 above LIMIT.
+"""
+
+import argparse
+import copy
+import json
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks.gpu.exits import DONE
+from benchmarks.machine import keep_report, machine
+from experiments.config import DeviceSpec
+from experiments.device import Device
+from experiments.training.loss import smoothed_loss
+from model.config import ModelConfig
+from model.network import build_model
+
+LINES = ("self_attention, feed_forward", "lstm", "gru", "convolution", "experts(count=4, active=2)")
+LIMIT = 1e-4
+WORDS, PIECES, ROWS = 40, 500, 16
+
+
+def main() -> int:
+    options = _options()
+    device = Device.open(DeviceSpec(options.device, 4), "fp32")
+    results = {line: _error(line, device) for line in LINES}
+    keep_report({"errors": results, "limit": LIMIT, "device": device.describe(), **machine()}, options.out)
+    worst = max(results, key=lambda line: results[line])
+    print(f"largest relative error of fp32 {results[worst]:.1e} ({worst}); all: {json.dumps(results)}")
+    return DONE if results[worst] < LIMIT else 1
+
+
+def _error(line: str, device: Device) -> float:
+    """Of the loss's gradients and the hidden states, against the same network in fp64."""
+    torch.manual_seed(1)
+    sizes = {"num_layers": 1, "d_model": 128, "d_ff": 256, "num_heads": 2, "d_k": 64, "d_v": 64, "dropout": 0.0}
+    config = ModelConfig(**sizes, encoder=f"2 * ({line})", decoder="self_attention, cross_attention, feed_forward")
+    exact = build_model(config, PIECES).double()
+    model = copy.deepcopy(exact).float().to(device.torch_device)
+    ids_BT, target_BT = torch.randint(4, PIECES, (2, ROWS, WORDS))
+    expected, found = _passed(exact, ids_BT, target_BT), _passed(model, device.move(ids_BT), device.move(target_BT))
+    pairs = zip(expected, found, strict=True)
+    return float(f"{max(_relative(one, other) for one, other in pairs):.2e}")
+
+
+def _passed(model: nn.Module, ids_BT: torch.Tensor, target_BT: torch.Tensor) -> list[torch.Tensor]:
+    hidden_BTD = model(ids_BT, None, target_BT)
+    loss, _ = smoothed_loss(hidden_BTD.flatten(0, 1), model.output_weight, target_BT.flatten(), PIECES, 0.1)
+    (loss / target_BT.numel()).backward()
+    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
+    return [hidden_BTD.detach(), torch.cat([gradient.flatten() for gradient in gradients])]
+
+
+def _relative(exact: torch.Tensor, found: torch.Tensor) -> float:
+    return float((found.cpu().double() - exact).abs().max() / exact.abs().max())
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--tiny", action="store_true", help="changes nothing: this is small")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
