@@ -151,7 +151,10 @@ COSTS = (
         "Decoding seconds: of processor time (all threads) on a processor, of the clock on a GPU."
     )),
     Cost("decode_memory", "decoding MB", "ours", "decode_memory", lambda row, _: _mean(row, decoding_memory),
-         unit=1e6, about="Decoding MB: the process's memory at its peak while it decodes, or the GPU's tensors."),
+         unit=1e6, about=(
+         "Decoding MB: at the peak, of the GPU's tensors, or of the whole process, which keeps what earlier evaluations "
+         "took. A batch has as many hypotheses whatever the beam."
+    )),
 )  # fmt: skip
 
 
