@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
-from ablations.study.parts import Metric, SameAs, SeedRule, Sinks, TableChoices, Target, Tune
+from ablations.study.parts import Metric, SameAs, SeedRule, Sinks, TableChoices, Tune
 from ablations.study.study import Cited, Claim, Study, load_study
 from ablations.study.variation import Profile, Variation
 
@@ -138,7 +138,7 @@ PAGE = (ROOT / "docs" / "study-file.md").read_text(encoding="utf-8")
 SECTIONS = {
     "## The study": Study, "## `[[variation]]`": Variation, "## `[profile.NAME]`": Profile,
     "## `seeds` as a rule": SeedRule, "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
-    "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `target`": Target, "## `[[same_as]]`": SameAs,
+    "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `[[same_as]]`": SameAs,
     "## `[sinks]`": Sinks,
 }  # fmt: skip
 OF_THE_READER = {"origin", "folder"}
