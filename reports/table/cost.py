@@ -152,8 +152,8 @@ COSTS = (
     )),
     Cost("decode_memory", "decoding MB", "ours", "decode_memory", lambda row, _: _mean(row, decoding_memory),
          unit=1e6, about=(
-         "Decoding MB: at the peak, of the GPU's tensors, or of the whole process, which keeps what earlier evaluations "
-         "took. A batch has as many hypotheses whatever the beam."
+         "Decoding MB: at the peak, of the GPU's tensors, or of the whole process, which keeps what earlier ones took. "
+         "A batch has as many hypotheses whatever the beam."
     )),
 )  # fmt: skip
 
