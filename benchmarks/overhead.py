@@ -145,6 +145,7 @@ def timed(command: Command, folder: Path, runs: int) -> dict[str, float]:
     steps, log = folder / "steps.txt", folder / "log.txt"
     steps.unlink(missing_ok=True)
     words, environment = command(folder, runs), {**os.environ, "STEPS": str(steps), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment |= {"RAY_raylet_start_wait_time_s": "900", "RAY_AUTH_MODE": "disabled"}  # for a machine with much load
     environment.pop("PYTHONDONTWRITEBYTECODE", None)  # else each interpreter would compile what is not installed
     before, began = _cpu_s(), time.time()
     with log.open("ab") as output:

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from pydantic import TypeAdapter, ValidationError
 
 from model.grammar import GrammarError, Named, Repeated, Value, parse
-from model.recurrent_specs import AttentionalLSTMSpec, GRUSpec, LSTMSpec, RNNSpec
+from model.recurrent_specs import AttentionalLSTMSpec, FactorisedLSTMSpec, GRUSpec, LSTMSpec, NeuralGPUSpec, RNNSpec
 from model.settings import ModelSettings
 from model.specs import (
     AverageSpec,
@@ -19,6 +19,7 @@ from model.specs import (
     ExpertsSpec,
     FeedForwardSpec,
     LastStateSpec,
+    MemoryNetworkSpec,
     SamePositionSpec,
     SelfAttentionSpec,
     Side,
@@ -38,6 +39,9 @@ KINDS: dict[str, type[Spec]] = {
     "last_state": LastStateSpec,
     "same_position": SamePositionSpec,
     "attentional_lstm": AttentionalLSTMSpec,
+    "factorised_lstm": FactorisedLSTMSpec,
+    "memory_network": MemoryNetworkSpec,
+    "neural_gpu": NeuralGPUSpec,
 }
 AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # of any sub-layer: what surrounds it
 MOST = 10_000  # sub-layers of a line
@@ -109,15 +113,16 @@ def _sublayer(named: Named, text: str, config: ModelSettings, side: Side) -> Sub
         raise GrammarError(text, named.column, f"there is no sub-layer {named.name}; {_or(named.name, KINDS)}")
     if side not in kind.sides:
         raise GrammarError(text, named.column, f"{named.name} cannot be in the {side}, only in the {kind.sides[0]}")
-    own = {name: value for name, value in named.options.items() if name in kind.model_fields}
+    options_of = [name for name in kind.model_fields if name != "side"]  # which follows from the line
+    own = {name: value for name, value in named.options.items() if name in options_of}
     replaced = {name: value for name, value in named.options.items() if name not in own}
     for name in replaced:
         if name not in (*kind.reads, *AROUND):
-            known = [*kind.model_fields, *kind.reads, *AROUND]
+            known = [*options_of, *kind.reads, *AROUND]
             raise GrammarError(text, named.column, f"{named.name} has no option {name}; {_or(name, known)}")
     try:
         values = {n: _adapter(type(config), n).validate_python(v, strict=True) for n, v in replaced.items()}
-        options = kind.from_mapping(own)
+        options = kind.from_mapping({**own, "side": side})
         effective = config.model_copy(update=values) if values else config
         options.check(effective, side)
     except ValidationError as error:

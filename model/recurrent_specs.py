@@ -3,6 +3,8 @@
 import math
 from typing import ClassVar
 
+from pydantic import Field
+
 from model.settings import ModelSettings
 from model.specs import Cost, Length, Side, Spec
 
@@ -102,3 +104,82 @@ class AttentionalLSTMSpec(Spec):
         if config.compatibility == "additive":
             kept = kept + length * width * memory + memory * width
         return Cost(weights, 2 * products, kept)
+
+
+# --- An LSTM whose gates' matrix has a low rank
+
+
+class FactorisedLSTMSpec(Spec):
+    """F-LSTM: [x; h] goes to the gates through `rank` values; half of d_model if unset."""
+
+    reads: ClassVar[tuple[str, ...]] = ("bias",)
+    compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
+
+    rank: int | None = Field(None, ge=1)
+
+    def rank_of(self, config: ModelSettings) -> int:
+        """The rank with these settings."""
+        return self.rank or max(1, config.d_model // 2)
+
+    def sequential(self, length: int) -> int:
+        """One step for each position."""
+        return length
+
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
+        """One step for each position from the input to the output."""
+        return distance + 1.0 if distance >= 0 else math.inf
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """T·(2·D·r + 4·D·r) products."""
+        weights, width = 6 * config.d_model * self.rank_of(config), config.d_model
+        # of each position: the narrow values, four gates, c, its tanh, h
+        kept = length * (self.rank_of(config) + 7 * width)
+        return Cost(weights + (4 * width if config.bias else 0), 2 * length * weights, kept)
+
+
+# --- A gated convolution that is applied again and again
+
+
+class NeuralGPUSpec(Spec):
+    """The Extended Neural GPU. `steps`: how often an encoder applies its unit; as often as it has pieces, if unset."""
+
+    reads: ClassVar[tuple[str, ...]] = ("bias",)
+    compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
+
+    kernel: int = Field(3, ge=1)
+    steps: int | None = Field(None, ge=1)
+
+    @property
+    def reads_memory(self) -> bool:  # type: ignore[override]
+        """A decoder begins with the encoder's output."""
+        return self.side == "decoder"
+
+    @property
+    def reach(self) -> int:
+        """Places on either side that one application reads: the candidate's window of the reset gate's windows."""
+        return 2 * (self.kernel // 2)
+
+    def check(self, config: ModelSettings, side: Side) -> None:
+        """A window lies around its place, and a decoder's steps are its pieces."""
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel={self.kernel} has no middle: take an odd one, such as kernel={self.kernel + 1}")
+        if self.steps is not None and side == "decoder":
+            raise ValueError("steps is read in an encoder alone: a decoder applies its unit once for each piece")
+
+    def sequential(self, length: int) -> int:
+        """One application for each piece, or `steps`."""
+        return self.steps or length
+
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
+        """Applications that move a signal so far; the gate g carries it through the others."""
+        needed = max(1, math.ceil(abs(distance) / self.reach)) if self.reach else 1 if distance == 0 else math.inf
+        return math.inf if (side == "decoder" and distance < 0) or needed > (self.steps or needed) else float(needed)
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """3·k·D² products for each place and application; 6·k·D² with a tape, of T·(1 + reach) places."""
+        decodes, width = side == "decoder", config.d_model
+        weights = (6 if decodes else 3) * self.kernel * width**2
+        units = length**2 * (1 + self.reach) if decodes else length * (self.steps or length)
+        # of each place: windows of s and of r ⊙ s (and of p), both gates, the candidate, r ⊙ s, s
+        kept = units * width * ((3 if decodes else 2) * self.kernel + 6)
+        return Cost(weights + (3 * width if config.bias else 0), 2 * units * weights, kept)

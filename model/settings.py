@@ -37,7 +37,7 @@ class ModelSettings(StrictModel):
     d_k: int = Field(64, ge=1, description="width of a query and a key, per head (d_k)")
     d_v: int = Field(64, ge=1, description="width of a value, per head (d_v)")
     dropout: float = Field(0.1, ge=0, lt=1, description="on sub-layer outputs and on embedding + position (P_drop)")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights; the paper has none")
+    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights; the paper's for parsing alone")
     activation_dropout: float = Field(0.0, ge=0, lt=1, description="after the activation; the paper has none")
     positions: Literal["sinusoidal", "learned", "none", "relative", "bias", "alibi", "rotary"] = Field(
         "sinusoidal", description="how positions are told apart (section 3.5; parts/positions.py has the sources)"

@@ -39,6 +39,8 @@ class Spec(StrictModel):
     reads_memory: ClassVar[bool] = False  # whether it reads the encoder's output
     compiles: ClassVar[bool] = True  # whether torch's compiler makes one graph of it
 
+    side: Side = "encoder"  # where it stands; no option
+
     def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
         """Those of `reads` that matter with these settings: a clip of distances only if positions are relative."""
         return self.reads
@@ -436,3 +438,23 @@ class SamePositionSpec(_OnePosition):
         """S·D² products."""
         weights = config.d_model**2
         return Cost(weights, 2 * memory * weights, memory * config.d_model)
+
+
+# --- A memory that is asked several times, in place of cross-attention
+
+
+class MemoryNetworkSpec(Spec):
+    """An end-to-end memory network over the encoder's output."""
+
+    sides: ClassVar[tuple[Side, ...]] = ("decoder",)
+    reads_memory: ClassVar[bool] = True
+
+    hops: int = Field(3, ge=1)
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """D² products of B and `hops` times of H for a query, 2·D² for a memory, `hops` times 2·D for each pair."""
+        width = config.d_model
+        of_queries = (1 + self.hops) * width**2
+        products = length * of_queries + 2 * memory * width**2 + self.hops * 2 * width * length * memory
+        kept = (self.hops * length + 2 * memory) * width + self.hops * length * memory
+        return Cost(4 * width**2, 2 * products, kept)

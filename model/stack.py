@@ -18,8 +18,11 @@ from model.layers.attention import CrossAttention, SelfAttention
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, blocking_bias
 from model.layers.convolution import Convolution
 from model.layers.experts import Experts
+from model.layers.factorised_lstm import FactorisedLSTM
 from model.layers.feed_forward import Average, FeedForward
 from model.layers.memory import LastState, SamePosition
+from model.layers.memory_network import MemoryNetwork
+from model.layers.neural_gpu import NeuralGPU
 from model.layers.recurrent import AttentionalLSTM, Recurrent
 from model.parts.dropout import Dropout, drawn
 from model.parts.positions import POSITIONAL, share
@@ -40,6 +43,9 @@ SUBLAYERS: dict[str, Callable[[ModelSettings, Any], Sublayer]] = {  # built with
     "last_state": LastState,
     "same_position": SamePosition,
     "attentional_lstm": AttentionalLSTM,
+    "factorised_lstm": FactorisedLSTM,
+    "memory_network": MemoryNetwork,
+    "neural_gpu": NeuralGPU,
 }
 
 

@@ -38,6 +38,9 @@ OPTIONS: dict[str, list[str]] = {
     ],
     "last_state": ["", "(backward=true)", "(norm=none)"],
     "same_position": ["(norm=post)", "(residual_scale=fast_forward, norm=none)"],
+    "factorised_lstm": ["", "(rank=2)", "(bias=false)", "(residual=false)"],
+    "memory_network": ["", "(hops=1)", "(hops=2, norm=none)"],
+    "neural_gpu": ["", "(kernel=1)", "(kernel=5)", "(steps=2)", "(bias=false)"],
     "attentional_lstm": ["", "(compatibility=dot)", "(compatibility=bilinear)", "(compatibility=additive, bias=false)"],
 }
 # fmt: on

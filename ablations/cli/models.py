@@ -1,6 +1,8 @@
 """Verbs that use a trained model: `ablations generate` (translations, or continued text) and `attention`."""
 
 import contextlib
+import csv
+import itertools
 import json
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,15 +14,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import for_data, unguarded
+from ablations.cli.terminal import aligned, for_data, print_json, unguarded
 from ablations.service import choose_run
 from ablations.service.selected import Selectors
 from ablations.study.messages import number
+from experiments.data.corpora.trees import TreeCorpus
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import digest
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
-from reports.figures.draw import draw_attention
+from experiments.tasks.load import load_task
+from experiments.tasks.sequence import SequenceTask
+from reports.figures.draw import draw_attention, draw_heads
 
 if TYPE_CHECKING:
     from experiments.evaluation.translator import Translation, Translator
@@ -236,14 +241,18 @@ KINDS = tuple(NAMES)
 
 def attention(
     words: Annotated[
-        list[str],
+        list[str] | None,
         typer.Argument(
-            metavar="[STUDY] SENTENCE",
+            metavar="[STUDY] [SENTENCE]",
             help="The study that trained the model (not with --run); a source sentence in quotation marks.",
         ),
-    ],
+    ] = None,
     *,
     named: choose_run.Named,
+    heads: Annotated[
+        bool, typer.Option("--heads", help="Instead: what each head does in dev's sentences, as figure and CSV.")
+    ] = False,
+    sentences: Annotated[int, typer.Option(metavar="N", min=1, help="With --heads: so many sentences of dev.")] = 100,
     target: Annotated[str | None, typer.Option(metavar="TEXT", help="A translation; the model's own if unset.")] = None,
     kind: Annotated[str, typer.Option(metavar="|".join(KINDS), help="Which attention.")] = "cross",
     layer: Annotated[
@@ -264,36 +273,82 @@ def attention(
     """
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
-    named, sentences = choose_run.study_first(named, words, ["SENTENCE"])
-    if not sentences:
-        raise UserError("SENTENCE is missing: a source sentence in quotation marks.")
-    sentence = sentences[0]
+    named, texts = choose_run.study_first(named, words or (), [] if heads else ["SENTENCE"])
+    if heads:
+        _heads(named, selectors, sentences, checkpoint, out, as_json)
+        return
+    if not texts:
+        raise UserError("SENTENCE is missing: a source sentence in quotation marks. --heads needs none.")
+    sentence = texts[0]
     opened = selectors.open()
-    found = choose_run.find_trained(named, selectors, ("translation", "algorithmic"))
+    found = choose_run.find_trained(named, selectors, choose_run.TRANSLATING)
     from experiments.evaluation.translator import Translator, attention_maps
 
     translator = Translator.of_run(found.config, found.attempt, choose_run.device_spec("cpu:1"), "fp32", checkpoint)
     maps = attention_maps(translator, sentence, target)
     layers = _of_kind(maps["maps"], kind)
     place = _within("--layer", layer or len(layers), len(layers), f" layers of {kind} attention")
-    heads = range(len(layers[place - 1]))
+    shown = range(len(layers[place - 1]))
     if head is not None:
-        heads = range(_within("--head", head, len(heads)) - 1, head)
+        shown = range(_within("--head", head, len(shown)) - 1, head)
     home = opened.run_folder(found.run_id) / "attention"
     name = f"{digest({'source': sentence, 'target': maps['translation'], 'checkpoint': checkpoint})[:8]}"
     figure = home / f"{name}-{kind}-{place}{f'-{head}' if head else ''}.png"
     with explain_os_errors(f"write {home}"):
         home.mkdir(exist_ok=True)
         write_json(home / f"{name}.json", {"run_id": found.run_id, "sentence": sentence, **maps}, checksummed=False)
-        draw_attention(maps, kind, place - 1, heads, figure)
+        draw_attention(maps, kind, place - 1, shown, figure)
         if out is not None:
-            draw_attention(maps, kind, place - 1, heads, out)
+            draw_attention(maps, kind, place - 1, shown, out)
     tracked = _track(opened, found.run_id, [figure, home / f"{name}.json"])
     if as_json:
         typer.echo(json.dumps({"sentence": sentence, **maps}, ensure_ascii=False))
     else:
         typer.echo(f"{maps['translation']}\nfigure: {out or figure}\nweights: {home / f'{name}.json'}")
         typer.echo("also in MLflow, under the run's artifacts" if tracked else "the run is not in MLflow", err=True)
+
+
+def _heads(
+    named: choose_run.Named, selectors: Selectors, count: int, checkpoint: str | None, out: Path | None, as_json: bool
+) -> None:
+    """Measure every head over dev; write and store figure and CSV."""
+    opened = selectors.open()
+    found = choose_run.find_trained(named, selectors, (*choose_run.TRANSLATING, "parsing"))
+    task = load_task(found.config.task)
+    assert isinstance(task, SequenceTask)
+    corpus = task.corpus(found.config)
+    from experiments.evaluation.heads import MEASURES, Line, of_run
+
+    trees = corpus.read_trees("dev") if isinstance(corpus, TreeCorpus) else itertools.repeat(None)
+    lines = [
+        Line(source, target, None if tree is None else [bracket[1:] for bracket in tree.brackets])
+        for (source, target), tree in zip(itertools.islice(corpus.read("dev"), count), trees, strict=False)
+    ]
+    rows = of_run(found.config, found.attempt, checkpoint, task.vocab_sizes(found.config), lines)
+    if not rows:
+        raise UserError(f"The run {found.run_id} has no attention, so there is no head to measure.")
+    home = opened.run_folder(found.run_id) / "attention"
+    table, figure = home / "heads.csv", home / "heads.png"
+    with explain_os_errors(f"write {home}"):
+        home.mkdir(exist_ok=True)
+        with table.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+        for path in filter(None, (figure, out)):
+            draw_heads(rows, MEASURES, path)
+    tracked = _track(opened, found.run_id, [table, figure])
+    if as_json:
+        print_json(rows)
+        return
+    typer.echo(f"{number(len(lines), 'sentence')} of dev")
+    printed = [
+        tuple("–" if v is None else f"{v:.2f}" if isinstance(v, float) else str(v) for v in r.values()) for r in rows
+    ]
+    for line in aligned([tuple(rows[0]), *printed]):
+        typer.echo(line)
+    typer.echo(f"figure: {out or figure}\nnumbers: {table}")
+    typer.echo("also in MLflow, under the run's artifacts" if tracked else "the run is not in MLflow", err=True)
 
 
 def _of_kind(maps: Mapping[str, Sequence[Any]], kind: str) -> Sequence[Any]:

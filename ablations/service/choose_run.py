@@ -69,6 +69,7 @@ def only_model(model: Path | None, named: Named, checkpoint: str | None) -> None
         raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
 
 
+TRANSLATING = ("translation", "algorithmic")
 DOES = {"translation": "translate", "algorithmic": "translate", "language_modelling": "continue text"}
 
 
@@ -83,7 +84,7 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     if result.task not in tasks:
         use = " Use `ablations generate`." if result.task == "language_modelling" else ""
-        does = " or ".join(dict.fromkeys(DOES[task] for task in tasks))
+        does = " or ".join(dict.fromkeys(DOES.get(task, "parse") for task in tasks))
         raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {does}.{use}")
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)

@@ -94,12 +94,13 @@ class Evaluations(NamedTuple):
                 parts[part] = stored.entry
                 continue
             again.add(part)
-            before, began = _names(target), time.monotonic()
+            before, began, cpu_began = _names(target), time.monotonic(), time.process_time()
             facts = getattr(self.task, part)(self.config, spec, self.weights, target, self.context)
             parts[part] = Part(
                 id=identity,
                 code_digest=self.code[part],
                 wall_s=round(time.monotonic() - began, 3),
+                cpu_s=round(time.process_time() - cpu_began, 3),
                 versions=versions,
                 facts=facts,
                 files=sorted(_names(target) - before),

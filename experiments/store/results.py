@@ -261,6 +261,7 @@ class Part(Facts):
     id: Word = ""  # an eval_id over the settings that this part reads
     code_digest: Word | None = None
     wall_s: Amount = 0.0
+    cpu_s: Amount | None = None  # of all threads of the process
     versions: Words = Field(default_factory=dict)
     facts: dict[str, Any] = Field(default_factory=dict)
     files: list[Word] = Field(default_factory=list)  # names of those that it wrote

@@ -3,11 +3,13 @@
 Only the child imports it: it needs torch. The weights and tokenizers of one part are kept for the next.
 """
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.corpora.files import write_lines
@@ -80,8 +82,9 @@ def decode(
 ) -> dict[str, Any]:
     """Write the best output of each source to the file `outputs`; returns the facts of this part for the record.
 
-    unfinished: outputs that reached their length limit.
+    unfinished: outputs that reached their length limit. peak_memory_bytes: while it decoded.
     """
+    _forget_peak(trained.device)
     hypotheses = translate(
         trained.model,
         trained.source_tokenizer.encode_batch(text.source, trained.device.threads),
@@ -96,9 +99,19 @@ def decode(
     return {
         "sentences": len(hypotheses),
         "unfinished": sum(not best[0].finished for best in hypotheses),
+        "peak_memory_bytes": trained.device.peak_memory_bytes(),
         "set_facts": text.facts,
         **trained.device.describe(),
     }
+
+
+def _forget_peak(device: Device) -> None:
+    """Count the peak of memory anew. Of a processor only Linux can, by 5 in clear_refs: see proc(5)."""
+    if device.is_cuda:
+        torch.cuda.reset_peak_memory_stats(device.torch_device)
+    else:
+        with contextlib.suppress(OSError):
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 # --- The evaluation of a language model: −ln P of each line of a set

@@ -18,7 +18,7 @@ from experiments.tracking.record import NUM_PARAMS
 
 VIEW = "mlflow.sharedViewState."
 NAME, CREATED = "attributes.`Run Name`", "runDateAndNestInfo"  # columns that the page always has
-WIDTHS = {NAME: 180, CREATED: 142}  # pixels
+CREATED_WIDTH, INDENT = 142, 85  # pixels; a run's name begins there below its row
 
 
 def links(published: Published, server: str) -> tuple[str, str]:
@@ -38,6 +38,8 @@ def _state(table: Table, search: str) -> str:
     varying = list(dict.fromkeys(name for line in table.lines for name in line.params))
     heads = [("metrics", to_key(name)) for name in table.columns] + [("params", to_key(name)) for name in varying]
     widths = {f"{kind}.`{head}`": _width(head) for kind, head in heads}
+    longest = max((len(f"{line.key} · seed 1") for line in table.lines), default=0)
+    whole = {NAME: min(280, max(180, INDENT + 7 * longest)), CREATED: CREATED_WIDTH}
     section = {"uuid": "table", "name": "The table", "display": True, "isReordered": False, "deleted": False,
                "columns": 2, "cardHeight": max(360, 160 + 20 * len(table.lines))}  # fmt: skip
     state = {
@@ -54,7 +56,7 @@ def _state(table: Table, search: str) -> str:
         "hideEmptyCharts": True,
         "selectedColumns": list(widths),
         "columnOrder": [NAME, CREATED, *widths],
-        "columnWidths": WIDTHS | widths,
+        "columnWidths": whole | widths,
         "compareRunSections": [{**section, "isGenerated": False}],
         "compareRunCharts": _charts(table, varying),
     }

@@ -86,6 +86,35 @@ def draw_attention(found: Mapping[str, Any], kind: str, layer: int, heads: Seque
     pyplot.close(figure)
 
 
+def draw_heads(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], path: Path) -> None:
+    """Write a table of heads with their measures: shares, which lie between 0 and 1, coloured.
+
+    Below the trained heads stands the mean of the heads with random weights.
+    """
+    import matplotlib
+    import numpy as np
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    trained = [row for row in rows if row["weights"] == "trained"]
+    names = [f"{row['kind']} {row['layer']}.{row['head']}" for row in trained]
+    values = np.array([[row[name] for name in measures] for row in rows], dtype=float)
+    values = np.vstack([values[: len(trained)], values[len(trained) :].mean(0)])
+    unbounded = [measures.index(name) for name in ("offset", "entropy")]
+    colours = values.copy()
+    colours[:, unbounded] = 0
+    figure, axis = pyplot.subplots(figsize=(1 + 0.75 * len(measures), 1 + 0.22 * len(values)))
+    axis.imshow(colours, vmin=0, vmax=1.4, cmap="Blues", aspect="auto")
+    axis.set_xticks(range(len(measures)), measures, fontsize=7)
+    axis.set_yticks(range(len(values)), [*names, "random (mean)"], fontsize=6)
+    for (place, column), value in np.ndenumerate(values):
+        axis.text(column, place, "–" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", fontsize=6)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    pyplot.close(figure)
+
+
 def _axes(found: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
     """Labels of what is attended to, and of what attends."""
     if kind == "encoder":

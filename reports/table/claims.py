@@ -85,7 +85,7 @@ def _words(
     first: tuple[str, str], second: tuple[str, str], gain: float, comparison: Comparison, of: Column | Cost | None
 ) -> str:
     """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04"."""
-    digits = comparable.change_digits(of) if isinstance(of, Column) and of.logarithmic else 4
+    digits = max(comparable.change_digits(of), 2) if isinstance(of, Column) else 4
     amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits))
     unit = " in ln" if isinstance(of, Column) and of.logarithmic and not comparison.factor else ""
     how = f"{'better' if gain > 0 else 'worse'} by {amount}{unit}" if gain else "equal"

@@ -17,6 +17,7 @@ from ablations.study.messages import number
 from ablations.study.tuning import trials_of
 from experiments.config import flatten
 from experiments.events.accounting import HOUR, KWH, Amounts, total
+from experiments.store.results import EvaluationResult
 from reports.results.accounting import DecisionSpent, RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome
 from reports.results.rule import Decision
@@ -96,6 +97,29 @@ def _time_unknown(outcome: Outcome) -> bool:
     return training_seconds(outcome) is None or bool(outcome.record and outcome.record.continues)
 
 
+def decoding_seconds(outcome: Outcome) -> float | None:
+    """Seconds to decode a sentence: of the processors' threads, or of the clock on a GPU. None where not recorded."""
+    spent, sentences = 0.0, 0
+    for record in _scored(outcome):
+        part = record.parts.get("decode")
+        seconds = part and (part.cpu_s if record.device_kind == "cpu" else part.wall_s)
+        if not isinstance(seconds, float):
+            return None
+        spent, sentences = spent + seconds, sentences + (record.sentences or 0)
+    return spent / sentences if sentences else None
+
+
+def decoding_memory(outcome: Outcome) -> float | None:
+    """Bytes of memory at their peak while a set was decoded; None where not recorded."""
+    parts = [record.parts.get("decode") for record in _scored(outcome)]
+    peaks = [part.facts.get("peak_memory_bytes") if part else None for part in parts]
+    return max((float(peak) for peak in peaks if isinstance(peak, int)), default=None)
+
+
+def _scored(outcome: Outcome) -> list[EvaluationResult]:
+    return [scored.record for scored in outcome.scored.values() if scored.record is not None]
+
+
 @dataclass(frozen=True)
 class Cost:
     """A column of one number per row that no evaluation measures."""
@@ -123,6 +147,14 @@ COSTS = (
          lambda row, table: by_time(row, table.sustained_flops), power=True),
     Cost("hours", "training hours", "ours", "train_hours", lambda row, _: hours(row),
          about="Training hours: of all attempts together, on the devices named below."),
+    Cost("decode_s", "decoding s/sentence", "ours", "decode_s", lambda row, _: _mean(row, decoding_seconds), about=(
+        "Decoding seconds: of processor time (all threads) on a processor, of the clock on a GPU."
+    )),
+    Cost("decode_memory", "decoding MB", "ours", "decode_memory", lambda row, _: _mean(row, decoding_memory),
+         unit=1e6, about=(
+         "Decoding MB: at the peak, of the GPU's tensors, or of the whole process, which keeps what earlier ones took. "
+         "A batch has as many hypotheses whatever the beam."
+    )),
 )  # fmt: skip
 
 

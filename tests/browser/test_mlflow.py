@@ -94,6 +94,9 @@ def in_training_mode(page: Any) -> bool:
     return heading and "workflowType=machine_learning" in page.url and "/traces" not in page.url
 
 
+CUT = "e => [...e.querySelectorAll('*')].some(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
+
+
 def names_in(page: Any) -> list[str]:
     """The run names that the list shows, from top to bottom."""
     cells = page.locator(".ag-row [col-id='attributes.`Run Name`']")
@@ -114,8 +117,7 @@ def test_the_list_opens_with_one_line_per_row_and_short_heads_that_are_not_cut(v
     assert in_training_mode(seen.page) and "seed 2" not in text
     settles(seen.page, lambda: list(heads_in(seen.page))[:4], ["Run Name", "Created", "PPL", "BLEU"])
     shown = heads_in(seen.page)
-    cut = "e => [...e.querySelectorAll('*')].some(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
-    assert not [name for name, head in shown.items() if head.evaluate(cut)]
+    assert not [name for name, head in shown.items() if head.evaluate(CUT)]
     seen.shot("mlflow-list")
     assert_quiet(seen, links)
 
@@ -134,6 +136,8 @@ def test_the_list_has_the_columns_of_the_table_and_each_rows_runs_below_it(visit
         line.locator("[col-id='attributes.`Run Name`'] button").first.click()
     names = [name for row in ROWS for name in (row, f"{row} · seed 1", f"{row} · seed 2")]
     settles(seen.page, lambda: names_in(seen.page), names)
+    cells = seen.page.locator(".ag-row [col-id='attributes.`Run Name`']").all()
+    assert not [cell.inner_text() for cell in cells if cell.evaluate(CUT)]
     seen.shot("mlflow-list-open")
     assert_quiet(seen, links)
 

@@ -1,5 +1,6 @@
 """Parsing from the command line: generated trees and a folder of files, really trained and scored."""
 
+import csv
 import json
 from pathlib import Path
 
@@ -68,6 +69,17 @@ def test_f1_rises_from_nothing_and_what_is_kept_gives_it_again(cli: Cli, folder:
     assert "nothing to train" in cli("run", study, "--corpus", folder, "--store", store).stderr
     asked = ("translate", "--study", study, "--row", "trained", "--corpus", folder, "--store", store)
     assert "belongs to the task parsing, which does not translate" in cli(*asked, code=2).stderr
+    asked = ("attention", "--heads", study, "--row", "trained", "--sentences", "20", *asked[5:])
+    heads = as_json(cli(*asked, "--json", "--out", tmp_path / "heads.svg"))
+    assert [(row["weights"], row["kind"], row["head"]) for row in heads] == [
+        (weights, kind, head) for weights in ("trained", "random") for kind in ("encoder", "decoder", "cross")
+        for head in (1, 2)
+    ]  # fmt: skip
+    assert all(0 <= row["brackets"] <= 1 for row in heads if row["kind"] == "encoder")
+    assert (tmp_path / "heads.svg").exists() and "20 sentences of dev" in cli(*asked).stdout
+    (table,) = store.glob("runs/*/attention/heads.csv")
+    assert [float(row["entropy"]) for row in csv.DictReader(table.open())] == [row["entropy"] for row in heads]
+    assert "no more words" in cli("attention", "--heads", study, "a sentence", *asked[3:], code=2).stderr
 
 
 def test_unbalanced_brackets_are_refused_before_anything_runs(cli: Cli, folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
 from ablations.study.parts import Metric, SameAs, SeedRule, Sinks, TableChoices, Tune
-from ablations.study.study import Cited, Claim, Study
+from ablations.study.study import Cited, Claim, Study, load_study
 from ablations.study.variation import Profile, Variation
 
 ROOT = Path(__file__).parents[2]
@@ -108,6 +108,30 @@ def test_the_tests_named_beside_retellings_exist() -> None:
     known = {path.stem for path in sources}
     known |= {found for path in sources for found in re.findall(r"def (test_\w+)", path.read_text(encoding="utf-8"))}
     assert len(named) > 5 and set(named) <= known
+
+
+def test_the_page_on_published_ablations_says_which_rows_have_numbers() -> None:
+    page = (ROOT / "docs" / "published-ablations.md").read_text(encoding="utf-8")
+    names = re.findall(r"^## `([\w-]+)`", page, re.MULTILINE)
+    counts = {name: (sum(bool(row.paper) for row in load_study(name).variations), len(load_study(name).variations))
+              for name in names}  # fmt: skip
+    some = {name: found for name, found in counts.items() if found[0] < found[1]}
+    assert some == {"how-much-attention": (0, 22), "nanogpt": (1, 8), "norms": (8, 14)}
+    assert "`how-much-attention` has none of them,\n`nanogpt` one; `norms` has them for 8 of its 14 rows" in page
+
+
+def test_the_demo_has_the_paper_s_sign_where_the_paper_s_change_is_more_than_1_bleu() -> None:
+    """The rule of table3's note: the rows that it names, and their signs in the demo that docs/demo.md prints."""
+    study = load_study("table3")
+    base = next(row.paper["bleu"] for row in study.variations if row.key == "base")
+    far = {row.key: row.paper["bleu"] - base for row in study.variations if abs(row.paper["bleu"] - base) > 1}
+    assert f"more than 1 BLEU ({', '.join(far)})" in study.profiles["demo"].notes[0]
+    lines = (ROOT / "docs" / "demo.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.startswith("|")]
+    place = cells[0].index("BLEU (dev)") + 1
+    changes = {row[2].partition(" ")[0]: row[place].replace("−", "-").replace("*", "") for row in cells[2:]}
+    for key, change in far.items():
+        assert (float(changes[key]) < 0) == (change < 0), key
 
 
 PAGE = (ROOT / "docs" / "study-file.md").read_text(encoding="utf-8")

@@ -34,9 +34,16 @@ def _range(text: str) -> str:
 Range = Annotated[str, AfterValidator(_range)]
 
 
+def _test_range(text: str) -> str:
+    lengths, mark, distance = text.partition("d")
+    if mark and not re.fullmatch(r"[1-9]\d{0,4}", distance):
+        raise ValueError(f'expected lengths and a distance, as "33-33d4"; found "{text}"')
+    return f"{_range(lengths)}{mark}{distance}"
+
+
 def bounds(lengths: str) -> tuple[int, int]:
-    """The shortest and the longest line of a range: "5-20" → (5, 20)."""
-    shortest, longest = lengths.split("-")
+    """The shortest and the longest line of a range: "5-20" and "5-20d4" → (5, 20)."""
+    shortest, longest = lengths.partition("d")[0].split("-")
     return int(shortest), int(longest)
 
 
@@ -52,7 +59,10 @@ class AlgorithmicData(DataConfig):
     symbols: int = Field(16, ge=2, le=10_000, description="different symbols; dyck: half of them open, half close")
     train_lengths: Range = Field("5-20", description="symbols of a training input, each length equally often")
     dev_lengths: Range = Field("5-20", description="the same for dev")
-    test_lengths: Names = Field(("21-30", "31-40", "41-60"), description="a test set for each range, with its name")
+    test_lengths: Names = Field(
+        ("21-30", "31-40", "41-60"),
+        description='a test set for each range, with its name; recall: "33-33d4" has a distance of its own',
+    )
     set_pairs: int = Field(200, ge=1, le=100_000, description="pairs of dev and of each test set, all different")
     distance: int = Field(
         0, ge=0, description="recall: the value stands so many pairs before the query, 1 the nearest; 0: any"
@@ -67,24 +77,29 @@ class AlgorithmicData(DataConfig):
     def _possible(self) -> Self:
         for each in self.test_lengths:
             try:
-                _range(each)
+                _test_range(each)
             except ValueError as error:
                 raise ValueError(f"test_lengths: {error}") from None
-        if len({_range(each) for each in self.test_lengths}) < len(self.test_lengths):
+        if len({_test_range(each) for each in self.test_lengths}) < len(self.test_lengths):
             raise ValueError(f"test_lengths names a range twice: {', '.join(self.test_lengths)}")
         if self.algorithm == "recall":
-            least = 3 if not self.distance else 2 * self.distance + 1
             for each in (self.train_lengths, self.dev_lengths, *self.test_lengths):
+                distance = self.distance_of(each)
+                least = 2 * (distance or 1) + 1
                 if bounds(each)[0] < least:
                     raise ValueError(
-                        f"recall over distance {self.distance or 'any'} needs inputs of {least} symbols or more (keys, "
+                        f"recall over distance {distance or 'any'} needs inputs of {least} symbols or more (keys, "
                         f"values, the query), and a range is {each}: start it at {least}, or set data.distance to less"
                     )
-        elif self.distance:
+        elif self.distance or any(self.distance_of(each) for each in self.test_lengths):
             raise ValueError(
-                f'distance is read by algorithm = "recall", and algorithm is "{self.algorithm}": leave it out'
+                f'a distance is read by algorithm = "recall", and algorithm is "{self.algorithm}": leave it out'
             )
         return self
+
+    def distance_of(self, lengths: str) -> int:
+        """The distance of a set: that in its name, "33-33d4", or that of all sets."""
+        return int(lengths.partition("d")[2] or self.distance)
 
 
 # --- The corpus: its sets and what identifies them
@@ -157,7 +172,7 @@ def generate(data: AlgorithmicData, name: str) -> Iterator[Pair]:
     chance = random.Random(f"{VERSION} {data.corpus_seed} {name} {lengths}")
     draw, seen, made, tries = _DRAWS[data.algorithm], set[str](), 0, 0
     while made < wanted:
-        source, target = draw(chance, chance.randint(shortest, longest), data.symbols, data.distance)
+        source, target = draw(chance, chance.randint(shortest, longest), data.symbols, data.distance_of(lengths))
         line = " ".join(source)
         tries += 1
         if tries > TRIES:

@@ -4,17 +4,22 @@ import re
 
 import pytest
 
+from ablations.planning.resolve import resolve
+from ablations.service.selected import task_of
+from ablations.study.selectors import Selection
 from ablations.study.study import load_study
 from experiments.config import RunConfig
 from model import architecture
-from model.cost import num_params
+from model.cost import num_params, shortest_paths
+
+NAMED = ("factorised-lstm", "memory-network", "neural-gpu")  # a row each, not one for either side
 
 
 @pytest.mark.parametrize("profile", ["demo", "paper"])
 def test_parameters_are_equal_within_five_percent(profile, rows_of):
     rows = rows_of(load_study("layers"), profile=profile)
     counts = {key: num_params(row.config.model, row.config.data.vocab_size) for key, row in rows.items()}
-    assert len(rows) == 1 + 5 * 3
+    assert len(rows) == 1 + 5 * 3 + len(NAMED)
     assert all(abs(count / counts["base"] - 1) <= 0.05 for count in counts.values()), counts
 
 
@@ -22,6 +27,10 @@ def test_parameters_are_equal_within_five_percent(profile, rows_of):
 def test_a_row_has_its_type_where_it_says_and_as_many_layers_as_base(profile, rows_of):
     convolutions = {"convolution", "dilated", "separable"}
     for key, row in rows_of(load_study("layers"), profile=profile).items():
+        if key in NAMED:
+            lines = row.config.model.encoder + row.config.model.decoder
+            assert key.replace("-", "_") in lines and ("cross_attention" in lines) == (key == "factorised-lstm")
+            continue
         kind, _, where = key.partition("-")
         model = row.config.model
         for side in architecture.SIDES:
@@ -59,3 +68,11 @@ def test_plan_says_what_a_token_leaves_unused_of_experts():
     described = RunConfig.from_mapping({"model": model}).described()
     expert = 2 * 512 * 2048 + 2048 + 512
     assert described[1:] == [f"experts: of the parameters a token leaves {6 * expert / 1e6:.2f}M unused"]
+
+
+def test_paths_in_the_labels_of_path_lengths_are_those_of_the_rows():
+    study = load_study("path-lengths")
+    for row in resolve(study, Selection(profile="demo"), task_of(study)):
+        paths = shortest_paths(row.config.model, "encoder", 10)  # nine symbols and the end
+        found = [int(paths[9, 9 - 2 * distance]) for distance in (1, 2, 4)]
+        assert row.variation.label.endswith(f"paths {', '.join(map(str, found))}")

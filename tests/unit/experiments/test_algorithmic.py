@@ -186,3 +186,19 @@ def test_scores_are_the_shares_that_they_are_called(lines: list[tuple[list[str],
     sums = scores.statistics.sum(axis=0)
     assert (float(exact(sums)), float(pieces(sums))) == (scores.metrics["exact"], scores.metrics["pieces"])
     assert exact(np.stack([sums, sums])).shape == (2,)
+
+
+def test_a_test_set_of_recall_has_a_distance_of_its_own():
+    settings = data(
+        algorithm="recall", symbols=4, train_lengths="3-9", dev_lengths="3-9", test_lengths=["9-9d1", "9-9d4"]
+    )
+    for name, place in (("9-9d1", 7), ("9-9d4", 1)):
+        for source, target in generate(settings, name):
+            symbols = source.split(" ")
+            assert symbols[place - 1] == symbols[-1] and symbols[place] == target
+            assert symbols[-1] not in symbols[place + 1 : -1]
+    for wrong, message in ((["9-9d0"], "as"), (["9-9d5"], "11 symbols or more"), (["9-9d"], "as")):
+        with pytest.raises(ValueError, match=message):
+            data(algorithm="recall", train_lengths="3-9", dev_lengths="3-9", test_lengths=wrong)
+    with pytest.raises(ValueError, match="a distance is read by"):
+        data(test_lengths=["9-9d1"])

@@ -19,6 +19,7 @@ def test_bleu_is_the_formula() -> None:
     assert scores.metrics["bleu"] == pytest.approx(100 * math.prod(precision) ** 0.25)
     short = score_text(["a b c d e f g h"], ["a b c d e f g h i j"])
     assert short.metrics["bleu"] == pytest.approx(100 * math.exp(1 - 10 / 8))
+    assert short.metrics["bleu"] != pytest.approx(100 * min(1, 8 / 10), rel=0.01)
 
 
 def test_statistics_are_the_counts_of_each_sentence() -> None:

@@ -34,6 +34,8 @@ def test_the_columns_are_the_metrics_and_then_the_settings_that_vary():
 def test_no_head_is_cut_and_the_first_columns_fit_beside_an_open_panel():
     widths = state()["columnWidths"]
     assert all(widths[column] >= 30 + 8 * len(column.split("`")[1]) for column in state()["selectedColumns"])
+    named = [RowLine("untrained", "", 2, {}, {"BLEU": 1.0})]
+    assert state(named)["columnWidths"][NAME] >= 195  # 'untrained · seed 2' below its row
     assert widths[NAME] + widths[CREATED] + widths["metrics.`BLEU`"] <= 400  # of some 710 pixels in a window of 1,300
 
 

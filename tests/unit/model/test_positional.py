@@ -40,6 +40,16 @@ def test_a_shift_turns_each_pair_by_its_own_angle():
     assert error[0] < 1e-6 and (error[1:] > 0.5).all()
 
 
+def test_i_counts_pairs_of_dimensions():
+    """The divisor of dimensions 2i and 2i + 1 is 10000^(2i/d_model); with the dimension in place of i it is squared."""
+    table, d, position = sinusoids(20, 8), 8, 3
+    for i in range(d // 2):
+        angle = position / 10000 ** (2 * i / d)
+        assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-6)
+        assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-6)
+    assert abs(table[position, 2].item() - math.sin(position / 10000 ** (2 * 2 / d))) > 0.1
+
+
 @pytest.mark.parametrize("kind", POSITIONAL)
 def test_what_is_added_depends_on_the_position_alone(kind):
     torch.manual_seed(0)

@@ -11,7 +11,7 @@ from reports.render.formats import RENDERERS
 from reports.render.markdown import render
 from reports.results.table import Table
 from reports.table.build import record
-from reports.table.cost import COSTS, SUSTAINED, sustained
+from reports.table.cost import COSTS, SUSTAINED, shown, sustained
 from tests.unit.reports.conftest import Bench, lay_out
 
 
@@ -74,7 +74,7 @@ def test_published_changes_over_other_sentences_are_not_printed(bench: Bench) ->
 
 
 def test_every_cost_that_may_be_published_has_a_column():
-    assert tuple(dict.fromkeys(cost.key for cost in COSTS)) == PUBLISHED_COSTS
+    assert set(PUBLISHED_COSTS) <= {cost.key for cost in COSTS}
 
 
 def test_what_runs_measured_before_training_is_printed_where_the_study_asks(bench: Bench) -> None:
@@ -93,3 +93,17 @@ def test_what_runs_measured_before_training_is_printed_where_the_study_asks(benc
     text = render(table)
     assert text.count("- Entropy: ") == text.count("- Gradient norm: ") == 1
     assert verify(text, table, "markdown").same and not verify(text.replace("0.123", "0.124"), table, "markdown").same
+
+
+def test_what_decoding_took_is_a_column_where_it_is_named(bench: Bench) -> None:
+    """Seconds of processor time over all sets' sentences, or of the clock on a GPU; the highest peak of memory."""
+    part = {"wall_s": 90.0, "cpu_s": 20.0, "facts": {"peak_memory_bytes": 400_000_000}}
+    parts = {"parts": {"decode": part}, "sentences": 100}
+    bench.row("base", scored=parts, sets=("dev", "test"))
+    bench.row("cuda", {"model.d_k": 8}, scored=parts | {"device_kind": "cuda"})
+    bench.row("before", {"model.d_k": 16})
+    table = bench.table()
+    seconds, memory = (next(cost for cost in COSTS if cost.key == key) for key in ("decode_s", "decode_memory"))
+    assert [seconds.value(row, table) for row in table.rows] == [0.2, 0.9, None]
+    assert [memory.value(row, table) for row in table.rows] == [4e8, 4e8, None]
+    assert {seconds, memory} <= set(shown(table, ["decode_s", "decode_memory"])) - set(shown(table))
