@@ -27,7 +27,7 @@ from ablations.service.forecast import (
     why_unknown,
 )
 from ablations.service.preflight import Refusal, paragraphs, refusals, warnings
-from ablations.service.selected import Queueing, Selected, Selectors, choose
+from ablations.service.selected import Queueing, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions
 from ablations.study.messages import duration, number
@@ -146,7 +146,6 @@ def _size(run: PlannedRun, predicted: Forecast) -> str:
 # --- `ablations probe`: measure the training speed of each row on the given devices
 
 
-TRACED = 4  # steps in a trace; the first two are warm-up
 FORMULA = (
     "MFU = operations of a training step per target piece × target tokens/s ÷ the matrix product's rate; operations "
     "are 3 × forward, multiply and add counted, matrix products only (model/cost.py). tokens/s are real pieces."
@@ -163,9 +162,6 @@ def probe(
     together: Annotated[
         int, typer.Option(metavar="N", min=1, help="Also measure N runs at once on the first device.")
     ] = 1,
-    trace: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Write a torch profiler trace of each row there.")
-    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Train a few steps of each row on the first device and report the speed; nothing is stored."""
@@ -192,8 +188,6 @@ def probe(
             shared = probe_together(chosen.store, spec, parts)
             speeds = 1 / first.seconds_per_step, [1 / one.seconds_per_step for one in shared]
             row |= {"together": len(shared), "gain": gain(*speeds), "share": worth_sharing(*speeds)}
-        if trace:
-            row["trace"] = str(_trace(chosen, run, slot, trace))
         found.append(row)
         if not as_json:
             typer.echo(_line(row, first=len(found) == 1))
@@ -201,18 +195,6 @@ def probe(
         print_json(found)
     else:
         typer.echo(_notes(found, slot))
-
-
-def _trace(chosen: Selected, run: PlannedRun, slot: Slot, folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = (folder / f"{run.row}.json").absolute()
-    spec = {**short_spec(chosen, run, TRACED), "trace": str(path)}
-    try:
-        next(probe_runs(chosen.store, [spec], slot, child=PROBING))
-    except UserError:  # so few steps give fewer than two points of a curve
-        if not path.exists():
-            raise
-    return path
 
 
 def _line(row: dict[str, Any], first: bool) -> str:
@@ -250,7 +232,6 @@ def _notes(rows: Sequence[dict[str, Any]], slot: Slot) -> str:
             f"Sharing the device pays from a gain of {WORTH} ×: {', '.join(worth) if worth else 'no row'}"
             + (f" (--devices {how})." if worth else ".")
         )
-    lines += [f"trace: {row['trace']}" for row in rows if "trace" in row]
     return "\n".join(lines)
 
 

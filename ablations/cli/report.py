@@ -168,7 +168,7 @@ def write_out(out: Path, data: bytes) -> None:
 
 
 def draw_figures(chosen: SelectedTable, significance: str, formats_: str, folder: Path) -> list[str]:
-    """Changes from base, quality against cost, learning curves, scores by sentence length: the files written."""
+    """Changes from base, learning curves, scores by sentence length: the files written."""
     wanted = [part.strip() for part in formats_.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--figures {formats_}: choose from {', '.join(FORMATS)}, separated by commas.")

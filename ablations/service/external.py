@@ -21,7 +21,7 @@ from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.external import External, ExternalRun, as_value, read_csv, read_wandb
 from experiments.exchange.external import number as as_number
-from experiments.exchange.logs import READERS, read_wandb_offline
+from experiments.exchange.logs import read_logs
 from experiments.jobs.queue.job import Member
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
@@ -52,14 +52,14 @@ def read_source(source: str, row_by: str = "", seed_by: str = "", *, rows: bool 
             )
     if kind == "csv":
         return read_csv(Path(place), row_by, seed_by, rows=rows)
-    if kind == "wandb":
-        return (read_wandb_offline if Path(place).is_dir() else read_wandb)(Path(place), row_by, seed_by)
+    if kind == "wandb" and not Path(place).is_dir():
+        return read_wandb(Path(place), row_by, seed_by)
     if kind == "mlflow":
         from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
 
         uri, _, experiment = place.partition("#")
         return read_mlflow(uri, experiment, row_by, seed_by)
-    return READERS[kind](place, row_by, seed_by)
+    return read_logs(kind, place, row_by, seed_by)
 
 
 @dataclass(frozen=True)

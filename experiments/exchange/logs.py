@@ -9,15 +9,29 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from experiments.errors import UserError
 from experiments.exchange.external import External, ExternalRun, as_value, flat, number, run_called, seed_of
 
+Example = Mapping[str, Any]
+
+
+class Log(NamedTuple):
+    """A run as a log has it; names that begin with an underscore are the program's own."""
+
+    name: str
+    settings: Mapping[str, Any]
+    scores: Mapping[str, Any]  # the last value of each
+    id: str = ""
+    examples: Mapping[str, list[Example]] = {}
+    status: str = ""  # of a run that did not finish
+
+
 SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # correct, incorrect, partial, no answer: inspect_ai's value_to_float
 
 
-def read_trackio(project: str, row_by: str = "", seed_by: str = "") -> External:
+def _trackio(project: str) -> Iterator[Log]:
     """A project of Trackio, by its name (in TRACKIO_DIR, or Trackio's own folder) or its .db file."""
     home = Path(os.environ.get("TRACKIO_DIR") or Path.home() / ".cache" / "huggingface" / "trackio")
     file = Path(project) if project.endswith(".db") else home / f"{project}.db"
@@ -33,14 +47,11 @@ def read_trackio(project: str, row_by: str = "", seed_by: str = "") -> External:
             configs = {run: json.loads(text) for run, text in db.execute("SELECT run_id, config FROM configs")}
     except (sqlite3.Error, ValueError, TypeError) as error:
         raise UserError(f"trackio:{project}: {file} cannot be read as a project of Trackio: {error}.") from None
-    found = []
     for run, name in names.items():
-        config = {key: v for key, v in configs.get(run, {}).items() if not key.startswith("_")}
-        found.append(_run(name, config, metrics.get(run, {}), row_by, seed_by, run))
-    return _external("trackio", file.stem, found)
+        yield Log(name, configs.get(run, {}), metrics.get(run, {}), run)
 
 
-def read_tensorboard(folder: str, row_by: str = "", seed_by: str = "") -> External:
+def _tensorboard(folder: str) -> Iterator[Log]:
     """Each folder with event files is a run, called as its path below `folder`: its scalars and hyperparameters.
 
     A path of several parts also gives settings: the row is all but the last part, and a last part such as seed3 or 3
@@ -52,7 +63,7 @@ def read_tensorboard(folder: str, row_by: str = "", seed_by: str = "") -> Extern
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise UserError("tensorboard: reading event files needs tensorboard: pip install tensorboard.") from None
-    top, found = Path(folder), []
+    top = Path(folder)
     for place in sorted({file.parent for file in top.rglob("*tfevents*")}):
         events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
         tags = events.Tags()
@@ -70,13 +81,9 @@ def read_tensorboard(folder: str, row_by: str = "", seed_by: str = "") -> Extern
         name = str(place.relative_to(top))
         row, _, last = name.rpartition("/")
         seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
-        if seed.isdecimal() and not seed_of(settings, seed_by)[0]:
+        if seed.isdecimal() and not seed_of(settings)[0]:
             settings["seed"] = int(seed)
-        one = _run(name, settings, metrics, row_by, seed_by)
-        found.append(one)
-    if not found:
-        raise UserError(f"tensorboard:{folder}: there are no event files (…tfevents…) in {top.absolute()}.")
-    return _external("tensorboard", top.name, found)
+        yield Log(name, settings, metrics)
 
 
 def _of_proto(given: Any) -> Any:
@@ -85,7 +92,7 @@ def _of_proto(given: Any) -> Any:
     return int(text) if isinstance(text, float) and text.is_integer() else text
 
 
-def read_wandb_offline(folder: Path, row_by: str = "", seed_by: str = "") -> External:
+def _wandb(folder: str) -> Iterator[Log]:
     """The runs that W&B has kept offline (run-*.wandb below a folder), with the last value of each metric.
 
     Their records are W&B's protocol buffers in LevelDB's log format; needs wandb.
@@ -94,8 +101,7 @@ def read_wandb_offline(folder: Path, row_by: str = "", seed_by: str = "") -> Ext
         from wandb.proto import wandb_internal_pb2 as protocol
     except ImportError:
         raise UserError("wandb: reading offline runs needs wandb: pip install wandb.") from None
-    found = []
-    for file in sorted(folder.rglob("run-*.wandb")):
+    for file in sorted(Path(folder).rglob("run-*.wandb")):
         name, config = file.stem, dict[str, Any]()
         metrics: dict[str, Any] = {}
         for data in _log_records(file.read_bytes()):
@@ -106,12 +112,7 @@ def read_wandb_offline(folder: Path, row_by: str = "", seed_by: str = "") -> Ext
             }
             for item in (*record.history.item, *record.summary.update):
                 metrics[item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
-        own = {key: v for key, v in config.items() if not key.startswith("_")}
-        scores = {key: v for key, v in metrics.items() if not key.startswith("_")}
-        found.append(_run(name, own, scores, row_by, seed_by, file.stem.removeprefix("run-")))
-    if not found:
-        raise UserError(f"wandb:{folder}: there is no offline run (run-*.wandb) in {folder.absolute()}.")
-    return _external("wandb", folder.name, found)
+        yield Log(name, config, metrics, file.stem.removeprefix("run-"))
 
 
 def _log_records(data: bytes) -> Iterator[bytes]:
@@ -130,15 +131,12 @@ def _log_records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def read_lm_eval(folder: str, row_by: str = "", seed_by: str = "") -> External:
+def _lm_eval(folder: str) -> Iterator[Log]:
     """The folder of `lm_eval --output_path`: each results_*.json is a run; with --log_samples also its examples.
 
     A task is a set; its metrics are `acc` of the filter none, and `exact_match.strict` of another filter.
     """
-    found = []
-    for file, content in _json_files(Path(folder), "results_*.json", "lm-eval"):
-        if not isinstance(content.get("results"), dict):
-            raise UserError(f"lm-eval:{folder}: {file.name} has no results, so it is none of lm-evaluation-harness.")
+    for file, content in _json_files(Path(folder), "results_*.json"):
         config = content.get("config") or {}
         arguments = config.get("model_args") or {}
         if isinstance(arguments, str):
@@ -149,40 +147,35 @@ def read_lm_eval(folder: str, row_by: str = "", seed_by: str = "") -> External:
         settings |= {name: config[name] for name in ("limit", "random_seed") if config.get(name) is not None}
         shots = {repr(count) for count in (content.get("n-shot") or {}).values()}
         settings |= {"num_fewshot": as_value(min(shots))} if len(shots) == 1 else {}
-        scores, examples = {}, {}
-        for task, measured in content["results"].items():
+        scores: dict[str, Any] = {}
+        examples: dict[str, list[Example]] = {}
+        for task, measured in (content.get("results") or {}).items():
             for name, score in measured.items():
                 metric, comma, filtered = name.partition(",")
                 if comma and not metric.endswith("_stderr"):
                     scores[f"{task}/{metric}{'' if filtered == 'none' else f'.{filtered}'}"] = score
             samples = file.with_name(file.name.replace("results_", f"samples_{task}_", 1)).with_suffix(".jsonl")
-            examples[task] = list(_samples(samples)) if samples.is_file() else []
-        one = _run(
-            f"{content.get('model_name') or file.parent.name} {file.stem[8:]}", settings, scores, row_by, seed_by
-        )
-        found.append(_with_examples(one, examples))
-    return _external("lm-eval", Path(folder).name, found)
+            examples[task] = _samples(samples) if samples.is_file() else []
+        yield Log(f"{content.get('model_name') or file.parent.name} {file.stem[8:]}", settings, scores, "", examples)
 
 
-def _samples(file: Path) -> Iterator[Mapping[str, Any]]:
+def _samples(file: Path) -> list[Example]:
     """The scores of each example, in the order of the task's documents."""
-    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").split("\n") if line]
-    filters = dict.fromkeys(line.get("filter", "none") for line in lines)
-    for kept in filters:
-        suffix = "" if kept == "none" else f".{kept}"
-        of_filter = sorted(
-            (line for line in lines if line.get("filter", "none") == kept), key=lambda one: one["doc_id"]
-        )
-        yield from ({f"{m}{suffix}": number(one.get(m)) for m in one.get("metrics", ())} for one in of_filter)
+    of_documents: dict[int, dict[str, Any]] = {}
+    for line in (json.loads(text) for text in file.read_text(encoding="utf-8").split("\n") if text):
+        suffix = "" if line.get("filter", "none") == "none" else f".{line['filter']}"
+        scores = {f"{metric}{suffix}": number(line.get(metric)) for metric in line.get("metrics", ())}
+        of_documents.setdefault(line["doc_id"], {}).update(scores)
+    return [of_documents[document] for document in sorted(of_documents)]
 
 
-def read_inspect(folder: str, row_by: str = "", seed_by: str = "") -> External:
+def _inspect(folder: str) -> Iterator[Log]:
     """The logs of Inspect in a folder: .json as they are; .eval by inspect_ai, if it is installed.
 
     A task is a set; its metrics are `accuracy`, or `match.accuracy` where it has several scorers.
     """
     top = Path(folder)
-    contents = [content for _, content in _json_files(top, "*.json", "inspect", least=0) if "eval" in content]
+    contents = [content for _, content in _json_files(top, "*.json") if "eval" in content]
     if packed := sorted(top.rglob("*.eval")):
         try:
             from inspect_ai.log import read_eval_log
@@ -192,12 +185,8 @@ def read_inspect(folder: str, row_by: str = "", seed_by: str = "") -> External:
                 f"write JSON: inspect log convert --to json --output-dir DIR {folder}."
             ) from None
         contents += [read_eval_log(str(file)).model_dump(mode="json") for file in packed]
-    found, left_out = [], []
     for content in sorted(contents, key=lambda one: str(one["eval"].get("created"))):
         about, name = content["eval"], f"{content['eval'].get('task')} {content['eval'].get('run_id')}"
-        if content.get("status") != "success":
-            left_out.append(f"{run_called(name)}: its status is {content.get('status')}")
-            continue
         arguments = {**(about.get("task_args") or {}), **(about.get("model_args") or {})}
         simple = {key: v for key, v in arguments.items() if isinstance(v, str | int | float | bool)}
         scorers = (content.get("results") or {}).get("scores") or []
@@ -208,67 +197,59 @@ def read_inspect(folder: str, row_by: str = "", seed_by: str = "") -> External:
             for metric, kept in scorer["metrics"].items()
             if metric not in ("stderr", "std", "var")
         }
-        examples: list[dict[str, Any]] = []
+        examples: list[Example] = []
         for sample in sorted(content.get("samples") or [], key=lambda one: (str(one["id"]), one["epoch"])):
             shares = {key: _share(one.get("value")) for key, one in (sample.get("scores") or {}).items()}
             means = ("accuracy", "mean")  # of these an example's share is its score
             examples.append({f"{k}.{m}" if several else m: share for k, share in shares.items() for m in means})
-        one = _run(name, {"model": about.get("model"), **simple}, scores, row_by, seed_by, about.get("run_id") or "")
-        found.append(_with_examples(one, {task: examples}))
-    if not found:
-        raise UserError(f"inspect:{folder}: there is no log of a finished evaluation in {top.absolute()}.")
-    return _external("inspect", top.name, found, left_out)
+        status = "" if content.get("status") == "success" else str(content.get("status"))
+        settings = {"model": about.get("model"), **simple}
+        yield Log(name, settings, scores, about.get("run_id") or "", {task: examples}, status)
 
 
 def _share(given: Any) -> float | None:
-    return (
-        SHARES[given]
-        if isinstance(given, str) and given in SHARES
-        else float(given)
-        if isinstance(given, bool)
-        else number(given)
-    )
+    if isinstance(given, str) and given in SHARES:
+        return SHARES[given]
+    return float(given) if isinstance(given, bool) else number(given)
 
 
-def _json_files(top: Path, pattern: str, kind: str, least: int = 1) -> Iterator[tuple[Path, dict[str, Any]]]:
+def _json_files(top: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any]]]:
     """The JSON objects below a folder, in the order of their names. Raises UserError."""
-    files = sorted(top.rglob(pattern)) if top.is_dir() else []
-    if len(files) < least or not top.is_dir():
-        raise UserError(f"{kind}:{top}: there is no {pattern} in {top.absolute()}.")
-    for file in files:
+    for file in sorted(top.rglob(pattern)):
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
         except (OSError, ValueError, RecursionError) as error:
-            raise UserError(f"{kind}:{top}: {file} cannot be read as JSON: {error}.") from None
+            raise UserError(f"{file} cannot be read as JSON: {error}.") from None
         if isinstance(content, dict):
             yield file, content
 
 
-def _run(
-    name: str, config: Mapping[str, Any], scores: Mapping[str, Any], row_by: str, seed_by: str, run_id: str = ""
-) -> ExternalRun:
-    seed, settings = seed_of(flat(config), seed_by)
-    row = str(settings.pop(row_by, "")) if row_by else ""
-    if row_by and not row:
-        raise UserError(
-            f"{run_called(name)}: it has no setting {row_by!r}, which --row-by names. Nothing was imported."
-        )
-    kept = {key: score for key, given in scores.items() if (score := number(given)) is not None}
-    return ExternalRun(run_called(name), name, run_id, row, seed=seed, settings=settings, metrics=kept)
-
-
-def _with_examples(run: ExternalRun, examples: Mapping[str, list[Any]]) -> ExternalRun:
-    whole = {set_: rows for set_, rows in examples.items() if rows and all(None not in one.values() for one in rows)}
-    return ExternalRun(**{**vars(run), "examples": whole})
-
-
-def _external(kind: str, source: str, runs: list[ExternalRun], left_out: list[str] | None = None) -> External:
-    return External(kind, source, tuple(runs), None, tuple(left_out or ()))
-
-
-READERS: dict[str, Callable[..., External]] = {
-    "trackio": read_trackio,
-    "tensorboard": read_tensorboard,
-    "lm-eval": read_lm_eval,
-    "inspect": read_inspect,
+READERS: dict[str, Callable[[str], Iterator[Log]]] = {
+    "trackio": _trackio,
+    "tensorboard": _tensorboard,
+    "wandb": _wandb,
+    "lm-eval": _lm_eval,
+    "inspect": _inspect,
 }
+
+
+def read_logs(kind: str, place: str, row_by: str = "", seed_by: str = "") -> External:
+    """The finished runs of a source of one of READERS. Raises UserError where there is none, or one cannot be read."""
+    found, left_out = [], []
+    for log in READERS[kind](place):
+        where = run_called(log.name)
+        if log.status:
+            left_out.append(f"{where}: its status is {log.status}")
+            continue
+        seed, settings = seed_of(flat({k: v for k, v in log.settings.items() if not k.startswith("_")}), seed_by)
+        row = str(settings.pop(row_by, "")) if row_by else ""
+        if row_by and not row:
+            raise UserError(f"{kind}:{place}, {where}: it has no setting {row_by!r}. Nothing was imported.")
+        own = {key: given for key, given in log.scores.items() if not key.startswith("_")}
+        scores = {key: score for key, given in own.items() if (score := number(given)) is not None}
+        examples = {s: of for s, of in log.examples.items() if of and all(None not in one.values() for one in of)}
+        run = ExternalRun(where, log.name, log.id, row, "", seed, settings=settings, metrics=scores, examples=examples)
+        found.append(run)
+    if not found:
+        raise UserError(f"{kind}:{place}: there is no finished run in it{f' ({left_out[0]})' if left_out else ''}.")
+    return External(kind, Path(place).stem, tuple(found), None, tuple(left_out))

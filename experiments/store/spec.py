@@ -44,7 +44,6 @@ class AttemptSpec:
     pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
     coordinator: Mapping[str, Any] | None = None  # the process that the child ends with; None: it outlives all
-    trace: str = ""  # a file for torch's profile, in `ablations probe`
 
     def write(self, folder: Path) -> Path:
         """Write the spec into the attempt's folder; returns the file. Not durable: a power cut ends the attempt too."""

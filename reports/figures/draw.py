@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from experiments.store.layout import Store
 from reports.figures import curves, effects, style
 from reports.figures.curves import draw_lengths
-from reports.figures.effects import draw_cost
 from reports.render.html import Drawn
 from reports.results.results import counts_in, lengths_in
 from reports.results.table import Table
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 Drawing = Callable[[Table, Store, style.Size], "AbstractContextManager[Figure | None]"]
 FIGURES: dict[str, tuple[str, Drawing]] = {
     "effects": ("Changes from base", lambda table, store, size: effects.draw_effects(table, size)),
-    "cost": ("Quality against cost", lambda table, store, size: draw_cost(table, size)),
     "curves": ("Learning curves", curves.draw_curves),
     "lengths": (
         "Scores by sentence length",

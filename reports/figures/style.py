@@ -161,24 +161,6 @@ def label(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[: LONGEST - 1]}…"
 
 
-def place_names(axes: Any, named: Mapping[str, tuple[float, float]], points: Sequence[tuple[float, float]]) -> None:
-    """Write names at their points, each where it covers no point and no other name, or else not at all."""
-    from matplotlib.transforms import Bbox
-
-    axes.get_figure().draw_without_rendering()  # settles where points are
-    bounds, half = axes.get_window_extent(), 3 * axes.get_figure().dpi / 72
-    taken = [Bbox([(x - half, y - half), (x + half, y + half)]) for x, y in axes.transData.transform(points)]
-    for name, point in named.items():
-        for x, y, side in ((5, 4, "left"), (5, -10, "left"), (-5, 4, "right"), (-5, -10, "right")):
-            text = axes.annotate(name, point, xytext=(x, y), textcoords="offset points", ha=side, fontsize="small")
-            text.set_in_layout(False)
-            box = text.get_window_extent()
-            if bounds.containsx(box.x0) and bounds.containsx(box.x1) and not any(map(box.overlaps, taken)):
-                taken.append(box)
-                break
-            text.remove()
-
-
 def colours(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     """A colour and a marker for each name, in order; colours repeat after twelve, with other markers."""
     return {

@@ -151,10 +151,10 @@ def pointed(page: Any, mark: Any) -> tuple[float, float]:
 
 def test_a_mark_tells_its_values_by_a_touch(visit: Any, page: Path) -> None:
     seen = visit(page.as_uri(), PHONE)
-    x, y = pointed(seen.page, seen.page.locator("#figure-cost .narrow .point").first)
+    x, y = pointed(seen.page, seen.page.locator("#figure-effects .narrow .point").first)
     seen.page.touchscreen.tap(x + 12, y)  # as near as a finger comes
     box = seen.page.locator(".tip.at")
-    assert "operations of training" in box.inner_text()
+    assert "from base" in box.inner_text()
     frame = box.bounding_box()
     assert frame["x"] >= 0 and frame["x"] + frame["width"] <= PHONE["width"]
     assert seen.requests == [page.as_uri()] and not seen.complaints

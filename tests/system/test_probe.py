@@ -1,7 +1,6 @@
 """`ablations probe`: its measurements of each row; it leaves nothing behind."""
 
 import itertools
-import json
 import re
 from pathlib import Path
 
@@ -15,9 +14,9 @@ pytestmark = pytest.mark.slow
 
 
 def test_a_probe_tells_speed_work_memory_and_time(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    store, traces = tmp_path / "runs", tmp_path / "traces"
+    store = tmp_path / "runs"
     options = ("--store", store, "--devices", "cpu:1", "--steps", 20)
-    found = as_json(cli("probe", tiny, "--rows", "base", *options, "--trace", traces, "--together", 2, "--json"))
+    found = as_json(cli("probe", tiny, "--rows", "base", *options, "--together", 2, "--json"))
     assert [row["row"] for row in found] == ["base"]
     for row in found:
         assert row["source_tokens_per_s"] > 0
@@ -29,8 +28,6 @@ def test_a_probe_tells_speed_work_memory_and_time(cli: Cli, tiny: Path, tmp_path
         assert 0 < row["mfu"] < 1
         assert row["hours"] == pytest.approx(6 * row["seconds_per_step"] / 3600)
         assert (row["together"], row["share"]) == (2, row["gain"] >= 1.1)
-        names = {event.get("name", "") for event in json.loads(Path(row["trace"]).read_text())["traceEvents"]}
-        assert any("Softmax" in name or "softmax" in name for name in names), "what ran is named"
     assert not list(store.glob(".probe-*"))
     assert not list((store / "runs").glob("*"))
 

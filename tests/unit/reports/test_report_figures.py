@@ -50,7 +50,6 @@ def finished(bench, text, tmp_path):
 def drawings(table, store):
     return {
         "effects": effects.draw_effects(table),
-        "cost": effects.draw_cost(table),
         "curves": curves.draw_curves(table, store),
         "lengths": curves.draw_lengths(table, counts_of, lambda outcome, set_: None),
     }
@@ -104,7 +103,6 @@ def test_marks_tell_their_values_on_the_page_alone(bench, tmp_path):
             assert "<title>" not in style.save(figure, name, "svg").decode()
     on_page = {
         "effects": effects.draw_effects(table, style.WIDE),
-        "cost": effects.draw_cost(table, style.NARROW),
         "curves": curves.draw_curves(table, store, style.NARROW),
         "lengths": curves.draw_lengths(table, counts_of, lambda outcome, set_: None, style.WIDE),
     }
@@ -118,7 +116,6 @@ def test_marks_tell_their_values_on_the_page_alone(bench, tmp_path):
         text.startswith(f"h16 <&>\n{header} 6.10 ± 0.10, +{measure.change:.3f} (ln) from base\n")
         for text in told["effects"]
     )
-    assert any(text.startswith(f"h16 <&>\n{header} 6.10\n") for text in told["cost"])
     assert "h16 <&>\nperplexity while training 4.5\nstep 2" in told["curves"]
     assert any(text.startswith("h16 <&>\n") and text.endswith("words on average") for text in told["lengths"])
 
@@ -133,7 +130,7 @@ def test_the_same_numbers_give_the_same_bytes(new_bench, tmp_path):
             }
             for drawn in (drawings(*finished(new_bench(), "h16", tmp_path / f"{format_}{n}")) for n in (1, 2))
         )
-        assert one == two and set(one) == {"effects", "cost", "curves", "lengths"}
+        assert one == two and set(one) == {"effects", "curves", "lengths"}
 
 
 def test_letters_of_the_first_font_do_not_hang_on_the_others(bench, tmp_path, monkeypatch):
