@@ -23,7 +23,7 @@ from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
-from experiments.processes.meter import mps_serves
+from experiments.processes.processor import mps_serves
 from model.products import int8_works
 
 Precision = Literal["fp32", "bf16", "int8"]

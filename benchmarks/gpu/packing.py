@@ -27,7 +27,7 @@ from benchmarks.gpu.training_rows import TINY, pairs, planned, train_row
 from benchmarks.machine import keep_report, machine
 from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device
-from experiments.processes.meter import mps_serves
+from experiments.processes.processor import mps_serves
 
 SMALL = ("data.vocab_size=8000", "training.tokens_per_batch=4096", "training.precision=auto")
 WARM = 12

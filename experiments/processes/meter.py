@@ -126,11 +126,6 @@ def gpus(environ: Mapping[str, str]) -> tuple[Any, list[Any]]:
     return None, []
 
 
-def mps_serves(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side."""
-    return Path(environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()
-
-
 def _library() -> ModuleType | None:
     try:
         import pynvml

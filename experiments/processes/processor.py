@@ -13,6 +13,7 @@ import functools
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from experiments.errors import UserError
@@ -77,3 +78,8 @@ def allocator() -> dict[str, str]:
 def allocates_by_tcmalloc() -> bool:
     """Whether children of this process use tcmalloc."""
     return "tcmalloc" in allocator().get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
+
+
+def mps_serves(environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side."""
+    return Path(environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()

@@ -229,6 +229,7 @@ def _one_piece(word: str) -> bool:
 
 PATIENCE_S = 120.0  # torch's import on a busy machine or from a network disk
 _ASK = """
+import ablations  # puts its rooms on the path
 import json
 import sys
 import torch

@@ -297,7 +297,7 @@ def test_runs_of_another_mlflow_become_rows(tmp_path: Path, cli: Cli) -> None:
     said = cli("import", study, "--mlflow", f"sqlite:///{database}", "--store", store, "--metrics", "val_accuracy")
     assert "left out: run sgd-2: its status is FAILED" in said.stderr and "5 runs of 2 rows" in said.stdout
     found = rows(cli, study, store)
-    assert (found["optimizeradam"]["accuracy_val"], found["optimizersgd"]["accuracy_val"]) == (91.0, 91.5)
+    assert (found["adam"]["accuracy_val"], found["sgd"]["accuracy_val"]) == (91.0, 91.5)
     assert database.read_bytes() == before and not list(tmp_path.glob("their.db-*"))
 
 

@@ -45,7 +45,7 @@ def _avx2(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_switch_takes_effect_in_torch() -> None:
     """torch.cpu.get_capabilities() would not tell: it reads the processor."""
     done = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, env=environment(), check=True)
-    assert done.stdout.split() == ["AVX2", "False", "False", "False"]
+    assert done.stdout.split()[:3] == ["AVX2", "False", "False"]  # AVX2 alone may have exact products of 8 bits
 
 
 def test_a_study_for_a_gpu_is_tried_and_trained_with_a_warning(cli: Cli, tmp_path: Path) -> None:

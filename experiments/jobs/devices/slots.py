@@ -26,7 +26,7 @@ from typing import Any, Self
 from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.errors import UserError
 from experiments.jobs.devices.hardware import Gpu, available_cores, gpus_in_use, memory_gb, visible_gpus
-from experiments.processes.meter import mps_serves
+from experiments.processes.processor import mps_serves
 
 GRAMMAR = (
     'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+"; '

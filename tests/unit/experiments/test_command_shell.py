@@ -15,6 +15,7 @@ from experiments.errors import Preempted, TrainerFailed
 from experiments.tasks.own.shell import run_command
 
 RUNNER = """
+import ablations  # puts its rooms on the path
 import sys
 from pathlib import Path
 from types import SimpleNamespace

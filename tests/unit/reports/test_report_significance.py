@@ -177,7 +177,7 @@ def test_records_carry_the_tests(bench):
 def test_none_and_unknown_modes(bench):
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE)
     assert bench.table("none").test == ""
-    with pytest.raises(UserError, match="auto, seeds, sentences, none"):
+    with pytest.raises(UserError, match="auto, seeds, paired, sentences, none"):
         bench.table("t-test")
 
 
