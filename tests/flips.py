@@ -266,7 +266,9 @@ def _is_kept(before: Any, after: Any) -> bool:
 
 def _numbers(texts: dict[str, str]) -> dict[tuple[str, str], Any]:
     rows = json.loads(texts["json"].partition("warning: ")[0])
-    return {(row["row"], name): v for row in rows for name, v in row.items() if name not in ("state", "stale", "n")}
+    return {
+        (row["row"], name): v for row in rows for name, v in row.items() if name not in ("state", "stale", "n", "notes")
+    }
 
 
 def make_store(folder: Path) -> tuple[Path, Path]:
