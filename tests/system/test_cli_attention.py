@@ -19,7 +19,7 @@ MEASURED = ("start_entropy_encoder", "start_entropy_decoder", "start_entropy_cro
 def test_the_table_shows_entropies_and_gradient_norms(cli: Cli, tmp_path: Path) -> None:
     sets = [word for setting in SMALL for word in ("--set", setting)]
     chosen = ("attention", "--profile", "demo", "--rows", "base,dot-dk64", "--store", tmp_path, *sets)
-    printed = cli("run", *chosen, "--devices", "cpu:1x1").stdout
+    printed = cli("run", *chosen, "--devices", "cpu:1x1", "--notes", "full").stdout
     heads = next(line for line in printed.splitlines() if "PPL (dev)" in line)
     assert all(head in heads for head in ("comparison", "entropy (encoder)", "entropy (cross)", "gradient norm"))
     assert printed.count("- Entropy: ") == printed.count("- Gradient norm: ") == 1

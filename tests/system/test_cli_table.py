@@ -190,7 +190,7 @@ def test_figures_are_files_of_the_same_bytes(cli: Cli, tiny: Path, store: Path, 
         options = ["--seeds", "2", "--store", store, "--out", tmp_path / folder]
         cli("report", tiny, "--figures", "pdf,svg,png", *options)
     names = sorted(path.name for path in (tmp_path / "one").iterdir())
-    assert {"effects.pdf", "cost.svg", "curves.png", "lengths.pdf"} <= set(names)
+    assert {"effects.pdf", "effects.svg", "curves.png", "lengths.pdf"} <= set(names)
     for name in names:
         one, two = ((tmp_path / folder / name).read_bytes() for folder in ("one", "two"))
         assert one == two and len(one) > 1000, name

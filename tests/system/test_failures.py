@@ -76,7 +76,7 @@ class TestRepeatedFailures:
             assert queue.held() == []
         assert go(store, slots=SLOTS[:1]).finished == 4
 
-    @pytest.mark.parametrize("do", ["diverged", "out_of_memory", "bug"])
+    @pytest.mark.parametrize("do", ["diverged", "out_of_memory"])
     def test_what_a_rows_settings_bring_about_and_what_has_no_traceback_holds_nothing(self, store, do):
         wrong = {str(n): {"at": 1, "do": do} for n in range(1, 20)}
         summary = go(store, *(make(n, attempts=wrong) for n in (1, 2)), make(3), slots=SLOTS[:1])

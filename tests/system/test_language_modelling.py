@@ -64,7 +64,7 @@ def test_rows_train_and_print_and_a_longer_context_is_no_other_training(cli: Cli
         assert 0 < row["bits"] < 8 and row["bits_test"] > 0 and row["ppl"] > 1 and row["ppl_word"] > row["ppl"]
     assert rows["base"]["bits"] == pytest.approx(rows["base"]["bits_test"], rel=0.1)
     assert rows["together"]["num_params"] == 2 * rows["base"]["num_params"]
-    table = cli("report", path, "--store", store).stdout
+    table = cli("report", path, "--store", store, "--notes", "full").stdout
     assert "bits/byte (dev)" in table and "BLEU" not in table and "of training text, 260 pieces of vocabulary" in table
     (tmp_path / "table.json").write_text(cli("report", path, "--store", store, "--format", "json").stdout)
     cli("verify", tmp_path / "table.json", path, "--store", store)

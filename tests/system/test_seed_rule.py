@@ -113,7 +113,7 @@ def test_the_rule_is_followed_through_an_interruption_and_printed(cli: Cli, rule
     assert sum(row["cost"]["runs"] for row in table.values()) == most + sum(of_rows.values())
     assert "decided by" in cli("report", study, "--store", store, "--format", "setup").stdout
 
-    printed = cli("report", study, "--store", store).stdout
+    printed = cli("report", study, "--store", store, "--notes", "full").stdout
     assert "Seeds by a rule fixed in advance, on score" in printed
     assert f"differs (\\*): far ({found['far'].seeds})" in printed
     assert "Not tested, as the seeds were chosen by score" in printed
