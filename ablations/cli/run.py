@@ -275,9 +275,10 @@ def tune(
         _search(chosen, searching, slots)
     tuned = _tuned(chosen, selected, searching)
     format_ = "json" if as_json else format_
-    run_chosen(tuned, WorkOptions(devices=devices), "keep", format_, show=out is None)
+    printing = TableOptions(notes="full")  # what was searched is in its notes
+    run_chosen(tuned, WorkOptions(devices=devices), "keep", format_, show=out is None, printing=printing)
     if out is not None:
-        print_table(tuned, format_, out, printing=TableOptions(notes="full"))  # what was searched is in its notes
+        print_table(tuned, format_, out, printing=printing)
 
 
 def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
