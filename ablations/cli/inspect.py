@@ -57,10 +57,8 @@ def verify(
     if study is None and is_bundle(file.name):
         _verify_bundle(file, as_json)
         return
-    if file.is_dir() or (study is None and papers.names_tables(_text_of(file))):
-        files = (
-            [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in _text_of(path)]
-        )
+    if file.is_dir() or (study is None and papers.names_tables(text_of(file))):
+        files = [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in text_of(path)]
         found = [line for path in files for line in _of_paper(path, selectors)]
         facts: dict[str, Any] = {"found": [{"text": text, "holds": holds} for text, holds in found]}
         answer(as_json, {"file": str(file)} | facts, (text for text, _ in found))
@@ -70,7 +68,8 @@ def verify(
     raise typer.Exit(DONE if same else FAILED)
 
 
-def _text_of(file: Path) -> str:
+def text_of(file: Path) -> str:
+    """A file's text. Raises UserError."""
     try:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -86,7 +85,7 @@ def _compared(
     printing: TableOptions = BY_STUDY,
 ) -> tuple[dict[str, Any], list[str], bool]:
     """A printed table beside what the store gives now: as JSON, in lines, and whether they are equal."""
-    text = _text_of(file)
+    text = text_of(file)
     format_ = format_ or verifying.format_of(file.suffix, text)
     if format_ not in verifying.FORMATS:
         raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
@@ -112,7 +111,7 @@ def _compared(
 
 def _of_paper(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]:
     """What is found of each claim, each file of numbers and each table, and whether that is as the paper says."""
-    text = _text_of(file)
+    text = text_of(file)
     if not papers.names_tables(text):
         _, lines, same = _compared(file, None, selectors)
         yield from ((line, same) for line in lines)
@@ -137,8 +136,7 @@ def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: 
     selectors = with_corpus(replace(selectors, **own))
     chosen = choose_table(_find(said["study"], file, selectors), selectors, say, used=False)
     plan = chosen.plan
-    if claims:
-        plan = replace(plan, study=papers.with_claims(plan.study, claims, file))
+    plan = replace(plan, study=papers.with_claims(plan.study, claims, file))  # the study's own are not the paper's
     return replace(chosen, study=plan.study, replan=lambda: plan)
 
 

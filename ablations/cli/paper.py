@@ -8,7 +8,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.exchange import bundle
-from ablations.cli.inspect import named_table
+from ablations.cli.inspect import named_table, text_of
 from ablations.cli.report import draw_figures, print_table, write_out
 from ablations.cli.terminal import say
 from ablations.service.selected import Selectors, choose_table
@@ -32,8 +32,7 @@ def fill(
 
     The tables are those that its lines `<!-- table: STUDY … -->` name, else STUDY.
     """
-    with explain_os_errors(f"read {file}"):
-        text = file.read_text(encoding="utf-8")
+    text = text_of(file)
     named = [] if study else tables_of(file, text)
     if named:
         tables = [table_of(named_table(one.words, file, selectors)) for one in named]

@@ -1,4 +1,4 @@
-"""Runs in the logs of other programs: Trackio, TensorBoard, lm-evaluation-harness and Inspect. They are only read.
+"""Runs in the logs of other programs: Trackio, TensorBoard, W&B offline, lm-evaluation-harness, Inspect. Only read.
 
 Of a curve the last value counts. Scores of single examples are kept where the log has them.
 """
@@ -39,14 +39,11 @@ def _trackio(project: str) -> Iterator[Log]:
         there = ", ".join(sorted(path.stem for path in home.glob("*.db"))[:20]) or "none"
         raise UserError(f"trackio:{project}: there is no file {file}. Projects in {home}: {there}.")
     metrics: dict[str, dict[str, Any]] = {}
-    try:
-        with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
-            names = dict(db.execute("SELECT run_id, run_name FROM metrics GROUP BY run_id ORDER BY min(id)"))
-            for run, logged in db.execute("SELECT run_id, metrics FROM metrics ORDER BY step, id"):
-                metrics.setdefault(run, {}).update(json.loads(logged))
-            configs = {run: json.loads(text) for run, text in db.execute("SELECT run_id, config FROM configs")}
-    except (sqlite3.Error, ValueError, TypeError) as error:
-        raise UserError(f"trackio:{project}: {file} cannot be read as a project of Trackio: {error}.") from None
+    with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
+        names = dict(db.execute("SELECT run_id, run_name FROM metrics GROUP BY run_id ORDER BY min(id)"))
+        for run, logged in db.execute("SELECT run_id, metrics FROM metrics ORDER BY step, id"):
+            metrics.setdefault(run, {}).update(json.loads(logged))
+        configs = {run: json.loads(text) for run, text in db.execute("SELECT run_id, config FROM configs")}
     for run, name in names.items():
         yield Log(name, configs.get(run, {}), metrics.get(run, {}), run)
 
@@ -54,8 +51,7 @@ def _trackio(project: str) -> Iterator[Log]:
 def _tensorboard(folder: str) -> Iterator[Log]:
     """Each folder with event files is a run, called as its path below `folder`: its scalars and hyperparameters.
 
-    A path of several parts also gives settings: the row is all but the last part, and a last part such as seed3 or 3
-    the seed, where the hyperparameters do not have one. Needs the extra [tensorboard].
+    A last part of the path such as seed3 or 3 is the seed, where the hyperparameters have none. Needs tensorboard.
     """
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -236,7 +232,15 @@ READERS: dict[str, Callable[[str], Iterator[Log]]] = {
 def read_logs(kind: str, place: str, row_by: str = "", seed_by: str = "") -> External:
     """The finished runs of a source of one of READERS. Raises UserError where there is none, or one cannot be read."""
     found, left_out = [], []
-    for log in READERS[kind](place):
+    try:
+        logs = list(READERS[kind](place))
+    except UserError:
+        raise
+    except (
+        Exception
+    ) as error:  # of sqlite3, protocol buffers, a log of another shape: whatever keeps it from being read
+        raise UserError(f"{kind}:{place} cannot be read as such a log: {type(error).__name__}: {error}.") from None
+    for log in logs:
         where = run_called(log.name)
         if log.status:
             left_out.append(f"{where}: its status is {log.status}")
