@@ -108,6 +108,7 @@ def _words(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
+Lines = Annotated[tuple[str, ...], Field(strict=False)]  # such as "layers.*.attn -> identity": docs/network-rows.md
 LARGEST_INTEGER = (1 << 63) - 1  # TOML's own limit, and SQLite's
 MOST_GENERATED = 10_000_000  # pairs of a built-in corpus; more are a slip, which would fill the disk
 
@@ -218,6 +219,7 @@ class EvaluationConfig(StrictModel):
         description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision; "
         "int8 on processors",
     )
+    modules: Lines = Field((), description="changes of the trained network: docs/network-rows.md")
 
 
 # Settings that are not part of run_id. Data files: the inputs' digests cover them. Evaluation: it is separate from
@@ -304,6 +306,7 @@ class RunConfig(TaskConfig):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    modules: Lines = Field((), description="changes of the network before its training (docs/network-rows.md)")
 
     def described(self) -> list[str]:
         """The layers of an encoder or a decoder that is not the paper's, and what a token leaves out of experts."""

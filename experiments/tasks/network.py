@@ -19,12 +19,19 @@ from experiments.tasks.base import EvaluationSpec
 from model import cost as count
 from model.config import ModelConfig
 
-OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")  # evaluation settings that choose weights
+OF_WEIGHTS = (
+    "checkpoint",
+    "precision",
+    "checkpoint_steps",
+    "eval_steps",
+    "modules",
+)  # evaluation settings that choose weights
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     """Those of `config.evaluation` but the sets, with the spacing of checkpoints only where it decides the weights."""
-    settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
+    unset = () if config.evaluation.modules else ("modules",)  # as evaluations were named before there were any
+    settings = config.evaluation.model_dump(mode="json", exclude={"sets", *unset})
     if config.evaluation.checkpoint != "last":
         settings |= {"checkpoint_steps": config.training.checkpoint_steps}
     if config.evaluation.checkpoint == "best":

@@ -18,7 +18,8 @@ from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
-from torch.utils._pytree import tree_map_only
+from torch.utils._pytree import tree_flatten, tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
 
 from .errors import UserError
 
@@ -83,12 +84,14 @@ def ablate(
     *,
     own: Callable[[nn.Module, str], type[Stand] | None] = lambda module, action: None,
     initialise: Callable[[nn.Module], Any] | None = None,
+    saved: Mapping[str, Tensor] | None = None,
 ) -> Change:
     """Change a network in place.
 
     batches: inputs of the network (a tensor, a tuple, a dict, or a function that runs one), for `mean` and `resample`;
     with one, shapes are checked here, otherwise in the first forward pass. own: the class of a stand-in that a kind of
-    module needs. initialise: draws the weights of a module; its `reset_parameters` if None.
+    module needs. initialise: draws the weights of a module; its `reset_parameters` if None. saved: the state_dict of a
+    network with the same changes, in place of batches.
     Raises UserError: for a line that is none, or matches nothing; two lines that reach the same; an action that the
     module cannot have.
     """
@@ -96,7 +99,7 @@ def ablate(
     found = {line: select(model, line) for line in parsed}
     _refuse_overlap(found)
     given = list(itertools.islice(batches, BATCHES))
-    seen = _collected(model, found, given)
+    seen = _collected(model, found, given, saved)
     removed: list[str] = []
     for line, modules in found.items():
         stands: dict[int, nn.Module] = {}  # a module in several places has one
@@ -217,6 +220,65 @@ def _refuse_overlap(found: Mapping[Line, Mapping[str, nn.Module]]) -> None:
                         f'modules: "{other.text}" and "{line.text}" reach {what}: {where} and {name}. Only one line '
                         "may change it, once: narrow one of the selectors."
                     )
+
+
+# --- What a network computes on one batch
+
+
+class Inspected(BaseException):
+    """Ends a trainer whose network is only looked at. rows: of `modules` (inspect)."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.rows = rows
+
+
+def inspect(model: nn.Module, run: Callable[[], Any] | None = None) -> list[dict[str, Any]]:
+    """Parameters, operations and shapes of each module in one forward pass, with the modules inside it.
+
+    run: the pass; if None, the next one raises Inspected with the rows at its end. Operations are those of torch's
+    counter, which counts 0 for fused recurrent layers: theirs are two for each weight of a matrix and each position.
+    """
+    counter, fused = FlopCounterMode(display=False), [0]
+    rows = {
+        name: {"name": name, "type": type(module).__name__, "params": num_params(module), "flops": 0}
+        for name, module in model.named_modules()
+    }
+
+    def total() -> int:
+        return int(counter.get_total_flops()) + fused[0]
+
+    def before(name: str, module: nn.Module, args: Any, named: Any) -> None:
+        if not name and run is None:
+            counter.__enter__()  # type: ignore[no-untyped-call]
+        rows[name]["before"] = total()
+
+    def after(name: str, module: nn.Module, args: Any, named: Any, output: Any) -> None:
+        row, start = rows[name], rows[name].pop("before")
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) and total() == start:
+            x = args[0].data  # also of packed sequences
+            matrices = sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
+            fused[0] += 2 * matrices * (x.numel() // module.input_size)
+        row["flops"] += total() - start
+        row.setdefault("input", _shape([*args, *named.values()]))
+        row.setdefault("output", _shape(output))
+        if not name and run is None:
+            counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            raise Inspected(list(rows.values()))
+
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(functools.partial(before, name), with_kwargs=True)
+        module.register_forward_hook(functools.partial(after, name), with_kwargs=True)
+    if run is not None:
+        with counter, torch.no_grad():
+            run()
+    return list(rows.values())
+
+
+def _shape(value: Any) -> list[int] | None:
+    """Of the first tensor in it."""
+    leaves, _ = tree_flatten(value)
+    return next((list(leaf.shape) for leaf in leaves if isinstance(leaf, Tensor)), None)
 
 
 # --- Actions that put a stand-in in a module's place
@@ -343,10 +405,20 @@ def _at(made: nn.Module, module: nn.Module, model: nn.Module) -> nn.Module:
 # --- What modules give in training batches, for `mean` and `resample`
 
 
-def _collected(model: nn.Module, found: Mapping[Line, Mapping[str, nn.Module]], batches: Sequence[Any]) -> Any:
+def _collected(
+    model: nn.Module,
+    found: Mapping[Line, Mapping[str, nn.Module]],
+    batches: Sequence[Any],
+    saved: Mapping[str, Tensor] | None,
+) -> dict[str, Tensor]:
     """name → the mean (1, D) of the last dimension, or BANK outputs (N, D). Raises UserError without batches."""
     asked = {name: (line, m) for line, modules in found.items() if line.action in OF_HEADS[1:]
              for name, m in modules.items()}  # fmt: skip
+    if saved is not None:
+        parts = {
+            name: f"ablated_heads.value_{line.action}" if line.heads else "value" for name, (line, _) in asked.items()
+        }
+        return {name: saved[f"{name}.{part}"] for name, part in parts.items()}
     if not asked:
         return {}
     if not batches:
@@ -371,7 +443,7 @@ def _collected(model: nn.Module, found: Mapping[Line, Mapping[str, nn.Module]], 
         if line.heads:
             hooks.append(_heads_of(name, module, model).watch(keep))
         else:
-            hooks.append(module.register_forward_hook(lambda _, __, output, keep=keep: keep(output)))  # type: ignore[misc]
+            hooks.append(module.register_forward_hook(lambda _, __, output, keep=keep: keep(output)))
     try:
         _run(model, batches)
     finally:
