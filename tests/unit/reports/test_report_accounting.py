@@ -180,7 +180,7 @@ def test_energy_is_printed_of_what_was_measured(small):
     with_energy = Spending(
         runs={i: [one.model_copy(update=joules) for one in attempts] for i, attempts in found.runs.items()}
     )
-    spent = spent_on(table, plan, with_energy, {})
+    spent = spent_on(table, plan, with_energy)
     text = as_markdown(replace(table, spent=spent))
     assert "energy 7 kWh of processors and 14 kWh of GPUs." in text and "by their CPU time" in text
     assert spent.total.as_json()["gpu_kwh"] == pytest.approx(14) and spent.rows["base"].runs.as_json()["cpu_kwh"] == 2.5
