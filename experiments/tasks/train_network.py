@@ -113,7 +113,10 @@ def train_network(
         for name, content in material.files.items():
             add_file(context.folder / "final", name, content)
         return {
-            "num_params": changes.get("params_after") or cost.num_params(config.model, *vocab_sizes),
+            # rows that only pad the vocabulary do not count
+            "num_params": cost.num_params(config.model, *vocab_sizes)
+            + changes.get("params_after", 0)
+            - changes.get("params_before", 0),
             **changes,
             "seed": config.seed,
             "data": dict(material.data),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
+import io
 import os
 import platform
 import re
@@ -162,8 +163,8 @@ def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
 
 
 NEVER = (
-    "The row changes modules, and the trainer never called `model = context.ablate(model)`. Add the line where the "
-    "network is built, before its optimizer is."
+    "The row changes modules, and no network that the trainer gave to `model = context.ablate(model)` computed a batch. "
+    "Add the line where the network is built, before its optimizer is."
 )
 
 
@@ -173,11 +174,15 @@ class _Looking(RunContext):
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
         from .modules import inspect
 
-        inspect(super().ablate(model, batches))
+        with contextlib.redirect_stderr(io.StringIO()):
+            inspect(super().ablate(model, batches))
         return model
 
     def log(self, /, step: int, **metrics: float) -> None:
-        raise UserError(NEVER if "modules" not in self._facts else "The trainer's network was not called as a whole.")
+        raise UserError(NEVER)
+
+    def checkpoint(self, step: int) -> Any:
+        raise UserError(NEVER)
 
     def progress(self, what: str, done: float, total: float) -> None:
         pass
