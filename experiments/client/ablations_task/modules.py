@@ -164,9 +164,10 @@ def _by_path(model: nn.Module, line: Line) -> dict[str, nn.Module]:
         pattern, index = _indexed(part)
         below: dict[str, nn.Module] = {}
         for prefix, module in level.items():
-            for name, child in _children(prefix, module):
-                if fnmatch.fnmatchcase(name.rpartition(".")[2], pattern):
-                    below.update(_picked(_children(name, child), index) if index else [(name, child)])
+            children = {name.rpartition(".")[2]: (name, child) for name, child in _children(prefix, module)}
+            names = [pattern] if pattern in children else fnmatch.filter(children, pattern)
+            for name, child in map(children.__getitem__, names):
+                below.update(_picked(_children(name, child), index) if index else [(name, child)])
         level = below
     return level
 

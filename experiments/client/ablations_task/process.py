@@ -163,8 +163,8 @@ def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
 
 
 NEVER = (
-    "The row changes modules, and no network that the trainer gave to `model = context.ablate(model)` computed a batch. "
-    "Add the line where the network is built, before its optimizer is."
+    "The row changes modules, and no network that the trainer gave to `model = context.ablate(model)` has computed a "
+    "batch. Add the line where the network is built, before its optimizer is."
 )
 
 
