@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.client.ablations_task.modules import Stand, ablate, inspect
+from experiments.client.ablations_task.modules import Inspected, Stand, ablate, inspect
 from experiments.client.ablations_task.values import Channel
 from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
@@ -26,17 +26,20 @@ STEPS = 8  # of the training, whose batches give the outputs of `mean` and `resa
 class Stepping(Stand, Sublayer):
     """The stand-in of what a search calls step by step: a sub-layer, a residual connection, a layer."""
 
-    def __init__(self, name: str, action: str, original: nn.Module, seen: Tensor | None) -> None:
-        super().__init__(name, action, original, seen)
-        self.of_layer = isinstance(original, Layer)
-
     def start(self, inputs: Inputs, shape: CacheShape) -> Any:
-        return [] if self.of_layer else State()
+        return State()
 
     def step(self, x_RD: Tensor, *_: Any) -> Tensor:
-        self._check.original.clear()  # whole sequences have shown the shape
-        output_RD: Tensor = self(x_RD)
+        self.check.original.clear()  # whole sequences have shown the shape
+        output_RD: Tensor = self.forward(x_RD)
         return output_RD
+
+
+class OfLayer(Stepping):
+    """The stand-in of a layer, whose state is a list."""
+
+    def start(self, inputs: Inputs, shape: CacheShape) -> Any:
+        return []
 
 
 def change_network(
@@ -57,18 +60,18 @@ def change_network(
     model.quick = False
 
     def own(module: nn.Module, action: str) -> type[Stand] | None:
-        if isinstance(module, Stack | Embedding) or (action == "class" and isinstance(module, Sublayer)):
+        if isinstance(module, Stack | Embedding) or (":" in action and isinstance(module, Sublayer)):
             raise UserError(
                 f'modules: "{action}" cannot stand for a {type(module).__name__} of this program\'s networks, which a '
                 "search calls in several ways: change a module inside it, or write another line of model.decoder."
             )
-        return Stepping if hasattr(module, "step") else None
+        return OfLayer if isinstance(module, Layer) else Stepping if hasattr(module, "step") else None
 
     with torch.random.fork_rng([], enabled=seed is not None):
         if seed is not None:
             torch.manual_seed(seed)
         pairs = ((b.source, _mask(b.source), b.target_input) for b in batches)
-        return ablate(model, lines, pairs, own=own, initialise=initialise, saved=saved).facts  # type: ignore[arg-type]
+        return ablate(model, lines, pairs, own=own, initialise=initialise, saved=saved)  # type: ignore[arg-type]
 
 
 def _mask(source_BS: Tensor) -> Tensor | None:
@@ -92,4 +95,9 @@ def _looked_at(
     target, source = (torch.randint(4, size, (2, length)) for size, length in zip(sizes, lengths, strict=True))
     for each in lines:
         change_network(network, each, [Batch(source, target, target, source.numel(), target.numel())])
-    return inspect(network.eval(), lambda: network(source, None, target))
+    inspect(network.eval())
+    try:
+        network(source, None, target)
+    except Inspected as found:
+        return found.rows
+    raise AssertionError

@@ -149,9 +149,9 @@ class RunContext:
         if self._modules:
             from .modules import ablate  # torch is loaded only where a row changes a network
 
-            change = ablate(model, self._modules, batches)
-            self.facts(num_params=change.params_after, **change.facts)
-            print(*(f"modules: {line}" for line in change.words), sep="\n", file=sys.stderr, flush=True)
+            facts = ablate(model, self._modules, batches)
+            self.facts(num_params=facts["params_after"], **facts)
+            print("modules:", json.dumps(facts), file=sys.stderr, flush=True)
         return model
 
     def log(self, /, step: int, **metrics: float) -> None:
