@@ -9,8 +9,8 @@ import ast
 import difflib
 import fnmatch
 import functools
-import importlib
 import itertools
+import pydoc
 import re
 from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
 
@@ -334,8 +334,8 @@ def _made(line: Line) -> nn.Module:
         name, _, arguments = line.argument.partition("(")
         call: Any = ast.parse(f"f({arguments or ')'}", mode="eval").body
         named = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
-        package, _, kind = name.partition(":")
-        made = getattr(importlib.import_module(package), kind)(*map(ast.literal_eval, call.args), **named)
+        kind: Any = pydoc.locate(name.replace(":", "."))
+        made = kind(*map(ast.literal_eval, call.args), **named)
     except Exception as error:
         raise line.refused(f"it cannot be made: {error}") from None
     if not isinstance(made, nn.Module):
