@@ -130,7 +130,6 @@ class Cost:
     value: Callable[[Row, Table], float | None]  # None: not known
     unit: float = 1.0  # that `value` is divided by where it is printed
     power: bool = False  # printed as 9.4e17
-    scale: float = 1.0  # of another unit (reports/render/printed.py), on top
     digits: int | None = None  # after the point; None: as many as its smallest value needs
     always: bool = False  # printed without a published number to set it against
     about: str = ""  # a note under the table
