@@ -44,6 +44,12 @@ class ExternalRun:
         name = " ".join(self.name.split())[:80]
         return name if name.startswith("line ") else f"run {name}"
 
+    @property
+    def unfinished(self) -> str:
+        """Why it is left out; "": it is not."""
+        no_score = "" if self.text or self.metrics else "it has no score"
+        return f"its status is {self.status}" if self.status else no_score
+
 
 @dataclass(frozen=True)
 class External:
@@ -79,18 +85,16 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
     shown = _PASSWORD.sub(r"\1:…@", place)
     try:
         runs = list(read(place))
-        kept = tuple(_found(run, row_by, seed_by) for run in runs if not run.status)
+        kept = tuple(_found(run, row_by, seed_by) for run in runs if not run.unfinished)
         if seed_by and kept and not any(run.seed for run in kept):
             raise _lacks(kept[0], seed_by)
-        json.dumps(
-            [(run.name, run.settings) for run in kept], ensure_ascii=False, default=str
-        ).encode()  # no half characters
+        json.dumps([run.settings for run in kept], ensure_ascii=False, default=str).encode()  # no half characters
     except UserError as error:
         raise UserError(f"{kind}:{shown}: {error}") from None
     except Exception as error:  # of csv, sqlite3, protocol buffers, MLflow …: whatever keeps it from being read
-        why = getattr(error, "strerror", None) or (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"{kind}:{shown} cannot be read as such a source: {why[:500]}.") from None
-    left_out = tuple(f"{run.where}: its status is {run.status}" for run in runs if run.status)
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        raise UserError(f"{kind}:{shown} cannot be read as such a source: {why}.") from None
+    left_out = tuple(f"{run.where}: {run.unfinished}" for run in runs if run.unfinished)
     if not kept:
         raise UserError(f"{kind}:{shown}: there is no finished run in it{f' ({left_out[0]})' if left_out else ''}.")
     file = Path(place)

@@ -95,17 +95,19 @@ def _wandb(place: str) -> Iterator[ExternalRun]:
     except ImportError:
         raise UserError("reading offline runs needs wandb: pip install wandb.") from None
     for file in sorted(Path(place).rglob("run-*.wandb")):
-        name, config = file.stem, dict[str, Any]()
+        name, status, config = file.stem, "cut off", dict[str, Any]()
         metrics: dict[str, Any] = {}
         for data in _log_records(file.read_bytes()):
             record = protocol.Record.FromString(data)
             name = record.run.display_name or name
+            if record.HasField("exit"):
+                status = f"exit code {record.exit.exit_code}" if record.exit.exit_code else ""
             config |= {
                 i.key: json.loads(i.value_json) for part in (record.run.config, record.config) for i in part.update
             }
             for item in (*record.history.item, *record.summary.update):
                 metrics[item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
-        yield ExternalRun(name, file.stem.removeprefix("run-"), settings=config, metrics=metrics)
+        yield ExternalRun(name, file.stem.removeprefix("run-"), status, settings=config, metrics=metrics)
 
 
 def _log_records(data: bytes) -> Iterator[bytes]:
