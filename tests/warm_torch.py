@@ -28,6 +28,7 @@ from experiments.child import forkserver
 
 ADDRESS = "ABLATIONS_TESTS_TORCH"  # the socket of this session's process; commands find it in their environment
 SERVER = ["-P", "-m", "experiments.child.forkserver"]
+SET_BY_ITSELF = ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "TORCHINDUCTOR_CACHE_DIR")  # a test that trains here leaves them
 READ_AT_IMPORT = ("PYTHON", "LD_", "OMP_", "MKL_", "MALLOC_", "GLIBC_", "OPENBLAS_", "ATEN_", "ONEDNN_", "TORCH")
 
 
@@ -148,7 +149,11 @@ def _become(request: dict[str, Any]) -> None:
 
 
 def _read_at_import(environment: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in environment.items() if name.startswith(READ_AT_IMPORT)}
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(READ_AT_IMPORT) and name not in SET_BY_ITSELF
+    }
 
 
 if __name__ == "__main__":

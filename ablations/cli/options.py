@@ -56,9 +56,7 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
         envvar="ABLATIONS_STATE_DIR",
         help="A local folder for queue.db and mlflow.db, if the store is on a network disk.",
     ),
-    "devices": typer.Option(
-        metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3; in run also cpu:auto, cuda:*xauto."
-    ),
+    "devices": typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3."),
     "devices_per_run": typer.Option(metavar="K", min=1, help="Devices that train a run together."),
     "priority": typer.Option(metavar="N", help="Higher priorities train first; 0 if unset."),
     "user": typer.Option(

@@ -35,10 +35,9 @@ from ablations.study.selectors import only_row
 from experiments.config import total_steps
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
-from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING, probe_together, steps_together
+from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING
 from experiments.jobs.attempts.probe import probe as probe_runs
-from experiments.jobs.devices.sharing import WORTH, gain, shares, worth_sharing
-from experiments.jobs.devices.slots import Slot, parse_slots
+from experiments.jobs.devices.slots import parse_slots
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.comparable import change_digits
@@ -159,9 +158,6 @@ def probe(
     steps: Annotated[
         int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten are warm-up.")
     ] = PROBE_STEPS,
-    together: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Also measure N runs at once on the first device.")
-    ] = 1,
     as_json: options.Json = False,
 ) -> None:
     """Train a few steps of each row on the first device and report the speed; nothing is stored."""
@@ -171,30 +167,25 @@ def probe(
     if not runs:
         raise UserError("The chosen rows are ensembles, which train nothing: probe the rows of their members.")
     prepare(chosen, runs, plain_progress)
-    parts = shares(slot, together)
     found = []
     measured = probe_runs(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
-    for run, alone in zip(runs, measured, strict=True):
+    for run, speed in zip(runs, measured, strict=True):
         total = total_steps(run.config)
         row = {
             "row": run.row,
-            **asdict(alone),
-            "mfu": alone.mfu,
-            "hours": None if total is None else total * alone.seconds_per_step / 3600,
+            **asdict(speed),
+            "mfu": speed.mfu,
+            "hours": None if total is None else total * speed.seconds_per_step / 3600,
         }
-        if together > 1:
-            spec = short_spec(chosen, run, steps_together(alone.seconds_per_step))
-            [first] = probe_together(chosen.store, spec, [slot])  # same steps and start as the shared runs
-            shared = probe_together(chosen.store, spec, parts)
-            speeds = 1 / first.seconds_per_step, [1 / one.seconds_per_step for one in shared]
-            row |= {"together": len(shared), "gain": gain(*speeds), "share": worth_sharing(*speeds)}
         found.append(row)
         if not as_json:
             typer.echo(_line(row, first=len(found) == 1))
+    known = next((row for row in found if row["matrix_flops"]), None)
     if as_json:
         print_json(found)
-    else:
-        typer.echo(_notes(found, slot))
+    elif known:
+        rate = known["matrix_flops"] / 1e12
+        typer.echo(f"{known['device']}, {known['precision']}; matrix product {rate:,.3f} TFLOP/s. {FORMULA}")
 
 
 def _line(row: dict[str, Any], first: bool) -> str:
@@ -210,29 +201,11 @@ def _line(row: dict[str, Any], first: bool) -> str:
         f"{'–' if memory is None else format(memory / 1e9, '.2f') + ' GB':>9}",
         f"{'–' if row['hours'] is None else duration(row['hours'] * 3600):>11}",
     ]
-    shared = f"  {row['together']} at once: {row['gain']:.2f}×" if "gain" in row else ""
-    return (head + "\n" if first else "") + "".join(cells) + shared
+    return (head + "\n" if first else "") + "".join(cells)
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:,.0f}"
-
-
-def _notes(rows: Sequence[dict[str, Any]], slot: Slot) -> str:
-    lines = []
-    known = next((row for row in rows if row["matrix_flops"]), None)
-    if known:
-        rate = known["matrix_flops"] / 1e12
-        lines.append(f"{known['device']}, {known['precision']}; matrix product {rate:,.3f} TFLOP/s. {FORMULA}")
-    shared = [row for row in rows if "gain" in row]
-    if shared:
-        worth = [row["row"] for row in shared if row["share"]]
-        how = f"cuda:*x{shared[0]['together']}" if slot.kind == "cuda" else f"cpu:{shared[0]['together']}"
-        lines.append(
-            f"Sharing the device pays from a gain of {WORTH} ×: {', '.join(worth) if worth else 'no row'}"
-            + (f" (--devices {how})." if worth else ".")
-        )
-    return "\n".join(lines)
 
 
 # --- `ablations noise`: how much base varies with its seed, and how many seeds a difference needs

@@ -16,8 +16,8 @@ from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.identity import without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
-from experiments.jobs.devices.sharing import simulate
 from experiments.jobs.devices.slots import Slot, by_device
+from experiments.jobs.queue.queue import makespan
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column, named
 from reports.results.comparable import scale
@@ -68,7 +68,7 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
         {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
         {run_id: 0.0 if run.members or run.to_make else task.disk_bytes(run.config) for run_id, run in unique.items()},
         seconds,
-        max(simulate(known, dict.fromkeys(known, 1) | wide, len(slots)).values())
+        makespan([(value, wide.get(run_id, 1)) for run_id, value in known.items()], [0.0] * len(slots))
         if known and len(known) == len(seconds)
         else None,
         wide,

@@ -1,18 +1,16 @@
 """From a plan to finished runs: what `ablations run` and `ablations.run` of Python do, apart from what they print.
 
-Also the trial run of `--smoke`, and the number of runs that share a device (`auto`).
+Also the trial run of `--smoke`.
 """
 
 import contextlib
-import re
-import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.service.enqueue import enqueue, join, prepare, say_renewed, say_trained_again, trained_again, wanted
-from ablations.service.forecast import refuse_above, short_spec, step_cost
+from ablations.service.forecast import refuse_above
 from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
@@ -23,26 +21,13 @@ from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.identity import (
     ParentRun,
-    digest,
     eval_identity,
     run_identity,
     with_members,
     with_parent_run,
     without_runs,
 )
-from experiments.jobs.attempts.probe import (
-    PROBE_STEPS,
-    Point,
-    keep,
-    keep_share,
-    kept_share,
-    probe_together,
-    steps_together,
-)
 from experiments.jobs.coordinator.reporter import Summary
-from experiments.jobs.devices.hardware import available_cores
-from experiments.jobs.devices.sharing import WORTH, counts, most_worth, shares
-from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.shares import load_shares
@@ -63,27 +48,18 @@ class Training:
     say: Say
 
     def run(self) -> Summary:
-        """plan − valid results → queue → work; again while the study's rule for seeds asks for more."""
+        """plan − valid results → queue → work."""
         plan = self.chosen.plan
         runs = wanted(plan, self.stale)
         summary = Summary()
-        if not runs:
+        if runs:
+            queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
+            self._announce_others(plan)
+            summary = self._own(self.work_on(plan, runs), runs)
+        else:
             join(self.chosen, plan)
             track_ended(self.chosen.store)
             self.say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
-        asked: set[str] = set()
-        announced = False
-        while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
-            asked |= {run.run_id for run in runs}
-            queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
-            if not announced:
-                announced = True
-                self._announce_others(plan)
-            summary = summary.plus(self._own(self.work_on(plan, runs), runs))
-            if not plan.by_rule:
-                break
-            plan = self.chosen.plan  # the rule may ask for more seeds
-            runs = wanted(plan, "keep")
         if not summary.interrupted:
             complete_mlflow(self.chosen.store, self.say)
         return summary
@@ -132,28 +108,19 @@ def queue_runs(
 def options_for(
     chosen: Selected, asked: WorkOptions, *, stale: str, max_hours: float | None, progress: Progress, say: Say
 ) -> WorkOptions:
-    """The options of `run` as they hold on this machine: what is to be measured there is, unless nothing is to do.
+    """The options of `run` with the study's sinks.
 
     Raises UserError for what cannot run there, and where the runs would take longer than `max_hours`.
     """
-    here, devices = asked.engine == "local", asked.devices
+    here = asked.engine == "local"
     for name in chosen.study.sinks.names:
         check_sink(name, f"{chosen.study.origin}, [sinks]:")
-    one = as_one(devices) if here else devices
-    working = replace(asked, devices=one, sinks=[*(asked.sinks or ()), *chosen.study.sinks.names])
+    working = replace(asked, sinks=[*(asked.sinks or ()), *chosen.study.sinks.names])
     todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
         for warning in warnings(chosen, todo, working.slots):
             say(f"note: {warning}")
-    if one != devices:
-        if chosen.devices_per_run != 1:
-            raise UserError(
-                f"--devices {devices} measures how many runs share a device, but --devices-per-run "
-                f"{chosen.devices_per_run} gives a run several devices: give a number of runs per device, "
-                "such as cuda:*x2, or leave one out."
-            )
-        working = replace(working, devices=resolve_auto(devices, chosen, todo, progress, say))
     if max_hours is not None and todo:
         say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here))
     return working
@@ -256,91 +223,3 @@ def _named(run: PlannedRun, run_id: str, specs: Sequence[EvaluationSpec]) -> Pla
     """The run under an identity, with nothing of it done."""
     evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
     return replace(run, run_id=run_id, evaluations=evaluations, state="missing", stale=(), to_make="", made=())
-
-
-# --- How many runs share a device, measured for `ablations run --devices cpu:auto` and `cuda:*xauto`
-
-
-MEASURED = re.compile(r"cpu:auto|(cuda:(?:\*|\d+(?:,\d+)*)x)auto")
-
-
-def as_one(devices: str) -> str:
-    """The text of --devices with one run per device wherever sharing is to be measured."""
-    return _replaced(devices, lambda part: _text(part, 1))
-
-
-def resolve_auto(
-    devices: str, chosen: Selected, runs: Sequence[PlannedRun], progress: Progress, say: Callable[[str], None]
-) -> str:
-    """Replace auto in the text of --devices by the largest count whose every step up gained WORTH times.
-
-    Measures the row at half of the table's total cost, counted from its cheapest run upwards. The result is stored, so
-    that the same command continues with it. `runs`: those not done. `say`: prints a line. Raises UserError if a
-    coordinator works on the store, or if not even one run can be measured.
-    """
-    if not runs:
-        return as_one(devices)
-    run = middle_of_work([run for run in chosen.plan.trainings if not run.members])
-    prepare(chosen, [*runs, run], progress)
-    with chosen.store.coordinator_lock():  # other training would distort the measurement
-        settled = _replaced(devices, lambda part: _text(part, _count(chosen, run, say, parse_slots(_text(part, 1))[0])))
-    say(f"--devices {settled}")
-    return settled
-
-
-def middle_of_work(runs: Sequence[PlannedRun]) -> PlannedRun:
-    """The run at which the sum of costs, from the cheapest run upwards, passes half of the total."""
-    rising = sorted({run.run_id: run for run in runs}.values(), key=lambda run: run.cost)
-    left = sum(run.cost for run in rising) / 2
-    for run in rising:
-        left -= run.cost
-        if left <= 0:
-            break
-    return run
-
-
-def _replaced(devices: str, text: Callable[[re.Match[str]], str]) -> str:
-    parts = [(part, MEASURED.fullmatch(part.strip())) for part in devices.split("+")]
-    return "+".join(text(match) if match else part for part, match in parts)
-
-
-def _text(part: re.Match[str], count: int) -> str:
-    return f"{part[1]}{count}" if part[1] else f"cpu:{count}x{max(1, available_cores() // count)}"
-
-
-def _count(chosen: Selected, run: PlannedRun, say: Callable[[str], None], slot: Slot) -> int:
-    """Runs at once on a device like `slot`: recorded in this store, or measured now."""
-    spec = short_spec(chosen, run, 2 * PROBE_STEPS)
-    alike = {key: value for key, value in spec.items() if key != "config"}
-    settings = {key: value for key, value in run.config.model_dump(mode="json").items() if key != "seed"}
-    key = digest({**alike, "config": settings, "slot": [slot.kind, slot.threads, slot.room_gb]})
-    known = kept_share(chosen.store, key)
-    if known is not None:
-        return known
-    tried = list(counts(slot, chosen.task.memory_bytes(run.config, slot.kind) / 1e9))
-    if len(tried) < 2:
-        say(f"{slot.unit} is not shared: two runs like {run.row} do not fit")
-        return 1
-    say(f"measuring how many runs like {run.row} should share {slot.unit} …")
-    points: dict[int, Point] = {}  # by number of runs at once
-
-    def speeds(count: int) -> list[float]:
-        steps = steps_together(points[1].seconds) if points else 2 * PROBE_STEPS
-        try:
-            found = probe_together(chosen.store, short_spec(chosen, run, steps), shares(slot, count))
-        except UserError as error:
-            if count == 1:
-                raise UserError(f"{error} Give a number in --devices, such as cpu:2x4 or cuda:*x2.") from None
-            say(f"  {count} at once: {error}")
-            return [0.0]
-        mean, threads = statistics.fmean(m.seconds_per_step for m in found), shares(slot, count)[0].threads
-        points[count] = Point(slot.kind, threads, step_cost(run), mean, found[0].precision)
-        each = [1 / measured.seconds_per_step for measured in found]
-        say(f"  {count} at once: {sum(each):.3g} steps/s")
-        return each
-
-    count = most_worth(tried, speeds)[-1][0]
-    say(f"  chose {count}: each step up had to gain {WORTH} ×")
-    keep_share(chosen.store, key, count)
-    keep(chosen.store, [points[count]])
-    return count

@@ -4,13 +4,11 @@ For `plan --measure`, `--max-hours` and `probe`; keeps no run.
 """
 
 import contextlib
-import math
 import os
 import statistics
 import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -33,7 +31,6 @@ from experiments.store.spec import AttemptSpec
 PROBING = (sys.executable, "-P", "-m", "experiments.child.probing")  # a child that also measures its device
 PROBE_STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
 LONG_S = 120.0  # time limit: slow rows are measured on the steps made by then
-TOGETHER_S = 10.0  # training time of runs side by side, as they start some seconds apart
 
 
 @dataclass(frozen=True)
@@ -66,38 +63,15 @@ def probe(
     Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S, and where
     others use the GPU.
     """
-    _refuse_others([slot])
+    _refuse_others(slot)
     with contextlib.closing(LocalEngine()) as engine:
         for spec in specs:
             yield _measured(*_trained(store, spec, slot, engine, child))
 
 
-def steps_together(seconds_per_step: float) -> int:
-    """Steps for `probe_together`, for a run with steps of this length."""
-    return max(2 * PROBE_STEPS, math.ceil(TOGETHER_S / seconds_per_step))
-
-
-def probe_together(store: Store, spec: Mapping[str, Any], slots: Sequence[Slot]) -> list[Measured]:
-    """Run the same spec on several slots at once, and measure while all of them train. Raises UserError as `probe`."""
-    _refuse_others(slots)
-
-    def one(slot: Slot) -> tuple[list[dict[str, Any]], TrainingResult]:
-        with contextlib.closing(LocalEngine(fork=False)) as engine:
-            return _trained(store, spec, slot, engine, CHILD)
-
-    with ThreadPoolExecutor(len(slots)) as pool:
-        found = list(pool.map(one, slots))
-    times = [[event["t"] for event in events if _is_point(event)] or [math.inf] for events, _ in found]
-    begin, end = max(map(min, times)), min(map(max, times))
-    return [
-        _measured([event for event in events if begin <= event["t"] <= end or not _is_point(event)], result)
-        for events, result in found
-    ]
-
-
-def _refuse_others(slots: Sequence[Slot]) -> None:
+def _refuse_others(slot: Slot) -> None:
     """Raises UserError if others use a GPU that the user has not named: their work would be measured too."""
-    for name, why in GpuOccupancy().left_alone(slots, (), wait_s=SMI_S + 1).items():
+    for name, why in GpuOccupancy().left_alone([slot], (), wait_s=SMI_S + 1).items():
         raise UserError(
             f"{name} is not measured, because others may use it ({why}). Wait for them, or name a free GPU, such as "
             "--devices cuda:1; a GPU that is named is measured in any case."
@@ -204,29 +178,13 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point],
 
 def kept(store: Store) -> list[Point]:
     """Measurements of probes in this store."""
-    return [Point(**point) for point in _kept(store).get("steps", [])]
+    return [Point(**point) for point in (read_json(store.root / CALIBRATION_FILE) or {}).get("steps", [])]
 
 
 def keep(store: Store, points: Iterable[Point]) -> None:
     """Add a probe's measurements, replacing those of the same model and device."""
     new = {(p.kind, p.threads, p.precision, p.cost): p for p in [*kept(store), *points]}
-    write_json(store.root / CALIBRATION_FILE, {**_kept(store), "steps": [asdict(point) for point in new.values()]})
-
-
-def kept_share(store: Store, key: str) -> int | None:
-    """Best number of runs per device for `key`, as measured in this store; None if not measured."""
-    count: int | None = _kept(store).get("shares", {}).get(key)
-    return count
-
-
-def keep_share(store: Store, key: str, count: int) -> None:
-    """Record the best number of runs per device for `key`."""
-    kept = _kept(store)
-    write_json(store.root / CALIBRATION_FILE, {**kept, "shares": {**kept.get("shares", {}), key: count}})
-
-
-def _kept(store: Store) -> dict[str, Any]:
-    return read_json(store.root / CALIBRATION_FILE) or {}
+    write_json(store.root / CALIBRATION_FILE, {"steps": [asdict(point) for point in new.values()]})
 
 
 class Speed:

@@ -3,7 +3,6 @@
     cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
     cpu:2x4      two slots of four threads     cuda:*       one on every GPU
     auto         every GPU, else every core    cuda:*x3     three on every GPU, each with a third of its memory
-    cpu:auto, cuda:*xauto                      the fastest number per device, measured (`ablations run`)
     cpu:2x4@3GB                                each of these slots may use 3 GB of memory (1e9 bytes), and no more
 
 Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, as torch does: an inherited
@@ -30,8 +29,7 @@ from experiments.processes.processor import mps_serves
 
 GRAMMAR = (
     'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+"; '
-    "@3GB behind one limits the memory of each of its slots. "
-    "`ablations run` also takes cpu:auto and cuda:*xauto: it measures how many runs share a device best."
+    "@3GB behind one limits the memory of each of its slots."
 )
 CLUSTER_GRAMMAR = (
     "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
@@ -168,12 +166,6 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
         if share < 1:
             raise UserError(f"--devices {text}: {part} has no slot. {GRAMMAR}")
         return _cuda(_chosen(match[1], text, visible_gpus(environ)), share, named=match[1] != "*")
-    if part.endswith("auto"):
-        raise UserError(
-            f"--devices {text}: only `ablations run` measures how many runs share a device, for "
-            f"cpu:auto or cuda:*xauto ({part} is neither). Elsewhere give a number; `ablations probe … --together N` "
-            f"measures the gain of N at once. {GRAMMAR}"
-        )
     raise UserError(f"--devices {text}: {part!r} is not a device. {GRAMMAR}")
 
 

@@ -6,6 +6,7 @@ the coordinator claims and finishes jobs (ledger.py). The queue is disposable: r
 """
 
 import contextlib
+import heapq
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -15,7 +16,6 @@ from typing import Any, Self
 from experiments.errors import Damaged
 from experiments.events.event_log import record_time
 from experiments.identity import parent_run_in
-from experiments.jobs.devices.sharing import makespan
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.database import explain
 from experiments.jobs.queue.job import (
@@ -409,6 +409,9 @@ class Queue(Reading):
 # --- Predict when the queue will be empty, from the runs finished so far, or else from those that run
 
 
+DOUBLING = 1.8  # assumed speed-up of one run on twice the devices
+
+
 def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
     """Seconds until the queue is empty, on as many slots as run now; None if unknown.
 
@@ -418,7 +421,20 @@ def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
     if not (running or waiting) or not (speed or not waiting):
         return None
     slots = max(1, len(running))
-    lengths = [cost / speed for cost in waiting] if speed else []
-    # running jobs are fixed to their slots; waiting ones follow, the longest first
-    free_at = sorted(running + [0.0] * (slots - len(running)))
-    return max(makespan(lengths, slots, free_at), max(running, default=0.0))
+    lengths = [(cost / speed, 1) for cost in waiting] if speed else []
+    return makespan(lengths, running + [0.0] * (slots - len(running)))  # running jobs are fixed to their slots
+
+
+def makespan(runs: Iterable[tuple[float, int]], free_at: Sequence[float]) -> float:
+    """End of all runs, the longest first, each on the devices that are free first.
+
+    runs: (length on one device, number of devices). free_at: when each device becomes free. Twice the devices are
+    assumed to be DOUBLING times as fast.
+    """
+    free = sorted(free_at)
+    for length, devices in sorted(runs, reverse=True):
+        mine = [heapq.heappop(free) for _ in range(devices)]
+        end = max(mine) + length / DOUBLING ** (devices.bit_length() - 1)
+        for _ in mine:
+            heapq.heappush(free, end)
+    return max(free)

@@ -12,9 +12,9 @@ from experiments.errors import UserError
 from experiments.jobs.attempts.probe import _refuse_others
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices.sharing import makespan, simulate
 from experiments.jobs.devices.slots import GpuOccupancy, Slot, join, parse_slots
 from experiments.jobs.queue.job import Waiting
+from experiments.jobs.queue.queue import makespan
 from tests.fake_gpus import app, gpu, put_nvidia_smi
 
 
@@ -130,18 +130,20 @@ class TestSeveralDevices:
 
 class TestEnds:
     def test_a_run_on_several_devices_waits_for_them_and_ends_earlier(self):
-        ends = simulate({"big": 12.0, "a": 1.0, "b": 1.0}, {"big": 2, "a": 1, "b": 1}, 2)
-        assert ends == {"big": 12 / 1.8, "a": 12 / 1.8 + 1, "b": 12 / 1.8 + 1}
+        assert makespan([(12.0, 2), (1.0, 1), (1.0, 1)], [0.0, 0.0]) == 12 / 1.8 + 1
+        assert makespan([(12.0, 2)], [0.0, 3.0]) == 3 + 12 / 1.8
 
     @given(st.lists(st.floats(0.1, 100), min_size=1, max_size=40), st.integers(1, 6))
     def test_the_makespan_is_at_most_a_third_above_the_lower_bound(self, lengths, slots):
         lower = max(max(lengths), sum(lengths) / slots)
-        assert lower <= makespan(lengths, slots) * (1 + 1e-12)
-        assert makespan(lengths, slots) <= lower * 4 / 3 + max(lengths) / 3  # Graham 1969, longest first
+        end = makespan([(length, 1) for length in lengths], [0.0] * slots)
+        assert lower <= end * (1 + 1e-12)
+        assert end <= lower * 4 / 3 + max(lengths) / 3  # Graham 1969, longest first
 
     def test_the_makespan_counts_what_is_busy(self):
-        assert makespan([2.0, 1.0], 2, [5.0, 0.0]) == 5.0
-        assert makespan([9.0], 2, [5.0, 1.0]) == 10.0
+        assert makespan([(2.0, 1), (1.0, 1)], [5.0, 0.0]) == 5.0
+        assert makespan([(9.0, 1)], [5.0, 1.0]) == 10.0
+        assert makespan([], [5.0, 1.0]) == 5.0
 
 
 CARDS = [gpu(0, "GPU-a", used="600"), gpu(1, "GPU-b", used="40000"), gpu(2, "GPU-c", used="70000")]
@@ -199,8 +201,9 @@ class TestGpuOccupancy:
     def test_others_work_is_not_measured(self):
         slot = parse_slots("cuda:*", {})[1]
         with pytest.raises(UserError, match=r"cuda:1 is not measured, because others may use it \(process 4711, 40.9"):
-            _refuse_others([slot])
-        _refuse_others(parse_slots("cuda:0", {}) + parse_slots("cuda:1", {}) + [Slot("cpu:0", "cpu")])
+            _refuse_others(slot)
+        for named in parse_slots("cuda:0", {}) + parse_slots("cuda:1", {}) + [Slot("cpu:0", "cpu")]:
+            _refuse_others(named)
 
 
 def test_memory_of_the_container_counts(tmp_path):

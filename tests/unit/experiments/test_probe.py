@@ -1,11 +1,10 @@
-"""What a probe measures: seconds per step between its first and last point, and where several train, while all do."""
+"""What a probe measures: seconds per step between its first and last point."""
 
 import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.attempts import probe
-from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, keep_share, kept, kept_share
-from experiments.jobs.devices.slots import Slot
+from experiments.jobs.attempts.probe import Point, Speed, keep, kept
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 
@@ -50,38 +49,14 @@ def test_without_two_points_nothing_is_measured(events, words):
         probe._measured(events, RESULT)
 
 
-def test_several_are_measured_while_all_of_them_train(monkeypatch):
-    """From the latest first point to the earliest last one."""
-    runs = {
-        "a": [point(1, 1.0), point(2, 2.0), point(3, 4.0), point(4, 6.0), point(9, 9.0)],
-        "b": [point(1, 2.0), point(2, 4.0), point(5, 6.5)],
-    }
-    monkeypatch.setattr(probe, "_trained", lambda store, spec, slot, *_: (runs[slot.name], RESULT))
-    slots = [Slot("a", "cpu"), Slot("b", "cpu")]
-    first, second = probe.probe_together(None, {}, slots)
-    assert first.seconds_per_step == pytest.approx((6.0 - 2.0) / 2)
-    assert second.seconds_per_step == pytest.approx((6.5 - 2.0) / 4)
-    runs["b"] = [{"kind": "failed", "t": 3.0, "message": "out of memory"}]
-    with pytest.raises(UserError, match="could not be measured"):
-        probe.probe_together(None, {}, slots)
-
-
-def test_short_steps_are_repeated_until_they_last():
-    assert probe.steps_together(1e9) == 2 * PROBE_STEPS
-    assert probe.steps_together(probe.TOGETHER_S / 1000) == 1000
-    assert probe.steps_together(probe.TOGETHER_S / 1000.5) == 1001
-
-
-def test_measurements_are_kept_beside_shares(tmp_path):
+def test_measurements_are_kept(tmp_path):
     store = Store.open(tmp_path / "store")
-    assert kept(store) == [] and kept_share(store, "k") is None
+    assert kept(store) == []
     one = Point("cpu", 2, 1e9, 0.5, "fp32")
     keep(store, [one])
-    keep_share(store, "k", 3)
     keep(store, [Point("cpu", 2, 1e9, 0.25, "fp32")])
     keep(store, [Point("cpu", 2, 1e9, 0.75, "bf16")])
     assert [(p.precision, p.seconds) for p in kept(store)] == [("fp32", 0.25), ("bf16", 0.75)]
-    assert kept_share(store, "k") == 3 and kept_share(store, "other") is None
 
 
 def test_a_speed_is_of_one_kind_of_device_threads_and_precision():
@@ -94,3 +69,9 @@ def test_a_speed_is_of_one_kind_of_device_threads_and_precision():
     assert (
         Speed(points, "cpu", 1, "fp32").seconds(2e9) == pytest.approx(18.0) and Speed([], "cpu", 1).seconds(1.0) == 0.0
     )
+
+
+def test_utilisation_is_work_over_the_measured_rate():
+    measured = probe.Measured(0.5, target_tokens_per_s=2000.0, flops_per_token=1e6, matrix_flops=8e9)
+    assert measured.mfu == pytest.approx(0.25)
+    assert probe.Measured(0.5, target_tokens_per_s=2000.0).mfu is None
