@@ -106,6 +106,10 @@ class DecoderState:
             self.source_bias_B11S = self.source_bias_B11S[torch.tensor(sentences, device=device)]
         self.__post_init__()
 
+    def attention(self) -> Tensor:
+        """Not here: a search that asks for it takes the slower form."""
+        raise NotImplementedError
+
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
         """Hidden states (B, K, D) after one more piece per beam (Network.decode_step)."""
         bias = self.ancestor_bias(visible_BKTK)
