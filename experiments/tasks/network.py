@@ -11,7 +11,6 @@ from typing import Any
 from experiments.config import (
     UNNAMED_AT_DEFAULT,
     DataConfig,
-    EvaluationConfig,
     RunConfig,
     TrainingConfig,
     state_per_weight,
