@@ -20,7 +20,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.counts import bits_per_byte, piece_perplexity, word_perplexity
 from experiments.evaluation.likelihood import measure_likelihood, stream_nll
 from experiments.evaluation.trained import load_model, load_tokenizers
-from experiments.evaluation.translate import translate
+from experiments.evaluation.translate import texts_without_unknown, translate
 from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.network import spacing_of
 from model.ensemble import Ensemble
@@ -85,20 +85,25 @@ def decode(
     unfinished: outputs that reached their length limit. peak_memory_bytes: while it decoded.
     """
     _forget_peak(trained.device)
-    hypotheses = translate(
+    found = translate(
         trained.model,
         trained.source_tokenizer.encode_batch(text.source, trained.device.threads),
-        SearchSettings(settings["beam_size"], settings["length_penalty"], settings["max_extra_length"]),
+        SearchSettings.of(settings),
         trained.device,
         progress=lambda done, total: context.emit("progress", what=f"decoding {text.name}", done=done, total=total),
         should_stop=context.should_stop,
     )
-    write_lines(outputs, [trained.target_tokenizer.decode(best[0].ids) for best in hypotheses])
+    best = [hypotheses[0].ids for hypotheses in found]
+    texts = [trained.target_tokenizer.decode(pieces) for pieces in best]
+    if settings.get("replace_unknown"):
+        tokenizers = trained.source_tokenizer, trained.target_tokenizer
+        texts = texts_without_unknown(trained.model, tokenizers, text.source, best, trained.device)
+    write_lines(outputs, texts)
     words = np.array([len(sentence.split()) for sentence in text.source], dtype=np.int64)
     np.save(outputs.with_name("source_lengths.npy"), words, allow_pickle=False)
     return {
-        "sentences": len(hypotheses),
-        "unfinished": sum(not best[0].finished for best in hypotheses),
+        "sentences": len(found),
+        "unfinished": sum(not hypotheses[0].finished for hypotheses in found),
         "peak_memory_bytes": trained.device.peak_memory_bytes(),
         "set_facts": text.facts,
         **trained.device.describe(),

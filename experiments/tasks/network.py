@@ -8,7 +8,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.config import DataConfig, RunConfig, TrainingConfig, state_per_weight
+from experiments.config import (
+    UNNAMED_AT_DEFAULT,
+    DataConfig,
+    EvaluationConfig,
+    RunConfig,
+    TrainingConfig,
+    state_per_weight,
+)
 from experiments.data.corpora.corpus import Corpus
 from experiments.data.encoding.prepare import learn_tokenizers
 from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings
@@ -25,6 +32,9 @@ OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")  # ev
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     """Those of `config.evaluation` but the sets, with the spacing of checkpoints only where it decides the weights."""
     settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
+    for name in UNNAMED_AT_DEFAULT:
+        if settings.get(name) == EvaluationConfig.model_fields[name].default:
+            del settings[name]
     if config.evaluation.checkpoint != "last":
         settings |= {"checkpoint_steps": config.training.checkpoint_steps}
     if config.evaluation.checkpoint == "best":

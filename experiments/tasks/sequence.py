@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.config import RunConfig
+from experiments.config import OF_SEARCH, RunConfig
 from experiments.data.batching import BatchPlan
 from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.corpora.files import written_lines
@@ -198,7 +198,6 @@ class NetworkTask(Task):
 
 # The parts of an evaluation, in the order in which they are made.
 LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
-_OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length")
 
 
 class SequenceTask(NetworkTask):
@@ -206,7 +205,7 @@ class SequenceTask(NetworkTask):
 
     evaluation_parts = (LIKELIHOOD, DECODE, SCORE)
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
-    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *_OF_SEARCH)}
+    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
     statistics_file = "statistics.npy"  # counts of each sentence
     init_stats: tuple[str, ...] = (
