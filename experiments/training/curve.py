@@ -111,8 +111,8 @@ def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, fl
 
     Norms are Frobenius's, the root mean square over the first sentences. For a random v with unit variances ‖vᵀJ‖² has
     the mean ‖J‖², so that one backward pass is enough. In a recurrent layer this is the product of K Jacobians of
-    Pascanu et al. 2013 ("On the difficulty of training recurrent neural networks", equation 5): below 1 it vanishes
-    with K, above 1 it explodes. Empty without an encoder; without the distances that no sentence has.
+    Pascanu et al. 2013 ("On the difficulty of training recurrent neural networks", arXiv 1211.5063): it vanishes with
+    K or explodes. Empty without an encoder; without the distances that no sentence has.
     """
     source_BS = device.move(source_BS[: max(1, PLACES // source_BS.shape[1])])
     real_BS = source_BS != PAD_ID
