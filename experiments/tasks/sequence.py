@@ -232,7 +232,10 @@ class SequenceTask(NetworkTask):
     part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
     statistics_file = "statistics.npy"  # counts of each sentence
-    init_stats: tuple[str, ...] = ("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm")
+    init_stats: tuple[str, ...] = (
+        *("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm"),
+        *(f"jacobian_{distance}" for distance in (1, 2, 4, 8, 16, 32)),
+    )
     prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
 
     @abstractmethod
