@@ -1,7 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -50,7 +50,7 @@ def verify(
 ) -> None:
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
-    Of a bundle alone: which of its cells follow from its files, and whether its printed table is what they give.
+    Of a bundle alone: which of its numbers follow from its files, and whether its printed table is what they give.
     A file contains its study, selectors and choices of columns; options given here replace those. Of a paper: its
     claims and the numbers that it prints (docs/paper.md).
     """
@@ -94,14 +94,10 @@ def _compared(
     if study is None and named is None:
         typer.echo(f"{file} does not name its study", err=True)
         study, selectors = selectors.with_last(None, say)
-    study = study or _find(named, file, selectors)
-    if not is_bundle(study):
-        own = {name: value for name, value in said.items() if name not in _PRINTING}
-        selectors = replace(selectors, **{n: value for n, value in own.items() if getattr(selectors, n) is None})
-        selectors = with_corpus(selectors)
+    chosen = _chosen(said, study or named, file, selectors)
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
-    table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
+    table = table_of(chosen, significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     unchecked = list(verifying.unchecked(table))
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
@@ -132,15 +128,28 @@ def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: 
     said = _said(list(words))
     if "study" not in said:
         raise UserError(f"{file}: this line names no study: table: {' '.join(words)}")
-    own = {n: v for n, v in said.items() if n in SELECTING and getattr(selectors, n) in (None, StoreOptions().store)}
-    selectors = with_corpus(replace(selectors, **own))
-    chosen = choose_table(_find(said["study"], file, selectors), selectors, say, used=False)
+    chosen = _chosen(said, said["study"], file, selectors)
     plan = chosen.plan
     plan = replace(plan, study=papers.with_claims(plan.study, claims, file))  # the study's own are not the paper's
     return replace(chosen, study=plan.study, replan=lambda: plan)
 
 
 SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store")
+
+
+def _chosen(said: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
+    """The table of a file's own words, where the command has no others.
+
+    Its study is a built-in one, or a .toml file beside the file, here, or where it was queued.
+    """
+    if not is_bundle(study):
+        unset = (None, StoreOptions().store)
+        own = {n: value for n, value in said.items() if n in SELECTING and getattr(selectors, n) in unset}
+        selectors = with_corpus(replace(selectors, **own))
+        if study.endswith(".toml"):
+            beside = file.parent / study
+            study = str(beside) if beside.is_file() else study_queued(selectors, study)
+    return choose_table(study, selectors, say)
 
 
 def _listed(file: Path, differences: Sequence[str]) -> list[str]:
@@ -150,9 +159,8 @@ def _listed(file: Path, differences: Sequence[str]) -> list[str]:
 def _verify_bundle(file: Path, as_json: bool) -> None:
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    found, follow = list(explaining.differences(bundle, table)), explaining.follow(bundle, table)
-    how = [{"row": row, "column": column, "how": by} for (row, column), by in follow.items()]
-    facts = {"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found}
+    found = list(explaining.differences(bundle, table))
+    facts = {"file": str(file), "from_bundle": bundle.checked.word, "changed": found}
     answer(as_json, facts, [*explaining.lines(bundle, table), *(_listed(file, found) if found else [])])
     raise typer.Exit(FAILED if found else DONE)
 
@@ -174,14 +182,6 @@ def _said(words: list[str]) -> dict[str, Any]:
     except (argparse.ArgumentError, SystemExit):
         return {}
     return {name: value for name, value in vars(found).items() if value is not None}
-
-
-def _find(name: str, file: Path, selectors: Selectors) -> str:
-    """The study that a file names: a built-in one, or a .toml file beside the file, here, or where it was queued."""
-    beside = file.parent / name
-    if not name.endswith(".toml") or is_bundle(name):
-        return name
-    return str(beside) if beside.is_file() else study_queued(selectors, name)
 
 
 def explain(
