@@ -1,7 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -18,12 +18,11 @@ from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import is_bundle
-from reports.audit.compare import Look, as_records, as_text, side_of, side_of_file
+from reports.audit.compare import as_records, as_text
 from reports.audit.compare import compare as compare_tables
 from reports.render.numbers import defined
 from reports.render.printed import MADE_BY, asked_for
-from reports.results.results import CountsOf, counts_in
-from reports.results.table import Table
+from reports.results.results import counts_in
 from reports.table.build import build_table
 from reports.table.claims import HOLDS
 
@@ -205,14 +204,14 @@ def explain(
     answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
 
 
-# --- `ablations compare`: compare a table with another study, store or printed table
+# --- `ablations compare`: compare a table with another study, store or bundle
 
 
 def compare(
     study: options.LastStudyOrBundle = None,
     against: Annotated[
         str | None,
-        typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
+        typer.Argument(metavar="[OTHER]", help="Another store, a bundle, another study."),
     ] = None,
     *,
     selectors: Selectors,
@@ -222,7 +221,7 @@ def compare(
     if against is None:  # one argument is the other side
         study, against = None, study
     if against is None:
-        raise UserError("compare: name the other side: a .json or .csv table, a store, a bundle or a study.")
+        raise UserError("compare: name the other side: a store, a bundle or a study.")
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
@@ -230,27 +229,12 @@ def compare(
 
     study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors.store)
-    table = table_of(chosen, "none")
-    look, counts, name = _other(against, choose, study, selectors.store)
-    cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
+    path = Path(against)
+    other = choose(study, path) if path.is_dir() else choose(against, selectors.store)
+    table, name = table_of(chosen, "none"), path.name or str(path)
+    counts = counts_in(chosen.store), counts_in(other.store)
+    cells = list(compare_tables(table, table_of(other, "none"), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
     text = as_text(cells, f"{table.title or table.name}: here and there", {"there": name})
     answer(as_json, as_records(cells), [text.rstrip("\n")])
-
-
-def _other(
-    against: str,
-    choose: Callable[[str, Path], SelectedTable],
-    study: str,
-    store: Path,
-) -> tuple[Look, CountsOf | None, str]:
-    """The other side: a look-up of its cells, its counts per sentence, and its name."""
-    path = Path(against)
-    if path.suffix in (".json", ".csv"):
-        look, found = side_of_file(path)
-        return look, None, f"{path.name}, {number(len(found), 'row')}; tokens and sentences unknown"
-    is_store = path.is_dir()
-    other = choose(study, path) if is_store else choose(against, store)
-    table: Table = table_of(other, "none")
-    return side_of(table), counts_in(other.store), path.name or str(path)
