@@ -15,6 +15,7 @@ from ablations.study.tuning import deciding_column, space_of
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
+from model.architecture import layers
 from reports.table.build import build_table
 
 # Vaswani et al. 2017, read again from the paper. Table 2: key, BLEU on newstest2014, training cost (FLOPs).
@@ -87,14 +88,14 @@ def test_table_2_of_the_paper_profile() -> None:
 def test_table_2_of_the_demo_needs_no_files(tmp_path: Path) -> None:
     runs = {run.row: run for run in plan_of("table2", tmp_path).runs}
     assert {(run.config.data.source, run.config.data.target) for run in runs.values()} == {("en", "de"), ("de", "en")}
-    assert len({run.run_id for run in runs.values()}) == len(runs) == 13
+    assert len({run.run_id for run in runs.values()}) == len(runs) == 17
     for run in runs.values():
         training = run.config.training
         assert training.train_steps // training.checkpoint_steps >= int(run.config.evaluation.checkpoint[8:])
 
 
 def test_table_2_s_other_systems_are_those_of_history() -> None:
-    """Layers and sizes stand in both files: these are kept equal here."""
+    """Layers and sizes stand in both files: these are kept equal here. How they decode, table2 alone says."""
     theirs = {row.key: row for row in load_study("history").variations}
     others = [row for row in load_study("table2").variations if row.key not in OURS_2 and not row.ensemble]
     assert [row.key for row in others] == [
@@ -103,13 +104,15 @@ def test_table_2_s_other_systems_are_those_of_history() -> None:
     ]  # fmt: skip
     for row in others:
         same = theirs[row.key.rsplit("-", 2)[0]]
-        assert row.fixed == same.fixed and row.label.startswith("ours, after ") and not row.paper
+        model = {name: value for name, value in row.fixed.items() if not name.startswith("evaluation.")}
+        assert model == same.fixed and row.label.startswith("ours, after ") and not row.paper
         for profile in ("paper", "demo", "small"):
             ours, its = (
                 {name: v for name, v in each.by_profile[profile].items() if name.startswith("model.")}
                 for each in (row, same)
             )
-            assert ours == its, (row.key, profile)
+            own_stack = (row.key, profile) == ("convs2s-en-fr", "paper")
+            assert (ours == its) != own_stack, (row.key, profile)
 
 
 def test_table_2_of_the_small_profile_costs_the_same_in_every_row() -> None:
@@ -131,13 +134,13 @@ def test_table_2_small_reads_a_folder_with_one_pair_or_with_two(tmp_path: Path) 
     for name, language in itertools.product(("train", "val", "test"), ("en", "de")):
         (tmp_path / f"{name}.{language}").write_text(f"a line in {language}\n" * 30, encoding="utf-8")
     runs = plan_of("table2", tmp_path, profile="small", corpus=str(tmp_path), rows="en-de").runs
-    assert {(run.config.data.source, run.config.data.target) for run in runs} == {("en", "de")} and len(runs) == 7
+    assert {(run.config.data.source, run.config.data.target) for run in runs} == {("en", "de")} and len(runs) == 8
     with pytest.raises(UserError, match=r"no train\.fr"):
         plan_of("table2", tmp_path, profile="small", corpus=str(tmp_path))
     for name in ("train", "val", "test"):
         (tmp_path / f"{name}.fr").write_text("a line in fr\n" * 30, encoding="utf-8")
     runs = plan_of("table2", tmp_path, profile="small", corpus=str(tmp_path)).runs
-    assert len({run.run_id for run in runs}) == 13
+    assert len({run.run_id for run in runs}) == 17
 
 
 @pytest.mark.parametrize(
@@ -264,3 +267,55 @@ def test_a_row_may_be_otherwise_in_one_profile(own_study, rows_of, mistake) -> N
     assert "there is no setting model.d_modle" in mistake(
         resolve, own_study(text.replace("model.d_ff", "model.d_modle")), unknown, load_task("translation")
     )
+
+
+# --- The layers of the systems that Table 2 names, as their papers print them
+
+
+def _widths(key: str, side: str) -> list[tuple[int, int]]:
+    """Width and kernel of each convolution of a row of table2, in order."""
+    model = rows_of("table2", profile="paper")[key].config.model
+    parts = (part for layer in layers(model, side) for part in layer)  # type: ignore[arg-type]
+    return [(part.config.d_model, part.options.kernel) for part in parts if part.kind == "convolution"]  # type: ignore[attr-defined]
+
+
+def test_table_2_s_convolutions_have_their_paper_s_widths() -> None:
+    """Gehring et al. 2017, section 5.1; for English-French fairseq's six layers of 512, which make the text's 15."""
+    german = [(512, 3)] * 10 + [(768, 3)] * 3 + [(2048, 1)] * 2
+    french = [(512, 3)] * 6 + [(768, 3)] * 4 + [(1024, 3)] * 3 + [(2048, 1), (4096, 1)]
+    for side in ("encoder", "decoder"):
+        assert _widths("convs2s-en-de", side) == german
+        assert _widths("convs2s-en-fr", side) == french
+    assert rows_of("history", profile="paper")["convs2s"].config.model == (
+        rows_of("table2", profile="paper")["convs2s-en-de"].config.model
+    )
+
+
+def test_table_2_s_lstms_have_their_papers_widths() -> None:
+    """Shazeer et al. 2017, appendix E: 2,048 units, projected to 512; Zhou et al. 2016: two columns of 512."""
+    rows = rows_of("table2", profile="paper")
+    for key in ("moe-en-de", "moe-en-fr"):
+        model = rows[key].config.model
+        parts = [part for layer in (*layers(model, "encoder"), *layers(model, "decoder")) for part in layer]
+        assert [(p.config.d_model, p.options.units) for p in parts if p.kind == "lstm"] == [(512, 2048)] * 4  # type: ignore[attr-defined]
+    deep = rows["deep-att-en-fr"].config.model
+    columns = [part.options for layer in layers(deep, "encoder") for part in layer]
+    assert len(columns) == 9 and all(options.columns for options in columns)  # type: ignore[attr-defined]
+    assert [options.backward for options in columns] == [False, True] * 4 + [False]  # type: ignore[attr-defined]
+    assert (deep.d_model, deep.embedding_size) == (2 * 512, 256)
+    assert [p.config.d_model for la in layers(deep, "decoder") for p in la if p.kind == "lstm"] == [512] * 7
+
+
+def test_table_2_decodes_as_the_papers_of_its_rows() -> None:
+    rows = {key: row.config.evaluation for key, row in rows_of("table2", profile="demo").items()}
+    covered = {key for key, evaluation in rows.items() if evaluation.coverage_penalty}
+    assert covered == {"gnmt-en-de", "gnmt-en-fr", "gnmt-ensemble-en-de", "gnmt-ensemble-en-fr"}
+    assert {(rows[key].length_penalty, rows[key].coverage_penalty) for key in covered} == {(0.2, 0.2)}
+    replaced = {key for key, evaluation in rows.items() if evaluation.replace_unknown}
+    assert replaced == {"deep-att-en-fr", "deep-att-ensemble-en-fr"}
+
+
+def test_every_ensemble_of_table_2_is_a_row() -> None:
+    study = load_study("table2")
+    cited = {c.key for c in study.cited if "ensemble" in c.label}
+    assert cited == {row.key for row in study.variations if row.ensemble} and len(cited) == 5
