@@ -6,7 +6,6 @@ checkpoint computes the same numbers as an uninterrupted one.
 
 import contextlib
 import ctypes
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -138,5 +137,5 @@ def _resident_pages() -> int:
 
 
 def _trimmer() -> Callable[[], object] | None:
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    return (lambda: libc.malloc_trim(0)) if libc is not None and hasattr(libc, "malloc_trim") else None
+    libc = ctypes.CDLL(None)
+    return (lambda: libc.malloc_trim(0)) if hasattr(libc, "malloc_trim") else None
