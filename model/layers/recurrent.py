@@ -95,13 +95,12 @@ class Recurrent(Sublayer):
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         past = tuple(state.of_parents(name, now) for name in self.kept)
-        new = self._step(x_RD, past)
+        new = self.one(x_RD, past, self.ahead.all_weights[0])
         state.put({n: new_R.view(-1, now.beam_size, new_R.shape[-1]) for n, new_R in zip(self.kept, new, strict=True)})
         return new[0]
 
-    def _step(self, x_RD: Tensor, past: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """h, and c of an LSTM, after one more position."""
-        weights = self.ahead.all_weights[0]
+    def one(self, x_RD: Tensor, past: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, ...]:
+        """h, and c of an LSTM, after one more position, by a network's weights."""
         if len(weights) % 2:  # the last one projects; torch has no cell with it
             *gates, project_DU = weights
             biases = gates[2:] or (None, None)
