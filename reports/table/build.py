@@ -10,7 +10,7 @@ from ablations.study.study import Study
 from experiments.records import FailureClass
 from experiments.tasks.columns import START, Column
 from reports.results import comparable, significance
-from reports.results.accounting import TableSpent, last_change, spending
+from reports.results.accounting import last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, Results, collect, counts_in
 from reports.results.table import Measure, Row, Table
@@ -174,7 +174,7 @@ def _why(outcome: Outcome, column: Column) -> str:
 # --- One record per row in full precision: what JSON and CSV carry and what other programs read
 
 
-SPENT = ("cost", "decision")  # parts that grow with later attempts, also of other tables
+SPENT = "cost"  # a part that grows with later attempts, also of other tables
 
 
 def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[str, Any]:
@@ -201,21 +201,10 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
     values |= {cost.name: cost.value(row, table) for cost in (shown(table) if costs is None else costs)}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     if table.spent is not None:
-        values |= _spent(row.key, table.spent)
+        spent = table.spent.rows[row.key]  # so that the sum over rows is what the table cost
+        values[SPENT] = {**spent.runs.as_json(), "counted_in": list(spent.counted_in)}
+        values[SPENT]["tuning"] = spent.tuning.as_json() if spent.tuning.attempts else None
     values["paper"] = dict(row.paper)
     values["settings"] = dict(row.settings)
     values["run_ids"] = [outcome.run.run_id for outcome in row.outcomes]
     return values
-
-
-def _spent(key: str, table: TableSpent) -> dict[str, Any]:
-    """What the row cost, so that the sum over rows is what the table cost; and what its comparison with base did."""
-    row, decision = table.rows[key], table.decisions.get(key)
-    cost = {**row.runs.as_json(), "counted_in": list(row.counted_in)}
-    cost |= {"tuning": row.tuning.as_json() if row.tuning.attempts else None}
-    sides = decision and {
-        "base": decision.base,
-        "row_cost": decision.row_spent.as_json(),
-        "base_cost": decision.base_spent.as_json(),
-    }
-    return dict(zip(SPENT, (cost, sides), strict=True))
