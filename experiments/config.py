@@ -130,8 +130,10 @@ class DataConfig(StrictModel):
     builtin_pairs: int = Field(
         20000, ge=1, le=MOST_GENERATED, description="training pairs that the built-in corpus generates"
     )
-    units: Literal["bpe", "unigram", "word", "char", "byte"] = Field(
-        "bpe", description="pieces: learnt by BPE or as a unigram model, whole words, characters, bytes of UTF-8"
+    units: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = Field(
+        "bpe",
+        description="pieces: learnt by BPE, as a unigram model, or that and matched greedily (wordpiece); whole words, "
+        "characters, bytes of UTF-8",
     )
 
     @property

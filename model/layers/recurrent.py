@@ -7,7 +7,7 @@ lstm   Hochreiter & Schmidhuber 1997 with a forget gate, the equations of torch.
 attentional_lstm   an LSTM whose attention is fed back to it (Luong et al. 2015)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -99,7 +99,7 @@ class Recurrent(Sublayer):
         state.put({n: new_R.view(-1, now.beam_size, new_R.shape[-1]) for n, new_R in zip(self.kept, new, strict=True)})
         return new[0]
 
-    def one(self, x_RD: Tensor, past: tuple[Tensor, ...], weights: list[Tensor]) -> tuple[Tensor, ...]:
+    def one(self, x_RD: Tensor, past: tuple[Tensor, ...], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """h, and c of an LSTM, after one more position, by a network's weights."""
         if len(weights) % 2:  # the last one projects; torch has no cell with it
             *gates, project_DU = weights

@@ -319,3 +319,26 @@ def test_every_ensemble_of_table_2_is_a_row() -> None:
     study = load_study("table2")
     cited = {c.key for c in study.cited if "ensemble" in c.label}
     assert cited == {row.key for row in study.variations if row.ensemble} and len(cited) == 5
+
+
+def test_table_2_reads_the_layout_of_docs_wmt14(tmp_path: Path) -> None:
+    """Stand-ins of both pairs, one folder each; table3 reads one of the two."""
+    for pair, name in itertools.product(("en-de", "en-fr"), ("train", "newstest2013", "newstest2014")):
+        for language in pair.split("-"):
+            path = tmp_path / pair / f"{name}.{language}"
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(f"a line of {name} in {language}\n" * 30, encoding="utf-8")
+    runs = plan_of("table2", tmp_path, profile="paper", corpus=str(tmp_path)).runs
+    assert len({run.run_id for run in runs}) == len(runs) == 17
+    for run in runs:
+        pair = run.row[-5:]
+        assert [evaluation.spec.set for evaluation in run.evaluations] == ["newstest2014"]
+        expected = ("bpe", 37_000) if pair == "en-de" else ("wordpiece", 32_000)
+        assert (run.config.data.units, run.config.data.vocab_size) == (
+            ("char", 37_000) if run.row.startswith("bytenet") else expected
+        )
+    one = plan_of(
+        "table3", tmp_path, profile="paper", corpus=str(tmp_path / "en-de"), rows="base",
+        sets=["data.dev=newstest2013", "data.test=newstest2014"],
+    )  # fmt: skip
+    assert [evaluation.spec.set for evaluation in one.runs[0].evaluations] == ["dev"]
