@@ -270,7 +270,7 @@ def groups(config: ModelSettings, side: Side) -> tuple[int, ...]:
 _ALWAYS = frozenset({
     "encoder", "decoder", "d_model", "dropout", "positions", "norm", "shared_vocabulary",
     "residual", "residual_scale", "embedding_norm", "embedding_scale", "embedding_size", "fixnorm", "tying",
-    "layer_groups", "layer_drop", "memory_embeddings",
+    "layer_groups", "layer_drop", "memory_embeddings", "softmax",
 })  # fmt: skip
 _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not of a decoder alone
 
@@ -282,6 +282,8 @@ def settings_read(config: ModelSettings) -> frozenset[str]:
         read.add("layer_groups_in")
     if config.positions == "learned":
         read.add("max_length")
+    if config.softmax == "sampled":
+        read.add("softmax_samples")
     norms = {config.norm, "post"} if config.embedding_norm else {config.norm}
     for side in SIDES:
         if _has_n(parse(getattr(config, side))):

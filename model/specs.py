@@ -19,6 +19,12 @@ Length = TypeVar("Length", float, "NDArray[np.int64]")  # one length, or the len
 Side = Literal["encoder", "decoder"]
 
 
+def class_sizes(vocab_size: int) -> tuple[int, int]:
+    """Pieces of a class, and classes, of a hierarchical softmax: about √V each; no class is empty."""
+    size = math.isqrt(max(0, vocab_size - 1)) + 1
+    return size, -(-vocab_size // size)
+
+
 class Cost(NamedTuple):
     """What one sub-layer needs for one sequence, without its residual connection and norm."""
 

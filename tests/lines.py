@@ -87,6 +87,8 @@ SETTINGS: dict[str, list[Any]] = {
     "layer_groups": [1, 2],
     "layer_groups_in": ["encoder", "decoder"],
     "shared_vocabulary": [False],
+    "softmax": ["sampled", "hierarchical"],
+    "softmax_samples": [5],
     "encoder_layers": [1],
     "decoder_layers": [3],
 }

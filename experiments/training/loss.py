@@ -12,6 +12,7 @@ output matrix, of which the first `vocab_size` are pieces and the rest padding).
 tensor2tensor's constant, which makes its loss reach 0, is left out: it changes no gradient.
 """
 
+import math
 from typing import Any
 
 import torch
@@ -22,6 +23,8 @@ from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from model.layers.contract import collecting
+from model.parts.dropout import permutation
+from model.parts.embedding import Classes
 from model.protocol import Network
 
 CPU_CHUNK = 512  # tokens per chunk; more gain little, fewer make slow products
@@ -173,6 +176,69 @@ def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
     return largest_C.to(exact) - p_CW.gather(1, at_C[:, None])[:, 0].to(exact).log()
 
 
+# --- A softmax that training does not compute over all pieces
+
+
+def softmax_loss(model: Network, hidden_ND: Tensor, target_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """(Σ loss, Σ nll) over N tokens, as `model.softmax` says."""
+    config, weight_WD = model.config, model.output_weight
+    if config.softmax == "sampled":
+        samples = config.softmax_samples
+        return sampled_loss(hidden_ND, weight_WD, target_N, model.vocab_size, smoothing, samples)
+    if model.classes is not None:
+        return classes_loss(hidden_ND, weight_WD[: model.vocab_size], target_N, smoothing, model.classes)
+    return smoothed_loss(hidden_ND, weight_WD, target_N, model.vocab_size, smoothing)
+
+
+def sampled_loss(
+    hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float, samples: int
+) -> tuple[Tensor, Tensor]:
+    """The loss with Σ over the other pieces estimated from pieces drawn evenly, each once, for all tokens together.
+
+    Σ_others exp z ≈ (V−1)/S · Σ_drawn exp z, S being the drawn pieces besides the token's own, and their mean of z for
+    that of the others: Jean et al. 2015 (arXiv 1412.2007, section 3.2) with an even proposal. With all pieces drawn it
+    is the whole loss.
+    """
+    drawn_S = permutation(vocab_size, target_N.device)[:samples]
+    z_y_N = (hidden_ND * weight_WD[target_N]).sum(-1).to(_exact(hidden_ND))
+    z_NS = (hidden_ND @ weight_WD[drawn_S].T).to(z_y_N.dtype)
+    own_NS = drawn_S == target_N[:, None]
+    count_N1 = (~own_NS).sum(1, keepdim=True)
+    more_NS = (z_NS + (math.log(vocab_size - 1) - count_N1.log())).masked_fill(own_NS, -math.inf)
+    lse_N = torch.cat([z_y_N[:, None], more_NS], 1).logsumexp(1)
+    others_N = z_NS.masked_fill(own_NS, 0).sum(1) / count_N1[:, 0]
+    loss = (lse_N - (1 - smoothing) * z_y_N - smoothing * others_N).sum()
+    return loss, (lse_N - z_y_N).sum().detach()
+
+
+def classes_loss(
+    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float, classes: Classes
+) -> tuple[Tensor, Tensor]:
+    """−log P(class) − log P(piece | class), each smoothed over its own level. Products are those of the classes, and of
+    the pieces of each token's class.
+    """
+    of_N = target_N // classes.size
+    exact = _exact(hidden_ND)
+    loss, nll = _smoothed(classes.output(hidden_ND).to(exact).log_softmax(-1), of_N, smoothing)
+    for one in torch.unique(of_N).tolist():
+        rows = (of_N == one).nonzero()[:, 0]
+        first = one * classes.size
+        z_Rn = (hidden_ND[rows] @ weight_VD[first : first + classes.size].T).to(exact)
+        its_loss, its_nll = _smoothed(z_Rn.log_softmax(-1), target_N[rows] - first, smoothing)
+        loss, nll = loss + its_loss, nll + its_nll
+    return loss, nll
+
+
+def _smoothed(log_prob_NC: Tensor, target_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    right_N = log_prob_NC.gather(1, target_N[:, None])[:, 0]
+    others_N = (log_prob_NC.sum(1) - right_N) / max(1, log_prob_NC.shape[1] - 1)
+    return -((1 - smoothing) * right_N + smoothing * others_N).sum(), -right_N.sum().detach()
+
+
+def _exact(hidden_ND: Tensor) -> torch.dtype:
+    return torch.promote_types(hidden_ND.dtype, torch.float32)
+
+
 # --- The training objective as one module: a micro-batch in, its summed loss out
 
 
@@ -193,7 +259,7 @@ class Objective(nn.Module):
         with collecting() as auxiliary:
             hidden_BTD = self.model(source_BS, mask_BS, target_input_BT)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, real_N)
-        loss, nll = smoothed_loss(hidden_ND, self.model.output_weight, output_N, self.model.vocab_size, self.smoothing)
+        loss, nll = softmax_loss(self.model, hidden_ND, output_N, self.smoothing)
         return (loss + len(real_N) * torch.stack(auxiliary).sum() if auxiliary else loss), nll
 
     def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
