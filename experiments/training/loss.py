@@ -19,9 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from experiments.config import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
+from experiments.training.reinforcement import expected_gleu_loss
 from model.layers.contract import collecting
 from model.parts.dropout import permutation
 from model.parts.embedding import Classes
@@ -248,10 +250,9 @@ class Objective(nn.Module):
     Losses of sub-layers (model/layers/contract.py) are added to the loss of every token.
     """
 
-    def __init__(self, model: Network, smoothing: float, *, masked: bool) -> None:
+    def __init__(self, model: Network, settings: TrainingConfig) -> None:
         super().__init__()
-        self.model, self.smoothing = model, smoothing
-        self.masked = masked  # always pass a mask: one compiled graph instead of two
+        self.model, self.settings = model, settings
 
     def forward(
         self, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, real_N: Tensor, output_N: Tensor
@@ -259,14 +260,18 @@ class Objective(nn.Module):
         with collecting() as auxiliary:
             hidden_BTD = self.model(source_BS, mask_BS, target_input_BT)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, real_N)
-        loss, nll = softmax_loss(self.model, hidden_ND, output_N, self.smoothing)
+        loss, nll = softmax_loss(self.model, hidden_ND, output_N, self.settings.label_smoothing)
+        if samples := self.settings.gleu_samples:
+            expected = expected_gleu_loss(self.model, source_BS, mask_BS, target_input_BT, samples)
+            loss = self.settings.likelihood_weight * loss + expected
         return (loss + len(real_N) * torch.stack(auxiliary).sum() if auxiliary else loss), nll
 
     def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """The arguments of `forward`, on the device."""
         real_N = device.move(real_places(batch.target_output) if batch.real is None else batch.real)
         source_BS = device.move(batch.source)
-        padded = self.masked or batch.num_source_tokens < batch.source.numel()
+        # compiled layers always get a mask: one graph instead of two
+        padded = self.settings.compile or batch.num_source_tokens < batch.source.numel()
         return (
             source_BS,
             source_BS != PAD_ID if padded else None,

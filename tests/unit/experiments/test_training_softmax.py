@@ -1,4 +1,4 @@
-"""model.softmax: exact in evaluation; in training the sampled one with all pieces is the whole loss, and unbiased sums."""
+"""model.softmax: exact in evaluation; in training a sampled one of all pieces is the whole loss; sums without bias."""
 
 import math
 
