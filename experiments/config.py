@@ -110,6 +110,7 @@ def _words(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
+Lines = Annotated[tuple[str, ...], Field(strict=False)]  # such as "layers.*.attn -> identity": docs/network-rows.md
 LARGEST_INTEGER = (1 << 63) - 1  # TOML's own limit, and SQLite's
 MOST_GENERATED = 10_000_000  # pairs of a built-in corpus; more are a slip, which would fill the disk
 
@@ -232,6 +233,7 @@ class EvaluationConfig(StrictModel):
     replace_unknown: bool = Field(
         False, description="an unknown piece of the output becomes the source piece with most attention (PosUnk)"
     )
+    modules: Lines = Field((), description="changes of the trained network: docs/network-rows.md")
 
 
 UNNAMED_AT_DEFAULT = ("coverage_penalty", "replace_unknown")  # newer settings: at their default in no eval_id
@@ -321,6 +323,7 @@ class RunConfig(TaskConfig):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    modules: Lines = Field((), description="changes of the network before its training (docs/network-rows.md)")
 
     def described(self) -> list[str]:
         """The layers of an encoder or a decoder that is not the paper's, and what a token leaves out of experts."""

@@ -110,9 +110,7 @@ class Stack(nn.Module):
     def __iter__(self) -> Iterator[Layer]:
         """The layers in the order in which they compute; those of a group are one."""
         for place in self.order:
-            layer = self.layers[place]
-            assert isinstance(layer, Layer)
-            yield layer
+            yield self.layers[place]  # type: ignore[misc]  # or its stand-in (experiments/training/network_rows.py)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""

@@ -141,7 +141,11 @@ class LanguageModelling(NetworkTask):
         return config.data.window
 
     def preflight(self, config: LanguageConfig, store: Path) -> list[UserError]:
-        reasons = [*of_settings(config.training, config.evaluation), *of_builtin(config.data)]
+        reasons = [
+            *of_settings(config.training, config.evaluation),
+            *of_builtin(config.data),
+            *self.network_preflight(config),
+        ]
 
         def check_corpus() -> None:
             corpus = self.corpus(config)

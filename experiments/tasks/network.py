@@ -11,7 +11,6 @@ from typing import Any
 from experiments.config import (
     UNNAMED_AT_DEFAULT,
     DataConfig,
-    EvaluationConfig,
     RunConfig,
     TrainingConfig,
     state_per_weight,
@@ -26,15 +25,15 @@ from experiments.tasks.base import EvaluationSpec
 from model import cost as count
 from model.config import ModelConfig
 
-OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")  # evaluation settings that choose weights
+OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps", "modules")  # and what is changed of them
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     """Those of `config.evaluation` but the sets, with the spacing of checkpoints only where it decides the weights."""
     settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
-    for name in UNNAMED_AT_DEFAULT:
-        if settings.get(name) == EvaluationConfig.model_fields[name].default:
-            del settings[name]
+    for name in (*UNNAMED_AT_DEFAULT, "modules"):
+        if not settings.get(name):
+            settings.pop(name, None)
     if config.evaluation.checkpoint != "last":
         settings |= {"checkpoint_steps": config.training.checkpoint_steps}
     if config.evaluation.checkpoint == "best":

@@ -77,8 +77,9 @@ def train(
             rate = schedule(step) * 0.5**run.plateau.halvings
             set_learning_rate(run.optimizers, rate)
             run.accumulate_gradients(step, ready)
-            if step == 1 and group.leads:
-                run.measure_start(ready[0])
+            for when, measured in (("start", 1), ("end", settings.train_steps)):
+                if step == measured and group.leads:
+                    run.measure(when, ready[0])
             clip(model, settings.clip_norm)
             update(run.optimizers)
             memory.look(step)

@@ -8,7 +8,7 @@ from typing import Any
 from ablations.planning.planned import Plan
 from ablations.study.study import Study
 from experiments.records import FailureClass
-from experiments.tasks.columns import START, Column
+from experiments.tasks.columns import MEASURED, Column
 from reports.results import comparable, significance
 from reports.results.accounting import last_change, spending
 from reports.results.resampling import shares_in
@@ -38,7 +38,7 @@ def build_table(
     bases = {base for base, _ in families}
     changed = [(row.label, row.settings) for row in rows if row.key not in bases]
     varying = dict.fromkeys(name for _, change in changed for name in change)  # in any group
-    named = [name for name in plan.study.columns if not name.startswith(START)]
+    named = [name for name in plan.study.columns if not name.startswith(MEASURED)]
     tuned = tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned))
     heads = settings.columns(changed, plan.study.factors, named, tuned)
     base_of = {key: made[base] if base else None for base, family in families for key in family}
@@ -47,7 +47,7 @@ def build_table(
         replace(r, settings=settings.shown(r, base_of[r.key], of_base if r.key in bases else heads)) for r in rows
     )
     heads = {name: head for name, head in heads.items() if any(name in row.settings for row in rows)}
-    start = {name.removeprefix(START): head for name, head in plan.study.columns.items() if name.startswith(START)}
+    measured = {name: head for name, head in plan.study.columns.items() if name.startswith(MEASURED)}
     table = Table(
         plan.study.name,
         plan.study.title,
@@ -56,7 +56,7 @@ def build_table(
         rows,
         _base_key(plan.study, grouped),
         tuned=tuned,
-        start=start,
+        measured=measured,
         sustained_flops=plan.study.sustained_flops,
         pivot=plan.study.pivot,
         published=plan.study.published,

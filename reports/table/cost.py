@@ -156,26 +156,33 @@ COSTS = (
 )  # fmt: skip
 
 
-def _at_start(metric: str, head: str, about: str) -> Cost:
-    def value(row: Row, _: Table) -> float | None:
-        return _mean(row, lambda outcome: outcome.record.start.get(metric) if outcome.record else None)
+def _measured(name: str, head: str, about: str) -> Cost:
+    when, _, metric = name.partition(".")
 
-    return Cost(f"start_{metric}", head, "", f"start_{metric}", value, always=True, about=about)
+    def value(row: Row, _: Table) -> float | None:
+        return _mean(row, lambda outcome: getattr(outcome.record, when).get(metric) if outcome.record else None)
+
+    key = f"{when}_{metric}"
+    return Cost(key, head, "", key, value, always=True, about=about)
 
 
 _ABOUT = {
     "entropy": (
-        "Entropy: of the softmax of attention before the first update, in nats; the mean over layers, heads and pieces "
+        "Entropy: of the softmax of attention before the update, in nats; the mean over layers, heads and pieces "
         "of the first sentences trained on."
     ),
-    "gradient": "Gradient norm: of all parameters at the first step, before clipping.",
+    "gradient": "Gradient norm: of all parameters at the step, before clipping.",
+    "jacobian": (
+        "Gradient by distance: the norm of the encoder's last output by its input so many pieces before, over that by "
+        "its last input; before the first or the last update, without dropout."
+    ),
 }
 
 
-def _starts(table: Table) -> Iterator[Cost]:
+def _measurements(table: Table) -> Iterator[Cost]:
     abouts = dict(_ABOUT)  # each once
-    for metric, head in table.start.items():
-        yield _at_start(metric, head, abouts.pop(metric.partition("_")[0], ""))
+    for name, head in table.measured.items():
+        yield _measured(name, head, abouts.pop(name.partition(".")[2].partition("_")[0], ""))
 
 
 def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
@@ -193,7 +200,7 @@ def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
         known = cost.sub != "by time" or any(cost.value(row, table) is not None for row in table.rows)
         return cost.always or cost.key in published or (cost.key in asked and known)
 
-    return [*_starts(table), *(cost for cost in COSTS if printed(cost))]
+    return [*_measurements(table), *(cost for cost in COSTS if printed(cost))]
 
 
 def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:

@@ -236,10 +236,11 @@ class WordPiece:
         self._longest = max(map(len, self._ids))
         self._cut = functools.lru_cache(1 << 18)(self._cut_word)
 
-    def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[int] | list[list[int]]:  # noqa: N802
+    def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[Any]:  # noqa: N802
         """Pieces of a text, or of each of several."""
-        encoded = [[self._ids.get(piece, UNK_ID) for piece in self.EncodeAsPieces(line)] for line in _several(text)]
-        return encoded[0] if isinstance(text, str) else encoded
+        if not isinstance(text, str):
+            return [self.Encode(line) for line in text]
+        return [self._ids.get(piece, UNK_ID) for piece in self.EncodeAsPieces(text)]
 
     def EncodeAsPieces(self, text: str) -> list[str]:  # noqa: N802
         """The pieces' text; of an unknown one the character."""
@@ -254,10 +255,6 @@ class WordPiece:
             pieces.append(word[at:end])
             at = end
         return pieces
-
-
-def _several(text: str | Sequence[str]) -> Sequence[str]:
-    return [text] if isinstance(text, str) else text
 
 
 # --- Bytes of UTF-8 as pieces: nothing is learnt, and any text comes back
