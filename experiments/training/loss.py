@@ -198,11 +198,11 @@ def sampled_loss(
     """The loss with Σ over the other pieces estimated from pieces drawn evenly, each once, for all tokens together.
 
     Σ_others exp z ≈ (V−1)/S · Σ_drawn exp z, S being the drawn pieces besides the token's own, and their mean of z for
-    that of the others: Jean et al. 2015 (arXiv 1412.2007, section 3.2) with an even proposal. With all pieces drawn it
+    that of the others: Jean et al. 2015 (arXiv 1412.2007) with an even proposal. With all pieces drawn it
     is the whole loss.
     """
     drawn_S = permutation(vocab_size, target_N.device)[:samples]
-    z_y_N = (hidden_ND * weight_WD[target_N]).sum(-1).to(_exact(hidden_ND))
+    z_y_N = (hidden_ND * weight_WD[target_N]).sum(-1).to(torch.promote_types(hidden_ND.dtype, torch.float32))
     z_NS = (hidden_ND @ weight_WD[drawn_S].T).to(z_y_N.dtype)
     own_NS = drawn_S == target_N[:, None]
     count_N1 = (~own_NS).sum(1, keepdim=True)
@@ -220,7 +220,7 @@ def classes_loss(
     the pieces of each token's class.
     """
     of_N = target_N // classes.size
-    exact = _exact(hidden_ND)
+    exact = torch.promote_types(hidden_ND.dtype, torch.float32)
     loss, nll = _smoothed(classes.output(hidden_ND).to(exact).log_softmax(-1), of_N, smoothing)
     for one in torch.unique(of_N).tolist():
         rows = (of_N == one).nonzero()[:, 0]
@@ -235,10 +235,6 @@ def _smoothed(log_prob_NC: Tensor, target_N: Tensor, smoothing: float) -> tuple[
     right_N = log_prob_NC.gather(1, target_N[:, None])[:, 0]
     others_N = (log_prob_NC.sum(1) - right_N) / max(1, log_prob_NC.shape[1] - 1)
     return -((1 - smoothing) * right_N + smoothing * others_N).sum(), -right_N.sum().detach()
-
-
-def _exact(hidden_ND: Tensor) -> torch.dtype:
-    return torch.promote_types(hidden_ND.dtype, torch.float32)
 
 
 # --- The training objective as one module: a micro-batch in, its summed loss out

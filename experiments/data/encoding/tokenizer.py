@@ -223,9 +223,10 @@ class WordPiece:
     """What `Tokenizer` calls of a SentencePieceProcessor, by its names: the same pieces, chosen otherwise.
 
     Each word, with the sign for the space before it, is cut from its beginning: the longest piece of the vocabulary
-    that it begins with, then the same for the rest (Wu et al. 2016, arXiv 1609.08144, section 4.1). A character
-    that is no piece is unknown. Pieces are those of a unigram model, which, like theirs, are chosen for the likelihood
-    of the training text; Schuster & Nakajima 2012 merge from characters up, a unigram model (Kudo 2018) prunes.
+    that it begins with, then the same for the rest, as BERT's tokenizer does. A character that is no piece is unknown.
+    As in Wu et al. 2016 (arXiv 1609.08144, section 4.1), a sign marks the beginning of a word, and pieces are chosen
+    for the likelihood of the training text: here by a unigram model (Kudo 2018), which prunes; theirs (Schuster &
+    Nakajima 2012) grow from characters. How they cut a word, they do not say.
     """
 
     def __init__(self, model: bytes) -> None:
