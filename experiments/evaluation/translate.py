@@ -176,8 +176,9 @@ def _shares(needed: int, slots: int, workers: int) -> int:
 
 # --- Unknown words: the source's words in their place
 # "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv 1410.8206): an unknown word of the output is
-# replaced by the source word that it is aligned to. As in Gehring et al. 2017 (arXiv 1705.03122, section 4.3), that is the
-# one with the largest attention, averaged over all layers; they look it up in a dictionary first, here it is copied.
+# replaced by the source word that it is aligned to. As in Gehring et al. 2017 (arXiv 1705.03122, section 4.3), that is
+# the one with the largest attention, averaged over all layers; they look it up in a dictionary first, here it is
+# copied.
 
 
 AT_ONCE = 64  # outputs whose attention is computed together
