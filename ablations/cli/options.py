@@ -39,9 +39,7 @@ LastStudyOrBundle = Annotated[str | None, _study("[STUDY]", f"A built-in study, 
 OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose options stand in this order in --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
     "study": typer.Option("--study", hidden=True),  # as it was written before STUDY was an argument
-    "row": typer.Option(
-        "--row", metavar="KEY", help="The study's row, or `best`: the row with the best dev score; base if unset."
-    ),
+    "row": typer.Option("--row", metavar="KEY", help="The study's row; base if unset."),
     "seed": typer.Option("--seed", metavar="N", help="The row's seed; the first if unset."),
     "profile": typer.Option(metavar="P", help="Size of the whole table; the study's default if unset."),
     "corpus": typer.Option(
@@ -68,9 +66,6 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "yes": typer.Option("--yes", help="Accept a design of over 10,000 rows."),
     "hang_after": typer.Option(
         "--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."
-    ),
-    "notify": typer.Option(
-        metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this command when a row fails or a table ends."
     ),
     "sinks": typer.Option(
         "--sink", metavar="tensorboard|wandb", envvar="ABLATIONS_SINKS", help="Write runs there too; repeatable."
@@ -106,7 +101,7 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
 _PANELS = {  # the groups of --help below the options that most people need
     "Store and queue": ("state_dir", "stale", "yes", "priority", "hang_after"),
     "Several devices and clusters": ("devices_per_run", "engine", "engine_set", "address", "workers", "setup"),
-    "Accounting and messages": ("user", "notify", "sinks"),
+    "Accounting": ("user", "sinks"),
     "Printing": (
         *("columns", "hide", "plain", "paper", "digits"),
         *("caption", "notes", "label", "wide"),
