@@ -13,6 +13,7 @@ from ablations.study.overrides import dotted
 from ablations.study.parts import (
     Group,
     Key,
+    Match,
     Metric,
     SameAs,
     SeedCount,
@@ -26,12 +27,11 @@ from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
 from experiments.tasks.own.patterns import check_pattern
-from model.settings import StrictModel
 
 # --- The study, and where it is loaded from
 
 
-class Study(StrictModel):
+class Study(Match):
     """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
 
     name: Key

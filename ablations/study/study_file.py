@@ -27,6 +27,8 @@ _INHERITED = (
     "python",
     "default_profile",
     "seeds",
+    "match",
+    "by",
     "base",
     "profile",
     "metric",
