@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.claims import Cited, Claim, compared, parse
-from ablations.study.messages import suggestion
+from ablations.study.code_rows import Code
+from ablations.study.messages import show, suggestion
 from ablations.study.overrides import dotted
 from ablations.study.parts import (
     Group,
@@ -27,9 +28,23 @@ from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
 from experiments.tasks.own.patterns import check_pattern
+from experiments.tasks.own.tree import CODE, LINES
 from model.settings import StrictModel
 
 # --- The study, and where it is loaded from
+
+
+class Protected(StrictModel):
+    """[protected]: what measures the rows. The study itself always is."""
+
+    paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, from the study's folder")
+
+
+class BaseCode(StrictModel):
+    """The code of base in a study whose rows change code. The reader of the study fills it in."""
+
+    tree: str = Field("", description="git's digest of its files")
+    notes: tuple[str, ...] = Field((), strict=False, description="what it is, for the reader of the table")
 
 
 class Study(StrictModel):
@@ -90,6 +105,8 @@ class Study(StrictModel):
     same_as: tuple[SameAs, ...] = Field(
         (), strict=False, description="runs of an own task with other settings that stand for the study's"
     )
+    protected: Protected = Field(Protected(), description="what no row's code may change")
+    code: BaseCode = Field(BaseCode(), description="base's code, if rows change code")
     origin: str = Field("", description="where the study was read from, for messages")
     folder: Path | None = Field(None, description="folder of the study file; None for a built-in study")
 
@@ -153,7 +170,8 @@ class Study(StrictModel):
     def _check_command(self) -> None:
         """Raises ValueError for what is said of a command where there is none, or that no command can follow."""
         patterns = any(metric.pattern for metric in self.metrics)
-        for name, given in {"progress": self.progress, "links": self.links, "[[metric]] pattern": patterns}.items():
+        links = self.links and not any(row.change for row in self.variations)
+        for name, given in {"progress": self.progress, "links": links, "[[metric]] pattern": patterns}.items():
             if given and not self.command:
                 raise ValueError(f"{name} is for a study with a command, whose output or folder it is about")
         if self.progress:
@@ -257,7 +275,30 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 
     many: accept designs of over 10,000 rows (the user confirmed them, or the study is only read).
     """
-    return read_study(name_or_path, Study, many)
+    study = read_study(name_or_path, Study, many)
+    return _with_trees(study) if any(row.change for row in study.variations) else study
+
+
+def _with_trees(study: Study) -> Study:
+    """A study whose rows, base too, have the setting `code_tree`. Raises UserError (ablations/study/code_rows.py)."""
+    if not study.command and ":" not in study.task:
+        raise UserError(f"{study.origin}: rows with `patch` or `commit` are for a command or a function of your own, "
+                        f"and its task is {study.task}.")  # fmt: skip
+    code = Code(study.folder, study.origin)
+    changes = [row.change for row in study.variations if row.change]
+    code.begin(changes, study.links, study.command, study.protected.paths)
+    rows = list[Variation]()
+    for row in study.variations:
+        if row.change is None:
+            rows.append(row)
+            continue
+        made = code.of(row.change, f'{study.origin}, row "{row.key}"')
+        fixed = {**row.fixed, CODE: made.tree, LINES: made.lines}
+        words = ", ".join([made.words, *(f"{name} = {show(value)}" for name, value in row.declared.items())])
+        label, design = row.label or words, row.design or "code"  # so equal trees are one row
+        rows.append(row.model_copy(update={"fixed": fixed, "diff": made.diff, "label": label, "design": design}))
+    begun = BaseCode(tree=code.base, notes=code.notes())
+    return study.model_copy(update={"variations": tuple(rows), "code": begun, "links": tuple(code.links)})
 
 
 # --- Checks of what a study says of its printed table: `pivot`
