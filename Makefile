@@ -71,8 +71,8 @@ $(VALIDATOR)/.installed: Makefile
 
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup $(VALIDATOR)/.installed
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard]'
-	$(PYTEST) tests/browser tests/system -m "(browser or latex or crates or tensorboard) and not nightly" -rs -n 2 --dist loadfile
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,wandb]'
+	$(PYTEST) tests/browser tests/system tests/unit/ablations -m "(browser or latex or crates or tensorboard or wandb) and not nightly" -rs -n 2 --dist loadfile
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine; both at once, as
 # most of these tests wait

@@ -35,8 +35,7 @@ CORE = {  # folders and files by what their faults would harm
     "identity": ("experiments/identity.py", "experiments/config.py", "ablations/planning"),
     "durability": ("experiments/store", "experiments/events", "experiments/jobs/attempts", "experiments/jobs/queue"),
     "statistics": (
-        "reports/results/dunnett.py", "reports/results/resampling.py", "reports/results/rule.py",
-        "reports/results/significance.py",
+        "reports/results/dunnett.py", "reports/results/resampling.py", "reports/results/significance.py",
     ),
 }  # fmt: skip
 COMPARISONS = {

@@ -307,20 +307,10 @@ def export(
     *,
     named: choose_run.Named,
     checkpoint: options.Checkpoint = None,
-    form: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            metavar="own|huggingface",
-            help="For this program, or, of a language model, for Hugging Face's transformers.",
-        ),
-    ] = "own",
     selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
     as_json: options.Json = False,
 ) -> None:
     """Write a trained model to a folder: weights, configuration, tokenizer, README."""
-    if form not in ("own", "huggingface"):
-        raise UserError(f"--format {form}: write own or huggingface.")
     named, folders = choose_run.study_first(named, words, ["DIR"])
     if not folders:
         raise UserError("DIR is missing: the new folder for the model.")
@@ -332,19 +322,10 @@ def export(
         "code_digest": found.result.code_digest,
         "versions": found.result.versions,
     }
-    about: dict[str, Any] = {"run_id": found.run_id, "choice": choice, "facts": facts}
-    layout = None
-    if form == "own":
-        from experiments.evaluation.export import export as write
+    from experiments.evaluation.export import export as write
 
-        write(found.config, found.attempt, folder, **about)
-    else:
-        from experiments.evaluation.huggingface import export as write_theirs
-
-        layout = write_theirs(found.config, found.attempt, folder, **about)
+    write(found.config, found.attempt, folder, run_id=found.run_id, choice=choice, facts=facts)
     if as_json:
-        architecture = {} if layout is None else {"architecture": layout}
-        print_json({"run_id": found.run_id, "folder": str(folder), "checkpoint": choice, **architecture})
+        print_json({"run_id": found.run_id, "folder": str(folder), "checkpoint": choice})
         return
-    use = f"ablations generate --model {folder}" if layout is None else f"as {layout}, for Hugging Face's transformers"
-    typer.echo(f"run {found.run_id} is in {folder}: {use}")
+    typer.echo(f"run {found.run_id} is in {folder}: ablations generate --model {folder}")

@@ -79,8 +79,7 @@ def plan_study(
         *of_profile,
     )
     paper_keys = tuple(published_names(study, task))
-    by_rule = study.seed_rule is not None and selection.seeds is None
-    return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()), by_rule)
+    return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()))
 
 
 def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:

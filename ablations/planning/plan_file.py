@@ -25,7 +25,6 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "rows": [_row(row) for row in plan.rows],
         "runs": [_run(run) for run in plan.runs],
         "members": [_run(run) | _config(run, plan) for run in plan.members],
-        "by_rule": plan.by_rule,
     }
 
 
@@ -79,7 +78,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
     members = tuple(_run_again(item, _row_of(item, runs, rows, variations), item["row"]) for item in data["members"])
     notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
-    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members, bool(data["by_rule"]))
+    return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
 
 
 def _row_of(

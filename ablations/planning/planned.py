@@ -169,7 +169,6 @@ class Plan:
     notes: tuple[str, ...]  # for the reader of the table: declared values that were replaced, the profile's notes
     paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
     members: tuple[PlannedRun, ...] = ()  # trainings that ensembles and branches among `runs` read, each once
-    by_rule: bool = False  # whether the study's rule decides the number of seeds
 
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:
         """The members of an ensemble, by seed; [] for a training."""

@@ -24,7 +24,6 @@ from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
 from experiments.tasks.base import Task
 from experiments.training.warm_start import checkpoint_of, other_weights
-from reports.results.rule import seeds_by_rule
 
 DONE = ("finished", "stale")
 
@@ -36,9 +35,6 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     ensemble has to evaluate, or with which the branch has to begin.
     """
     states, find = run_states(store, task), KnownRuns(store, same_as(study, task), _of_study(study, store)).find
-    if study.seed_rule is not None and selection.seeds is None:
-        every = plan_study(study, replace(selection, seeds=study.seed_rule.max), task, store.root, states, find)
-        selection = replace(selection, by_rule=seeds_by_rule(every, store, task.columns))
     plan = plan_study(study, selection, task, store.root, states, find)
     asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.reads}
     members = [

@@ -48,27 +48,18 @@ class Training:
     say: Say
 
     def run(self) -> Summary:
-        """plan − valid results → queue → work; again while the study's rule for seeds asks for more."""
+        """plan − valid results → queue → work."""
         plan = self.chosen.plan
         runs = wanted(plan, self.stale)
         summary = Summary()
-        if not runs:
+        if runs:
+            queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
+            self._announce_others(plan)
+            summary = self._own(self.work_on(plan, runs), runs)
+        else:
             join(self.chosen, plan)
             track_ended(self.chosen.store)
             self.say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
-        asked: set[str] = set()
-        announced = False
-        while runs and not (summary.interrupted or asked.issuperset(run.run_id for run in runs)):
-            asked |= {run.run_id for run in runs}
-            queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
-            if not announced:
-                announced = True
-                self._announce_others(plan)
-            summary = summary.plus(self._own(self.work_on(plan, runs), runs))
-            if not plan.by_rule:
-                break
-            plan = self.chosen.plan  # the rule may ask for more seeds
-            runs = wanted(plan, "keep")
         if not summary.interrupted:
             complete_mlflow(self.chosen.store, self.say)
         return summary

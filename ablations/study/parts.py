@@ -6,10 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import (
     AfterValidator,
     BeforeValidator,
-    Discriminator,
     Field,
     FiniteFloat,
-    Tag,
     field_validator,
     model_validator,
 )
@@ -38,29 +36,6 @@ MOST_SEEDS = 10_000  # more are a slip, whose plan would fill the memory
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS)]
 
 
-class Stop(StrictModel):
-    """When a row needs no more seeds; see docs/seeds.md."""
-
-    difference: FiniteFloat = Field(gt=0, description="the smallest difference from base that matters")
-    alpha: float = Field(0.05, gt=0, lt=1, description="error over all rows of the table")
-    power: float = Field(0.8, gt=0, lt=1, description="to find that difference, for each row")
-    metric: str = Field("", description="the deciding column's key; the first not compared by logarithms, if unset")
-
-
-class SeedRule(StrictModel):
-    """Seeds by a rule fixed in advance: {start = 3, max = 12, stop = {difference = 0.3}}."""
-
-    start: int = Field(3, ge=2, description="seeds of every row before the first look")
-    max: int = Field(ge=2, le=100, description="the most seeds of a row")
-    stop: Stop
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        if self.max < self.start:
-            raise ValueError(f"max = {self.max} is less than start = {self.start}")
-        return self
-
-
 class Sinks(StrictModel):
     """Other views of the runs besides MLflow's; see docs/sinks.md. They name no run."""
 
@@ -80,14 +55,6 @@ class SameAs(StrictModel):
     now: Settings | None = Field(None, description="the settings for which they stand; unset: the study's present ones")
     why: Annotated[Text, Field(min_length=1)] = Field(description="printed under the table")
     when: Text = Field("", description="the day on which `ablations adopt` wrote this")
-
-
-def _kind_of_seeds(value: Any) -> str:
-    return "rule" if isinstance(value, dict | SeedRule) else "number"
-
-
-# A number of seeds, or a rule.
-Seeds = Annotated[Annotated[SeedCount, Tag("number")] | Annotated[SeedRule, Tag("rule")], Discriminator(_kind_of_seeds)]
 
 
 class Metric(StrictModel):

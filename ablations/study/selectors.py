@@ -24,7 +24,6 @@ class Selection:
     rows: tuple[str, ...] = ()  # keys and groups
     seeds: int | None = None  # seeds 1..N of every row, instead of the study's number
     overrides: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
-    by_rule: Mapping[str, int] = field(default_factory=dict)  # row → seeds that the study's rule asks for by now
 
     def __post_init__(self) -> None:
         if self.seeds is not None and self.seeds > MOST_SEEDS:
@@ -90,7 +89,6 @@ def _named(study: Study, name: str) -> set[str]:
 
 
 def row_seeds(study: Study, row: Variation, chosen: Selection) -> list[int]:
-    """Seeds 1..N plus the row's offset. N comes from --seeds, else from the row, else from the study or its rule."""
-    common = study.seeds if isinstance(study.seeds, int) else study.seeds.start
-    count = chosen.seeds or row.seeds or chosen.by_rule.get(row.key) or common
+    """Seeds 1..N plus the row's offset. N comes from --seeds, else from the row, else from the study."""
+    count = chosen.seeds or row.seeds or study.seeds
     return [row.seed_offset + number for number in range(1, count + 1)]

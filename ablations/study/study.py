@@ -16,8 +16,7 @@ from ablations.study.parts import (
     Key,
     Metric,
     SameAs,
-    SeedRule,
-    Seeds,
+    SeedCount,
     Settings,
     Sinks,
     TableChoices,
@@ -67,7 +66,7 @@ class Study(StrictModel):
         "", description="the interpreter of your own function, relative to the study's folder; this program's if unset"
     )
     default_profile: str = Field("", description="the first one declared, if unset")
-    seeds: Seeds = 1
+    seeds: SeedCount = 1
     base: Settings = Field({})
     profiles: dict[Key, Profile] = Field({}, alias="profile")
     variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
@@ -164,7 +163,6 @@ class Study(StrictModel):
                 compared(parse(claim.check), self.variations, self.cited)
             except ValueError as error:
                 raise ValueError(f'claim "{claim.check}": {error}') from None
-        self._check_seeds()
         return self
 
     def _check_command(self) -> None:
@@ -179,28 +177,6 @@ class Study(StrictModel):
         for name in self.links:
             if not name or name.startswith(("/", "~")) or {"..", "."} & set(name.split("/")):
                 raise ValueError(f'links: "{name}" is no entry of the study\'s folder: name a file or folder inside it')
-
-    def _check_seeds(self) -> None:
-        """Raises ValueError where rows have their own seeds, or are not all compared with one base."""
-        if self.seed_rule is None:
-            return
-        own = [row.key for row in self.variations if row.seeds is not None]
-        if own:
-            raise ValueError(f"seeds follow a rule, so the rows {', '.join(own)} cannot have a number of their own")
-        branches = [row.key for row in self.variations if row.branch]
-        if branches:
-            raise ValueError(
-                f"seeds follow a rule, whose error rates are those of rows trained independently of base: the rows "
-                f"{', '.join(branches)} share steps with another. Leave them out, or give `seeds` a number"
-            )
-        if self.pivot or self.within_groups or self.base_row is None:
-            raise ValueError("seeds follow a rule, which compares every row with one base: it needs a row without "
-                             "changes, and neither [pivot] nor within_groups")  # fmt: skip
-
-    @property
-    def seed_rule(self) -> SeedRule | None:
-        """The rule that decides the number of seeds, if it is not fixed."""
-        return self.seeds if isinstance(self.seeds, SeedRule) else None
 
     @property
     def base_row(self) -> Variation | None:

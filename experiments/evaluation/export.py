@@ -1,4 +1,4 @@
-"""A trained model in one folder, for use elsewhere; huggingface.py writes one for Hugging Face's programs.
+"""A trained model in one folder, for use elsewhere.
 
 config.json                     the run's configuration, its identity, and its code version
 final/model.safetensors         weights; meta.json beside them has their hash
@@ -18,7 +18,6 @@ from experiments.evaluation.trained import load_model, load_tokenizers, model_si
 from experiments.store.checksummed import read_json, write_json
 from experiments.training import checkpoint
 from model.cost import num_params
-from model.protocol import Network
 
 
 def readme(page: str, **values: object) -> str:
@@ -30,7 +29,10 @@ def export(
     config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]
 ) -> None:
     """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError."""
-    model = loaded(config, attempt, folder, choice)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty: name a new folder.")
+    load_tokenizers(config, attempt)  # checks them
+    model = load_model(config, choice, spacing(config, choice), attempt, Device.open(DeviceSpec(), "fp32"))
     tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
     with explain_os_errors(f"write {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,7 @@ def export(
             "export",
             title=folder.name,
             use=readme("translate" if config.needs_encoder else "write", name=folder.name),
-            params=millions(num_params(config.model, *model_sizes(config, attempt))),
+            params=f"{num_params(config.model, *model_sizes(config, attempt)) / 1e6:.3g}",
             steps=config.training.train_steps,
             choice=choice,
             units="bytes of UTF-8" if config.data.units == "byte" else f"SentencePiece, {config.data.units}",
@@ -63,41 +65,19 @@ def export(
         (folder / "README.md").write_text(text, encoding="utf-8")
 
 
-def loaded(config: RunConfig, attempt: Path, folder: Path, choice: str) -> Network:
-    """The model that is to be written to `folder`. Raises UserError unless that is new or empty."""
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not empty: name a new folder.")
-    load_tokenizers(config, attempt)  # checks them
-    device = Device.open(DeviceSpec(), "fp32")
-    return load_model(config, choice, spacing(config, choice), attempt, device)
-
-
-def millions(params: int) -> str:
-    """Parameters in millions, three digits of them."""
-    return f"{params / 1e6:.3g}"
-
-
 # --- The record in such a folder
 
 
 FORMAT = "transformer-ablations model 1"
 Config = TypeVar("Config", bound=RunConfig)
-_OF_HUGGINGFACE = b'"model_type"'  # in every config.json of theirs
 
 
 def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
     """The configuration of an exported model of a task. Raises UserError."""
     path = folder / "config.json"
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{folder} is not an exported model: config.json cannot be read ({error.strerror}).") from None
-    if _OF_HUGGINGFACE in text:
-        raise UserError(
-            f"{folder} is a model for Hugging Face's programs. For this program export it again, without "
-            "--format huggingface."
-        )
-    exported = read_json(path) or {}
+    exported = read_json(path)
+    if exported is None:
+        raise UserError(f"{folder} is not an exported model: it has no config.json.")
     if exported.get("format") != FORMAT:
         raise UserError(f"{folder} was exported by another version: its format is {exported.get('format')!r}.")
     other = exported["config"].get("task", task)

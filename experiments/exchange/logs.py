@@ -98,17 +98,19 @@ def _wandb(folder: str) -> Iterator[Log]:
     except ImportError:
         raise UserError("wandb: reading offline runs needs wandb: pip install wandb.") from None
     for file in sorted(Path(folder).rglob("run-*.wandb")):
-        name, config = file.stem, dict[str, Any]()
+        name, status, config = file.stem, "cut off", dict[str, Any]()
         metrics: dict[str, Any] = {}
         for data in _log_records(file.read_bytes()):
             record = protocol.Record.FromString(data)
             name = record.run.display_name or name
+            if record.HasField("exit"):
+                status = f"exit code {record.exit.exit_code}" if record.exit.exit_code else ""
             config |= {
                 i.key: json.loads(i.value_json) for part in (record.run.config, record.config) for i in part.update
             }
             for item in (*record.history.item, *record.summary.update):
                 metrics[item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
-        yield Log(name, config, metrics, file.stem.removeprefix("run-"))
+        yield Log(name, config, metrics, file.stem.removeprefix("run-"), status=status)
 
 
 def _log_records(data: bytes) -> Iterator[bytes]:
@@ -242,8 +244,8 @@ def read_logs(kind: str, place: str, row_by: str = "", seed_by: str = "") -> Ext
         raise UserError(f"{kind}:{place} cannot be read as such a log: {type(error).__name__}: {error}.") from None
     for log in logs:
         where = run_called(log.name)
-        if log.status:
-            left_out.append(f"{where}: its status is {log.status}")
+        if log.status or not log.scores:
+            left_out.append(f"{where}: {f'its status is {log.status}' if log.status else 'it has no score'}")
             continue
         seed, settings = seed_of(flat({k: v for k, v in log.settings.items() if not k.startswith("_")}), seed_by)
         row = str(settings.pop(row_by, "")) if row_by else ""

@@ -113,7 +113,6 @@ class _Plan(_Record, total=False):
     rows: Required[Annotated[list[_Row], Field(min_length=1)]]
     runs: Required[Annotated[list[_Run], Field(min_length=1)]]
     members: Required[list[_Run]]  # of ensembles
-    by_rule: Required[bool]
 
 
 class _File(_Record, total=False):

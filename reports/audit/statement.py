@@ -19,7 +19,6 @@ from experiments.store.layout import Store
 from experiments.store.results import Facts
 from experiments.tasks.columns import Column
 from reports.results.accounting import tunings
-from reports.results.rule import rule_of
 
 TRIALS = "trials of `ablations tune`"
 DEV = "dev"  # every other set is a test set (docs/corpora.md)
@@ -136,15 +135,6 @@ def _chosen(plan: Plan, store: Store, columns: Sequence[Column]) -> Iterator[str
         yield f"Chosen on dev: the learning rate during training, in {', '.join(follow)}."
     if measured := [row for row, config in configs.items() if config.get("training.eval_steps")]:
         yield f"Perplexity on dev was measured during training in {', '.join(measured)}."
-    if plan.by_rule:
-        rule, column = rule_of(plan.study, columns)
-        runs = dict.fromkeys((run.row, run.run_id) for run in plan.trainings if not run.members)
-        seeds = ", ".join(f"{row} {count}" for row, count in Counter(row for row, _ in runs).items())
-        yield (
-            f"Chosen on {column.set}: the number of seeds of each row ({seeds}), by a rule fixed in advance on "
-            f"{column.metric}: {rule.start} to {rule.most} seeds, level {rule.alpha:g}, power {rule.power:g}, smallest "
-            f"difference that matters {rule.difference:g}."
-        )
     rows = {run.run_id: run.row for run in plan.trainings}
     tuned = False
     for record, run_ids in tunings(store, rows):

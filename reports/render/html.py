@@ -163,8 +163,7 @@ def _told(table: Table, row: Row, measure: Measure, head: Head) -> Iterator[str]
         yield f"change from {table.base_of(row)}: {fixed(measure.change, 3, signed=True)}"
     if (test := measure.test) is not None:
         low, high = (fixed(bound, 3, signed=True) for bound in (test.low, test.high))
-        p = "by the rule for seeds" if test.p is None else f"p = {test.p:.2g} corrected"
-        yield f"95% interval {low} … {high}, {p}, between {table.test} ({test.by})"
+        yield f"95% interval {low} … {high}, p = {test.p:.2g} corrected, between {table.test} ({test.by})"
     if measure.reported is not None:
         yield f"published: {measure.reported}"
 

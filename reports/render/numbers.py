@@ -46,7 +46,7 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
                     f"{name}.{part}",
                     "" if value is None else fixed(value, places, signed=part != "sd" and places == digits),
                 )
-            if measure.test and measure.test.p is not None:
+            if measure.test:
                 yield f"{name}.p", "<0.001" if measure.test.p < 0.001 else f"{measure.test.p:.3f}"
     grid = printed(table, "markdown").grid
     for line in grid.lines if not grid.pivoted else ():

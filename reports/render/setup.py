@@ -306,12 +306,8 @@ def _decisions(spent: TableSpent) -> Iterator[tuple[str, str]]:
     """What each comparison spent. Its base's runs are one cost for all comparisons with it."""
     for key, one in spent.decisions.items():
         sharing = sum(other.base == one.base for other in spent.decisions.values())
-        by = f", decided by {number(one.seeds, 'seed')}" if one.seeds is not None else ""
         among = f", for {sharing} comparisons together" if sharing > 1 else ""
-        yield (
-            f"{key} against {one.base}{by}",
-            f"{in_words(one.row_spent)}; {one.base}{among}: {in_words(one.base_spent)}",
-        )
+        yield f"{key} against {one.base}", f"{in_words(one.row_spent)}; {one.base}{among}: {in_words(one.base_spent)}"
 
 
 def _how(spent: TableSpent) -> Iterator[str]:

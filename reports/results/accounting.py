@@ -83,7 +83,6 @@ class DecisionSpent:
     """What the runs of one comparison cost: those of the row, and those of base, which other comparisons use too."""
 
     base: str
-    seeds: int | None  # that a rule for seeds decided by; None: all
     row_spent: Amounts
     base_spent: Amounts
 

@@ -20,7 +20,6 @@ from experiments.tasks.columns import Column
 from reports.results import comparable, dunnett, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
 from reports.results.results import CountsOf
-from reports.results.rule import DIFFERS, OPEN, Decision
 from reports.results.table import Note, Row, Table, Test
 
 MODES = ("auto", "seeds", "paired", "sentences", "none")
@@ -28,22 +27,13 @@ ALPHA, POWER = dunnett.ALPHA, dunnett.POWER
 ENOUGH_SEEDS = 3  # "auto" tests from this many on
 
 
-def with_tests(
-    table: Table,
-    mode: str,
-    counts_of: CountsOf,
-    shares_of: SharesOf | None = None,
-    decided: tuple[Column, Mapping[str, Decision]] | None = None,
-) -> Table:
+def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None = None) -> Table:
     """The table with a Test on every measure that was tested. Raises UserError for another mode than MODES.
 
-    Where groups are compared within themselves, as in a pivoted table, each is tested by itself. decided: by a rule for
-    seeds, which then tests its column; another test would not know that the seeds were stopped.
+    Where groups are compared within themselves, as in a pivoted table, each is tested by itself.
     """
     if mode not in MODES:
         raise UserError(f"--significance {mode}: write one of {', '.join(MODES)}.")
-    if decided is not None and mode in ("auto", "seeds"):
-        return _by_rule(table, *decided)
     apart = len(table.families) > 1
     tested = [_tested(family, mode, counts_of, shares_of, apart) for family in table.families]
     rows = {row.key: row for family in tested for row in family.rows}
@@ -220,23 +210,6 @@ def _with_best(table: Table, column: Column) -> Table:
     measures = {row.key: {**row.measures, column.key: replace(row.measures[column.key], best=True)} for row in asked}
     rows = (replace(row, measures=measures[row.key]) if row.key in bold else row for row in table.rows)
     return replace(table, rows=tuple(rows))
-
-
-def _by_rule(table: Table, column: Column, decisions: Mapping[str, Decision]) -> Table:
-    """Marks of the rows that the rule decided to differ, each with the interval that holds at all looks."""
-    base, rows = table.base_row, {row.key: row for row in table.rows}
-    if base is None:
-        return replace(table, test_notes=tuple(_untested(table, "seeds")))
-    tests = {}
-    for key, one in decisions.items():
-        if one.verdict != OPEN:
-            low, high = one.difference - one.half, one.difference + one.half
-            marked, paired = one.verdict == DIFFERS, _paired(base, rows[key], column)
-            tests[key, column.key] = Test(None, low, high, marked, paired, "the rule for seeds")
-    others = ", ".join(other.header for other in table.columns if other.key != column.key)
-    note = Note(f"Not tested, as the seeds were chosen by {column.header}: {others}.", "sign")
-    made = tuple(_with(row, tests) for row in table.rows)
-    return replace(table, rows=made, test="seeds" if tests else "", test_notes=(note,) if others else ())
 
 
 def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:

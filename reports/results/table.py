@@ -35,7 +35,7 @@ NOTES = {"none": ("gap",), "short": ("sign", "gap")}  # the kinds that a choice 
 class Test:
     """A row's change from base in one column, tested (reports/results/significance.py)."""
 
-    p: float | None  # two-sided, corrected for the column's rows; None: decided by a rule for seeds, not by a p-value
+    p: float  # two-sided, corrected for the column's rows
     low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
     high: float
     marked: bool

@@ -9,7 +9,7 @@ from ablations.planning.planned import Plan
 from ablations.study.study import Study
 from experiments.records import FailureClass
 from experiments.tasks.columns import START, Column
-from reports.results import comparable, rule, significance
+from reports.results import comparable, significance
 from reports.results.accounting import TableSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, Results, collect, counts_in
@@ -69,23 +69,16 @@ def build_table(
         papers_corpus=settings.on_corpus(rows, plan.study.table.paper_corpus),
     )
     table = replace(table, members=tuple(collect(replace(plan, runs=plan.members), store)))
-    decisions = rule.decisions_of(table, plan) if plan.by_rule else {}
-    decided = (rule.rule_of(plan.study, resolved)[1], decisions) if plan.by_rule else None
-    table = significance.with_tests(table, tests, counts_in(store), shares_in(store), decided)
 
-    def retest(other: Table) -> Table:  # seeds by a rule are stopped by its comparisons: others cannot be tested
-        return other if decided else significance.with_tests(other, tests, counts_in(store), shares_in(store))
+    def tested(other: Table) -> Table:
+        return significance.with_tests(other, tests, counts_in(store), shares_in(store))
 
-    table = replace(table, claims=claims.checked(table, plan.study, retest))
+    table = tested(table)
+    table = replace(table, claims=claims.checked(table, plan.study, tested))
     table = replace(table, cited=cited(plan.study, resolved))
     if (found := spending(plan, store)) is not None:
-        table = replace(table, spent=spent_on(table, plan, found, decisions), last_change=last_change(found, plan))
-    of_rule = tuple(rule.seed_notes(table, plan, decisions))
-    return replace(
-        table,
-        footnotes=notes.footnotes(table, plan, of_rule),
-        warnings=warnings(table),
-    )
+        table = replace(table, spent=spent_on(table, plan, found), last_change=last_change(found, plan))
+    return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings(table))
 
 
 Outcomes = Mapping[str, list[Outcome]]  # by row
@@ -222,7 +215,6 @@ def _spent(key: str, table: TableSpent) -> dict[str, Any]:
     cost |= {"tuning": row.tuning.as_json() if row.tuning.attempts else None}
     sides = decision and {
         "base": decision.base,
-        "seeds": decision.seeds,
         "row_cost": decision.row_spent.as_json(),
         "base_cost": decision.base_spent.as_json(),
     }

@@ -20,7 +20,6 @@ from experiments.events.accounting import HOUR, KWH, Amounts, total
 from experiments.store.results import EvaluationResult
 from reports.results.accounting import DecisionSpent, RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome
-from reports.results.rule import Decision
 from reports.results.table import Note, Row, Table
 
 # The paper's own estimates (footnote 5), in operations a second.
@@ -229,8 +228,8 @@ def _rate(outcome: Outcome, table: Table) -> float | None:
 _OPENING, _WALL = "Cost: ", "wall time"
 
 
-def spent_on(table: Table, plan: Plan, found: Spending, decisions: Mapping[str, Decision]) -> TableSpent:
-    """What a table's rows and their comparisons cost. `decisions`: of a rule for seeds, by row."""
+def spent_on(table: Table, plan: Plan, found: Spending) -> TableSpent:
+    """What a table's rows and their comparisons cost."""
     runs_of = {row.key: _runs(row) for row in table.rows}
     shown = {run_id for run_ids in runs_of.values() for run_id in run_ids}
     trials_for = {key: _trials(run_ids, found, shown) for key, run_ids in runs_of.items()}
@@ -248,13 +247,12 @@ def spent_on(table: Table, plan: Plan, found: Spending, decisions: Mapping[str, 
     }
     mine = {f"{name} {plan.profile}" for name in (plan.study.name, trials_of(plan.study.name))}
     shared = sum(any(set(one.tables) - mine for one in found.runs.get(run_id, ())) for run_id in shown)
-    return TableSpent(rows, dict(_decided(table, found, decisions, shown)), shared)
+    return TableSpent(rows, dict(_decided(table, found, shown)), shared)
 
 
-def _runs(row: Row, seeds: int | None = None) -> list[str]:
-    """The runs of a row, or of its first seeds, with its members and parent runs; each once."""
-    outcomes = row.outcomes[:seeds]
-    return list(dict.fromkeys(i for o in outcomes for i in (o.run.run_id, *o.run.reads)))
+def _runs(row: Row) -> list[str]:
+    """The runs of a row, with its members and parent runs; each once."""
+    return list(dict.fromkeys(i for o in row.outcomes for i in (o.run.run_id, *o.run.reads)))
 
 
 def _trials(run_ids: Sequence[str], found: Spending, shown: set[str]) -> list[str]:
@@ -263,24 +261,20 @@ def _trials(run_ids: Sequence[str], found: Spending, shown: set[str]) -> list[st
     return list(dict.fromkeys(run_id for search in mine for run_id in search if run_id not in shown))
 
 
-def _decided(
-    table: Table, found: Spending, decisions: Mapping[str, Decision], shown: set[str]
-) -> Iterator[tuple[str, DecisionSpent]]:
-    """The comparisons that were tested, or that a rule for seeds decides."""
+def _decided(table: Table, found: Spending, shown: set[str]) -> Iterator[tuple[str, DecisionSpent]]:
+    """The comparisons that were tested."""
     by_key = {row.key: row for row in table.rows}
     for row in table.rows:
-        base, decision = table.base_of(row), decisions.get(row.key)
+        base = table.base_of(row)
         tested = any(measure.test is not None for measure in row.measures.values())
-        if base is None or base not in by_key or base == row.key or not (tested or decision):
+        if base is None or base not in by_key or base == row.key or not tested:
             continue
-        seeds = decision.seeds if decision else None
-        sides, of_base = [], _runs(by_key[base], seeds)
-        own = _runs(row, seeds)
+        sides, own, of_base = [], _runs(row), _runs(by_key[base])
         if row.branch:  # its parent run may be base, whose cost is counted below
             own = [run_id for run_id in own if run_id not in of_base]
         for runs in (own, of_base):
             sides.append(total(amounts(run_id, found) for run_id in (*runs, *_trials(runs, found, shown))))
-        yield row.key, DecisionSpent(base, seeds, *sides)
+        yield row.key, DecisionSpent(base, *sides)
 
 
 def duration(hours: float) -> str:

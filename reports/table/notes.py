@@ -20,14 +20,13 @@ from reports.table.cost import COSTS, cost_note, cost_notes, shown
 from reports.table.provenance import decoding, made_with, seeds, spread, training
 
 
-def footnotes(table: Table, plan: Plan, of_rule: Sequence[Note] = ()) -> tuple[Note, ...]:
+def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
     """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
     parts = [
         *_groups(table),
         *dict.fromkeys(Note(column.about) for column in _shown(table) if column.about),
         *_signatures(table),
         *_signs(table),
-        *of_rule,
         *table.test_notes,
         *agreement(table),
         *training(table),

@@ -121,6 +121,7 @@ def records(log: bytes) -> Iterator[bytes]:
             whole = b""
 
 
+@pytest.mark.wandb
 def test_wandb_has_whole_runs_offline(walk: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     from wandb.proto.wandb_internal_pb2 import Record

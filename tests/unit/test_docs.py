@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
-from ablations.study.parts import Metric, SameAs, SeedRule, Sinks, TableChoices, Tune
+from ablations.study.parts import Metric, SameAs, Sinks, TableChoices, Tune
 from ablations.study.study import Cited, Claim, Study, load_study
 from ablations.study.variation import Profile, Variation
 
@@ -137,7 +137,7 @@ def test_the_demo_has_the_paper_s_sign_where_the_paper_s_change_is_more_than_1_b
 PAGE = (ROOT / "docs" / "study-file.md").read_text(encoding="utf-8")
 SECTIONS = {
     "## The study": Study, "## `[[variation]]`": Variation, "## `[profile.NAME]`": Profile,
-    "## `seeds` as a rule": SeedRule, "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
+    "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
     "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `[[same_as]]`": SameAs,
     "## `[sinks]`": Sinks,
 }  # fmt: skip
@@ -151,4 +151,4 @@ def test_the_page_on_study_files_has_every_name(head: str, model: type[BaseModel
     section = PAGE[start : PAGE.find("\n## ", start + 1) if "\n## " in PAGE[start + 1 :] else None]
     names = {field.alias or name for name, field in model.model_fields.items()} - OF_THE_READER
     missing = {name for name in names if not re.search(rf"`(\w+\.)?{name}\b|`\[{name}|\[table\.{name}", section)}
-    assert missing <= (WITH_A_SECTION if model is Study else {"stop"} if model is SeedRule else set())
+    assert missing <= (WITH_A_SECTION if model is Study else set())

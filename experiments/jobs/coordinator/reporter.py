@@ -118,12 +118,6 @@ class Summary:
     left: int = 0  # runs that were not started: `ablations drain`
     failures: dict[str, str] = field(default_factory=dict)  # run, in words → its error
 
-    def plus(self, other: "Summary") -> "Summary":
-        """Both together, one after the other."""
-        finished, failed = self.finished + other.finished, self.failed + other.failed
-        cancelled, failures = self.cancelled + other.cancelled, self.failures | other.failures
-        return Summary(finished, failed, cancelled, other.interrupted, other.left, failures)
-
 
 @dataclass(frozen=True)
 class View:

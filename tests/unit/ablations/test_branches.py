@@ -166,11 +166,6 @@ def test_mistakes_are_named(own_study, mistake, rows, part):
     assert part in mistake(own_study, STUDY + rows)
 
 
-def test_seeds_by_a_rule_know_no_branches(own_study, mistake):
-    text = "seeds = {start = 3, max = 9, stop = {difference = 0.3}}\n" + STUDY + branch()
-    assert "the rows smooth share steps with another" in mistake(own_study, text)
-
-
 @pytest.mark.parametrize(
     ("rows", "options", "part"),
     [

@@ -6,6 +6,7 @@ The exports in tests/exports are written by the programs' own libraries (make.py
 import csv
 import gzip
 import json
+import re
 import shlex
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,7 +56,10 @@ def mlflow_of_csv(folder: Path) -> str:
     return f"mlflow:{uri}#optimizers"
 
 
-@pytest.mark.parametrize("source", ["trackio", "mlflow", "wandb", "tensorboard"])
+@pytest.mark.parametrize(
+    "source",
+    ["trackio", "mlflow", *(pytest.param(kind, marks=getattr(pytest.mark, kind)) for kind in ("wandb", "tensorboard"))],
+)
 def test_every_source_gives_the_cells_of_the_csv_file(source: str, tmp_path: Path) -> None:
     expected = cells(RUNS)
     assert len(expected) == 5 and expected["adam"]["acc_test"] == np.mean([0.71875, 0.7138671875, 0.712890625])
@@ -81,6 +85,39 @@ def test_logs_of_evaluations_pair_single_examples() -> None:
     assert printed[1]["accuracy_answers_p"] is not None
     of_harness = rows(f"lm-eval:{EXPORTS / 'lm-eval'}", "--row", "tag", "--significance", "sentences")
     assert [row["row"] for row in of_harness] == ["a", "b"] and of_harness[1]["acc_tiny_p"] is not None
+
+
+DAMAGED = {
+    "no JSON": ("lm-eval", "results_1.json", "{"),
+    "a list where tasks belong": ("lm-eval", "results_1.json", '{"results": [1]}'),
+    "text where metrics belong": ("lm-eval", "results_1.json", '{"results": {"task": "acc"}}'),
+    "nothing in it": ("lm-eval", "results_1.json", "{}"),
+    "deep": ("lm-eval", "results_1.json", "[" * 100_000),
+    "bytes of no text": ("inspect", "log.json", b"\xff\xfe{"),
+    "an eval that is a number": ("inspect", "log.json", '{"eval": 7}'),
+    "scorers without a name": ("inspect", "log.json", '{"eval": {}, "results": {"scores": [{}]}}'),
+    "not packed": ("inspect", "log.eval", "no archive"),
+    "no database": ("trackio", "demo.db", "SQLite format 3 no"),
+    "an empty database": ("trackio", "demo.db", ""),
+    "not W&B's": pytest.param(("wandb", "run-1.wandb", b"\0" * 7 + b"\1" * 40), marks=pytest.mark.wandb),
+    "cut short": pytest.param(("wandb", "run-1.wandb", None), marks=pytest.mark.wandb),
+    "no events": pytest.param(("tensorboard", "a/events.out.tfevents.1", b"\1" * 40), marks=pytest.mark.tensorboard),
+}
+
+
+@pytest.mark.parametrize("given", DAMAGED.values(), ids=DAMAGED)
+def test_a_damaged_log_is_one_sentence(given: tuple[str, str, Any], tmp_path: Path) -> None:
+    kind, name, content = given
+    if kind in ("wandb", "tensorboard"):
+        pytest.importorskip(kind)
+    if content is None:
+        content = min((EXPORTS / "wandb").glob("*.wandb")).read_bytes()[:200]
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=re.escape(str(tmp_path))) as raised:
+        tabulate(f"{kind}:{file if kind == 'trackio' else tmp_path}")
+    assert "\n" not in str(raised.value)
 
 
 @pytest.mark.parametrize("case", range(20))

@@ -26,7 +26,6 @@ from reports.audit.verify import verify
 from reports.render.formats import render
 from reports.render.setup import as_markdown
 from reports.results.accounting import Spending, spending
-from reports.results.rule import Decision
 from reports.table.build import build_table
 from reports.table.cost import spent_on
 from tests.unit.reports.real import Made, said, write
@@ -144,9 +143,7 @@ def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, 
     others = [f"{n:016x}" for n in range(5)]
     runs = {run_id: data.draw(st.lists(ATTEMPTS, max_size=3)) for run_id in (*shown, *others)}
     searches = data.draw(st.lists(st.lists(st.sampled_from([*shown, *others]), unique=True), max_size=3))
-    seeds = data.draw(st.integers(1, 5))
-    decisions = {row.key: Decision("differs", seeds) for row in table.rows[1:]}
-    spent = spent_on(table, plan, Spending(runs=runs, searches=searches), decisions)
+    spent = spent_on(table, plan, Spending(runs=runs, searches=searches))
     counted = set(shown).union(*(search for search in searches if set(search) & set(shown)))
     once = amounts_of(one for run_id in counted for one in runs[run_id])
     once += Amounts(runs=sum(bool(runs[run_id]) for run_id in counted))
@@ -154,11 +151,11 @@ def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, 
     assert close(spent.total, total(row.runs for row in spent.rows.values()) + spent.tuning)
     assert spent.total.attempts == sum(len(runs[run_id]) for run_id in counted)
     assert close(total(row.runs for row in spent.rows.values()), of(runs, shown))
-    for row in table.rows[1:]:
-        one = spent.decisions[row.key]
-        first = {i for o in row.outcomes[:seeds] for i in (o.run.run_id, *o.run.members)}
-        tried = {i for search in searches if set(search) & first for i in search} - set(shown)
-        assert close(one.row_spent, of(runs, first | tried)) and one.seeds == seeds
+    for key, one in spent.decisions.items():
+        row = next(row for row in table.rows if row.key == key)
+        own = {i for o in row.outcomes for i in (o.run.run_id, *o.run.members)}
+        tried = {i for search in searches if set(search) & own for i in search} - set(shown)
+        assert close(one.row_spent, of(runs, own | tried))
 
 
 TABLES: dict[str, Any] = {}
@@ -183,7 +180,7 @@ def test_energy_is_printed_of_what_was_measured(small):
     with_energy = Spending(
         runs={i: [one.model_copy(update=joules) for one in attempts] for i, attempts in found.runs.items()}
     )
-    spent = spent_on(table, plan, with_energy, {})
+    spent = spent_on(table, plan, with_energy)
     text = as_markdown(replace(table, spent=spent))
     assert "energy 7 kWh of processors and 14 kWh of GPUs." in text and "by their CPU time" in text
     assert spent.total.as_json()["gpu_kwh"] == pytest.approx(14) and spent.rows["base"].runs.as_json()["cpu_kwh"] == 2.5

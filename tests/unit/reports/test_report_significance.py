@@ -13,7 +13,6 @@ from reports.audit.compare import Side, compare
 from reports.render.formats import render
 from reports.results import dunnett
 from reports.results.resampling import by_counts, by_shares
-from reports.results.rule import DIFFERS, OPEN, Decision
 from reports.results.significance import ENOUGH_SEEDS, paired, with_tests
 from reports.results.table import Note
 from reports.table.build import record
@@ -315,26 +314,8 @@ def test_without_a_base_nothing_is_tested(bench):
         made = with_counts(alone, {}, mode)
         assert made.test == "" and not any(found_in(made, "bleu").values())
         assert made.test_notes == (Note("No change is tested: base is not in the table.", "sign"),)
-    decided = {"B": Decision(DIFFERS, 3, -3.0, 1.0)}
-    ruled = with_tests(alone, "auto", lambda *_: None, None, (bleu, decided))
-    assert ruled.test == "" and not any(found_in(ruled, "bleu").values())
     assert by_counts(alone, bleu, lambda *_: None) == by_shares(alone, bleu, None) == paired(alone, bleu) == ({}, "")
     assert by_shares(table, table.columns[0], None)[0] == {}
-
-
-def test_by_a_rule_only_its_column_is_tested(bench):
-    """`--significance none` prints no marks; what the rule leaves open has no interval."""
-    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).row(
-        "C", {"model.d_k": 32}, results=ALIKE
-    )
-    table = bench.table("none")
-    bleu, decided = table.columns[1], {"B": Decision(DIFFERS, 3, -3.0, 1.0), "C": Decision(OPEN, 4)}
-    made = with_tests(table, "seeds", lambda *_: None, None, (bleu, decided))
-    found = found_in(made, "bleu")
-    assert (found["B"].low, found["B"].high, found["B"].p, found["B"].marked) == (-4.0, -2.0, None, True)
-    assert found["C"] is None and not any(found_in(made, "ppl").values()) and made.test == "seeds"
-    assert with_tests(table, "none", lambda *_: None, None, (bleu, decided)).test == ""
-    assert with_tests(table, "seeds", lambda *_: None, None, (bleu, {"C": decided["C"]})).test == ""
 
 
 def test_a_spread_needs_two_values():
