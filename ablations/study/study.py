@@ -262,17 +262,16 @@ def _with_trees(study: Study) -> Study:
                         f"and its task is {study.task}.")  # fmt: skip
     code = Code(study.folder, study.origin)
     changes = [row.change for row in study.variations if row.change]
-    code.begin(changes, study.links, study.command, study.protected.paths)
+    code.begin(changes, study.links, study.protected.paths)
     rows = list[Variation]()
     for row in study.variations:
         if row.change is None:
             rows.append(row)
             continue
-        made = code.of(row.change, f'{study.origin}, row "{row.key}"')
-        fixed = {**row.fixed, CODE: made.tree, LINES: made.lines}
-        words = ", ".join([made.words, *(f"{name} = {show(value)}" for name, value in row.declared.items())])
-        label, design = row.label or words, row.design or "code"  # so equal trees are one row
-        rows.append(row.model_copy(update={"fixed": fixed, "diff": made.diff, "label": label, "design": design}))
+        tree, diff, lines, words = code.of(row.change, f'{study.origin}, row "{row.key}"')
+        label = row.label or ", ".join([words, *(f"{name} = {show(value)}" for name, value in row.declared.items())])
+        made = {"fixed": {**row.fixed, CODE: tree, LINES: lines}, "diff": diff, "label": label}
+        rows.append(row.model_copy(update={**made, "design": row.design or "code"}))  # rows of equal trees are one
     begun = BaseCode(tree=code.base, notes=code.notes())
     return study.model_copy(update={"variations": tuple(rows), "code": begun, "links": tuple(code.links)})
 

@@ -72,7 +72,6 @@ class Variation(StrictModel):
     parts: tuple[int, ...] | None = Field(
         None, strict=False, description="of the patch its hunks, or of the range its commits, by number; all if unset"
     )
-    by_file: bool = Field(False, description="parts are the files of the patch")
     diff: str = Field("", description="what the row's code has otherwise than base's; the program fills it in")
     design: Text = Field("", description="key of the design that gave this row (ablations/study/study_file.py)")
     ensemble: Ensemble | None = Field(
@@ -104,7 +103,7 @@ class Variation(StrictModel):
     @property
     def change(self) -> Change | None:
         """The row's change of code."""
-        given = Change(self.patch, self.commit, self.commits, self.by_file, self.parts)
+        given = Change(self.patch, self.commit, self.commits, self.parts)
         return given if any(given[:3]) else None
 
     @model_validator(mode="after")

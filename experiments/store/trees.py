@@ -6,22 +6,21 @@ git's digest of all its files, byte by byte: attributes that would change or lea
 """
 
 import atexit
-import hashlib
-import io
 import itertools
 import os
 import posixpath
 import re
 import shutil
-import subprocess
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.errors import UserError, explain_os_errors
+from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import write_bytes
+from experiments.store.provenance import Revision, run_git
 
 TREES = "trees"  # in the store: an archive of each tree, read-only
 LINK, SUBMODULE = "120000", "160000"  # git's modes of what is no file
@@ -86,27 +85,22 @@ class Repository:
         listed = self._theirs("log", "--format=%H %s", *words, "--").decode(errors="replace")
         return [(commit, subject) for commit, _, subject in (line.partition(" ") for line in listed.splitlines())]
 
-    def fork(self, first: str, last: str) -> str | None:
-        """The commit from which two lines began."""
-        try:
-            return self._theirs("merge-base", first, last).decode().strip()
-        except GitError:
-            return None
+    def fork(self, first: str, last: str) -> str:
+        """The commit from which two lines began. Raises GitError where there is none."""
+        return self._theirs("merge-base", first, last).decode().strip()
 
     def uncommitted(self) -> list[str]:
         """The tracked files that differ from the last commit, as the user's git sees them."""
         words = ("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "HEAD", "--")
         return _split(self._theirs(*words))
 
-    def untracked(self, paths: Iterable[str] = (), *, ignored: bool = False) -> list[str]:
-        """What git does not track below some paths, or anywhere; folders without a tracked file once, with a slash.
+    def untracked(self, *which: str, below: Iterable[str] = ()) -> list[str]:
+        """What git does not track, anywhere or below some paths; a folder without a tracked file once, with a slash.
 
-        ignored: also what it ignores, but for caches of Python.
+        which: options that say what of it is left out.
         """
-        which = ("-x", "__pycache__/") if ignored else ("--exclude-standard",)
-        words = ("ls-files", "-z", "--others", "--directory", "--no-empty-directory")
-        shown = self._theirs(*words, *(() if ignored else which), "--", *(f":(literal){path}" for path in paths))
-        return [path for path in _split(shown) if not path.endswith("__pycache__/")]
+        words = ("ls-files", "-z", "--others", "--directory", "--no-empty-directory", *which, "--")
+        return _split(self._theirs(*words, *(f":(literal){path}" for path in below)))
 
     def pointers(self) -> list[str]:
         """The files whose content git LFS keeps elsewhere."""
@@ -116,45 +110,29 @@ class Repository:
 
     def base(self) -> str:
         """The tree of the last commit with the uncommitted changes of tracked files."""
-        index, changed = self._index(self.head), "".join(f"{path}\0" for path in self.uncommitted())
-        words = ("update-index", "-z", "--add", "--remove", "--stdin")
-        self.git(*words, index=index, given=os.fsencode(changed), work_tree=self.top)
-        return self._tree(index)
+        return self._changed(
+            self.head, ("update-index", "-z", "--add", "--remove", "--stdin"), _list(self.uncommitted()), self.top
+        )
 
     def without(self, tree: str, paths: Iterable[str]) -> str:
         """A tree without some of its paths."""
-        index, gone = self._index(tree), "".join(f"{path}\0" for path in paths)
-        words = (
-            "update-index",
-            "-z",
-            "--force-remove",
-            "--stdin",
-        )  # it reads nothing in the work tree
-        self.git(*words, index=index, given=os.fsencode(gone), work_tree=self._scratch)
-        return self._tree(index)
+        words = ("update-index", "-z", "--force-remove", "--stdin")
+        return self._changed(tree, words, _list(paths), self._scratch)  # reads nothing in that work tree
 
-    def apply(self, tree: str, patch: bytes, *, reverse: bool = False) -> str:
+    def apply(self, tree: str, patch: bytes, *options: str) -> str:
         """A tree with a patch. Raises GitError."""
-        if not patch.strip():
-            return tree
-        index, backwards = self._index(tree), ("--reverse",) if reverse else ()
-        self.git("apply", "--cached", "--whitespace=nowarn", *backwards, "-", index=index, given=patch)
-        return self._tree(index)
+        words = ("apply", "--cached", "--whitespace=nowarn", *options, "-")
+        return self._changed(tree, words, patch)
 
     def entries(self, before: str, tree: str) -> list[Entry]:
         """The paths in which a tree differs from another."""
         parts = _split(self.git("diff-tree", "-r", "-z", "--raw", "--no-renames", before, tree))
-        about = [words.split(" ") for words in parts[::2]]
-        return [Entry(path, new[1], new[3]) for new, path in zip(about, parts[1::2], strict=True)]
+        return [Entry(path, *about.split(" ")[1:4:2]) for about, path in zip(parts[::2], parts[1::2], strict=True)]
 
-    def read(self, name: str) -> bytes:
-        """The content of a file, or of a link, by its object."""
-        return self.git("cat-file", "blob", name)
-
-    def diff(self, before: str, tree: str, option: str, paths: Iterable[str] = ()) -> bytes:
-        """What a tree has otherwise than another, as `git apply` reads it."""
-        words = ("diff-tree", "-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", option)
-        return self.git(*words, before, tree, "--", *paths)
+    def diff(self, before: str, tree: str, option: str, without: Iterable[str] = ()) -> bytes:
+        """What a tree has otherwise than another, as `git apply` reads it. without: paths."""
+        words = ("diff-tree", "-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", option, before, tree, "--")
+        return self.git(*words, *(f":(exclude,top,literal){path}" for path in without))
 
     def lines(self, before: str, tree: str) -> int:
         """The lines that a diff adds and removes; a binary file counts as none."""
@@ -173,29 +151,25 @@ class Repository:
     def _theirs(self, *words: str) -> bytes:
         return _git(words, self.top, {}, b"")
 
-    def _index(self, tree: str) -> str:
+    def _changed(self, tree: str, words: Sequence[str], given: bytes, work_tree: Path | None = None) -> str:
+        """The tree that a command makes of another, in an index of its own."""
         index = str(self._scratch / f"index-{next(self._numbers)}")
         self.git("read-tree", tree, index=index)
-        return index
-
-    def _tree(self, index: str) -> str:
-        made = self.git("write-tree", index=index).decode().strip()
-        Path(index).unlink()
-        return made
+        self.git(*words, index=index, given=given, work_tree=work_tree)
+        return self.git("write-tree", index=index).decode().strip()
 
 
 def _git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: bytes) -> bytes:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # of a hook that runs us
-    environment = {**kept, "GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C", **own}
-    try:
-        done = subprocess.run(
-            ["git", *_QUIET, *words], cwd=folder, env=environment, input=given, capture_output=True, check=False
-        )
-    except OSError as error:
-        raise UserError(f"git cannot be started ({error.strerror}): rows that change code need it.") from None
+    done = run_git(folder, *_QUIET, *words, own=own, given=given)
+    if done is None:
+        raise UserError("git cannot be started, and rows that change code need it: install it.")
     if done.returncode:
         raise GitError(f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
     return done.stdout
+
+
+def _list(paths: Iterable[str]) -> bytes:
+    return os.fsencode("".join(f"{path}\0" for path in paths))
 
 
 def _split(listed: bytes) -> list[str]:
@@ -218,122 +192,89 @@ class Part(NamedTuple):
     text: bytes
 
 
-_HUNK = re.compile(rb"@@ -(\d+)(?:,(\d+))? \+\d+(?:,(\d+))? @@")
 _WHOLE = re.compile(rb"^(new file|deleted file|rename|copy|old mode|new mode|GIT binary|Binary files) ?", re.MULTILINE)
 
 
-def parts_of(patch: bytes, *, by_file: bool = False) -> list[Part]:
-    """The hunks of a patch, or its files, in their order."""
+def parts_of(patch: bytes) -> list[Part]:
+    """The parts of what `git diff` prints, in order; [] for another patch. No line of a hunk begins as these do."""
     found = list[Part]()
-    for head, hunks in _files(patch):
-        named = re.search(rb"^\+\+\+ (?:b/)?([^\t\n]+)", head, re.M), re.search(rb"^--- (?:a/)?([^\t\n]+)", head, re.M)
-        names = [os.fsdecode(one[1].rstrip(b"\r")) for one in named if one and not one[1].startswith(b"/dev/null")]
-        git = re.match(rb"diff --git a/.* b/(.*)", head)
-        file = names[0] if names else os.fsdecode(git[1].rstrip(b"\r")) if git else "?"
-        whole = by_file or not hunks or _WHOLE.search(head)
-        for text, line in [(b"".join(text for text, _ in hunks), 0)] if whole else hunks:
-            name = f"hunk {len(found) + 1} ({file}, line {line})" if line else f"the change of {file}"
-            found.append(Part(file, name, head + text))
+    for text in re.split(rb"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
+        head, *hunks = re.split(rb"^(?=@@ -)", text, flags=re.MULTILINE)
+        file = os.fsdecode(re.sub(rb'^diff --git .* "?b/', b"", head.splitlines()[0]).rstrip(b'"'))
+        if _WHOLE.search(head) or not hunks:
+            found.append(Part(file, f"the change of {file}", text))
+            continue
+        for hunk in hunks:
+            line = re.match(rb"@@ -(\d*)", hunk)
+            name = f"hunk {len(found) + 1} ({file}, line {int(line[1]) if line else 0})"
+            found.append(Part(file, name, head + hunk))
     return found
 
 
-def _files(patch: bytes) -> Iterator[tuple[bytes, list[tuple[bytes, int]]]]:
-    """The head of each file in a patch, and its hunks with the line at which each begins."""
-    head, hunks, old, new = b"", list[tuple[bytes, int]](), 0, 0
-    for line in re.findall(rb"[^\n]*\n|[^\n]+", patch):
-        if old > 0 or new > 0 or (hunks and line.startswith(b"\\")):
-            old, new = old - (line[:1] not in (b"+", b"\\")), new - (line[:1] not in (b"-", b"\\"))
-            hunks[-1] = (hunks[-1][0] + line, hunks[-1][1])
-        elif begins := _HUNK.match(line):
-            old, new = int(begins[2] or 1), int(begins[3] or 1)
-            hunks.append((line, int(begins[1])))
-        elif line.startswith(b"diff --git ") or (line.startswith(b"--- ") and (hunks or b"diff --git " not in head)):
-            if hunks or b"diff --git " in head:
-                yield head, hunks
-            head, hunks = line, []
-        elif not hunks:
-            head += line
-    if hunks or b"diff --git " in head:
-        yield head, hunks
+# --- The archive of a tree in the store, and a copy of it for a run
 
 
-# --- The archive of a tree, and a copy of it for a run
+class Planned(NamedTuple):
+    """Where a tree was planned: the commit at which it begins, and what of this no tree has."""
+
+    git: Repository
+    commit: str
+    hidden: tuple[str, ...]
 
 
-made_by = dict[str, Repository]()  # the trees that this process planned
+planned = dict[str, Planned]()  # the trees that this process planned
 
 
 def keep(tree: str, store: Path) -> None:
     """Pack a tree that this process planned into the store, unless it is there. Raises UserError for another."""
     file = archive(store, tree)
-    if not file.exists() and tree not in made_by:
+    if file.with_suffix(".json").exists():
+        return
+    if tree not in planned:
         raise UserError(f"No row of the study has the code {tree}: leave out --set code_tree.")
+    git, commit, hidden = planned[tree]
     with explain_os_errors(f"write {file}"):
-        if not file.exists():
-            file.parent.mkdir(exist_ok=True)
-            write_bytes(file, made_by[tree].git("archive", "--format=tar", tree))
-            file.chmod(0o444)
+        file.parent.mkdir(exist_ok=True)
+        write_bytes(file, git.git("archive", "--format=tar", tree))
+        file.chmod(0o444)
+        diff = git.diff(f"{commit}^{{tree}}", tree, "--binary", hidden).decode(errors="replace")
+        facts = {"archive": describe_file(file), "repository": git.top.name, "commit": commit, "diff": diff}
+        write_json(file.with_suffix(".json"), facts)
 
 
 def archive(store: Path, tree: str) -> Path:
-    """The file of a tree in the store."""
+    """The file of a tree in the store; beside it, in JSON, its hash and where it comes from."""
     return store / TREES / f"{tree}.tar"
+
+
+def revision_of(store: Path, tree: str) -> Revision:
+    """The commit at which a tree began, and its difference from there. Raises UserError if the store lacks it."""
+    facts = read_json(archive(store, tree).with_suffix(".json"))
+    if facts is None:
+        raise UserError(
+            f"The store has not the code of this run, {tree}: `ablations run` with the study packs it again."
+        )
+    return Revision(facts["repository"], facts["commit"], facts["diff"])
 
 
 def unpack(store: Path, tree: str, place: Path) -> list[Path]:
     """Copy a tree to a place; returns its files there. Links of an earlier attempt in their way are removed first.
 
-    Raises UserError for a tree that the store has not, Damaged for one whose content is not what its name says.
+    Raises UserError for a tree that the store lacks, Damaged for one that has changed there.
     """
-    try:
-        content = archive(store, tree).read_bytes()
-    except OSError as error:
-        raise UserError(f"The code of this run, {archive(store, tree)}, cannot be read ({error.strerror}): `ablations "
-                        "run` with the study packs it again.") from None  # fmt: skip
+    revision_of(store, tree)
+    check_file(archive(store, tree), (read_json(archive(store, tree).with_suffix(".json")) or {})["archive"])
     place.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(fileobj=io.BytesIO(content)) as packed:
-        members = packed.getmembers()
-        if _digest(packed, members, "sha1" if len(tree) == 40 else "sha256") != tree:
-            raise Damaged(f"{archive(store, tree)} is not the tree that its name says. Remove it: `ablations run` with "
-                          "the study packs it again.")  # fmt: skip
-        for member in members:
+    with tarfile.open(archive(store, tree)) as packed:
+        for member in (members := packed.getmembers()):
             path = place / member.name
             if path.is_symlink() or (path.is_file() and not member.isdir()):
                 path.unlink()
             if member.issym():
-                if leads_out(member.name, member.linkname):
-                    raise Damaged(f"{archive(store, tree)} has a link that leads out of it, {member.name}.")
-                path.symlink_to(member.linkname)
+                path.symlink_to(member.linkname)  # of a tree whose links were checked when it was planned
             elif stream := packed.extractfile(member):
                 path.write_bytes(stream.read())
                 path.chmod(0o755 if member.mode & 0o100 else 0o644)
             else:
                 path.mkdir(exist_ok=True)
     return [place / member.name for member in members if not member.isdir()]
-
-
-def _digest(packed: tarfile.TarFile, members: Iterable[tarfile.TarInfo], kind: str) -> str:
-    """git's name of a tree."""
-    trees: dict[str, list[tuple[bytes, bytes]]] = {"": []}  # by folder, entries as git sorts and writes them
-
-    def object_(what: bytes, content: bytes) -> bytes:
-        return hashlib.new(kind, b"%s %d\0%s" % (what, len(content), content)).digest()
-
-    def put(path: str, mode: bytes, digest: bytes, ends: bytes = b"") -> None:
-        folder, _, name = path.rpartition("/")
-        trees.setdefault(folder, []).append(
-            (os.fsencode(name) + ends, mode + b" " + os.fsencode(name) + b"\0" + digest)
-        )
-
-    for member in members:
-        if member.issym():
-            put(member.name, b"120000", object_(b"blob", os.fsencode(member.linkname)))
-        elif member.isfile() and (stream := packed.extractfile(member)):
-            put(member.name, b"100755" if member.mode & 0o100 else b"100644", object_(b"blob", stream.read()))
-        else:
-            trees.setdefault(member.name.rstrip("/"), [])
-    for folder in sorted(trees, key=lambda path: (-path.count("/"), path == "")):  # the deepest first, the root last
-        made = object_(b"tree", b"".join(entry for _, entry in sorted(trees[folder])))
-        if folder:
-            put(folder, b"40000", made, b"/")
-    return made.hex()

@@ -111,15 +111,8 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    said = [
-        *_IN_TRAINING,
-        PATTERNS,
-        PROGRESS,
-        LINKS,
-        CODE,
-        LINES,
-        *(name for name in table.settings if name in row.settings),
-    ]
+    of_own = (PATTERNS, PROGRESS, CODE, LINES, LINKS)
+    said = [*_IN_TRAINING, *of_own, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
         yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")

@@ -9,37 +9,30 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 import sys
 from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
-_CODE = (".py", ".pyc", ".so", ".pyd")
 
 
-def _watch(repository: str, allowed: tuple[str, ...], report: str) -> None:
-    def inside(path: str, folders: tuple[str, ...]) -> bool:
-        return any(path == folder or path.startswith(folder + os.sep) for folder in folders)
-
+def _watch(report: str, repository: str, *allowed: str) -> None:
     def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        if event != "open" and event != "import":
-            return
-        path = arguments[event == "import"]
-        if not isinstance(path, str) or not path.endswith(_CODE):
-            return
-        real = os.path.realpath(path)
-        if inside(real, (repository,)) and not inside(real, allowed):
-            handle = os.open(report, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-            os.write(handle, os.fsencode(real + "\n"))
-            os.close(handle)
-            raise ImportError(real + " lies in the working copy, not in the tree of this run")
+        path = arguments[event == "import"] if event in ("open", "import") else None
+        if isinstance(path, str) and path.endswith((".py", ".pyc", ".so")):
+            real = re.sub(r"__pycache__/([^/.]*)[^/]*$", r"\1.py", os.path.realpath(path))
+            if real.startswith(repository) and not f"{real}/".startswith(allowed):
+                with open(report, "a", encoding="utf-8", errors="replace") as stream:
+                    stream.write(f"{real}\n")
+                raise ImportError(f"{real} lies in the working copy, not in the tree of this run")
 
     sys.addaudithook(hook)
 
 
-_given = os.environ.get("ABLATIONS_WATCH", "").split("\n")
-if len(_given) > 2:  # the repository, the report, what is allowed
-    _ours = (os.path.dirname(_HERE), sys.prefix, sys.base_prefix)
-    _watch(os.path.realpath(_given[0]), tuple(map(os.path.realpath, (*_given[2:], *_ours))), _given[1])
+_given = os.environ.get("ABLATIONS_WATCH", "").split("\n")  # the report, the repository, what is allowed
+if len(_given) > 1:
+    _places = (*_given[1:], os.path.dirname(_HERE), sys.prefix, sys.base_prefix)
+    _watch(_given[0], *(os.path.realpath(place) + os.sep for place in _places))
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
 del sys.modules["sitecustomize"]
 try:

@@ -132,8 +132,10 @@ class CommandTask(_Declared):
         readings = Readings(patterns, getattr(config, PROGRESS, ""), context.emit)
         home = self.folder or Path.cwd()
         if getattr(config, CODE, ""):
+            self._refuse_changed(config, context, "after the run was planned")
             with own_code(config, context, home, folder / WORK) as where:
                 ended = run_command(config.command, given, where, context, readings, WATCH)
+            self._refuse_changed(config, context, "while the run trained")
         else:
             where = link_in(folder / WORK, home, links) if links else home
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")

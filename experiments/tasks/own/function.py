@@ -62,7 +62,17 @@ class OwnTask(Task):
         return dict.fromkeys((TRAINING, *self.evaluation_parts), self.roots)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        return link_digests(config, self.folder, store)
+        return link_digests(config, self.folder or Path.cwd(), store)
+
+    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
+        """Raises UserError if the content of what the run reads differs from that of the plan."""
+        now = self.inputs(config, context.store)
+        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        if changed:
+            raise UserError(
+                f"{', '.join(changed)} changed {when}. The run's identity has the earlier content, so no result is "
+                "kept. `ablations run` plans it with the present content."
+            )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
         """One evaluation per set of the columns; its settings are the metrics that the trainer must return."""
@@ -136,19 +146,6 @@ class FunctionTask(OwnTask):
         home = Path(self._process.declared["file"]).parent
         paths = [home / path for path in self._process.answer("reads", settings_of(config)) or ()]
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
-
-    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
-        """Raises UserError if the files of `reads` or their content differ from those of the plan."""
-        files = self._files(config)
-        now = {name: _digest(path) for name, path in files.items()}
-        links = link_digests(config, self.folder, context.store)  # own_code refuses those that changed
-        planned = {name: digest for name, digest in context.inputs.items() if name not in links}
-        changed = [name for name in {**planned, **now} if now.get(name) != planned.get(name)]
-        if changed:
-            raise UserError(
-                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run's identity has "
-                "the earlier content, so no result is kept. `ablations run` plans it with the present content."
-            )
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """This task with the code of a study's rows, if they change code."""
