@@ -71,7 +71,7 @@ def plan_study(
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
     of_profile = () if selection.forced else profile.notes
     notes = (
-        *study.code.notes,
+        *filter(None, [study.code_note]),
         *of_settings(rows),
         *of_words(runs),
         *of_added(runs),

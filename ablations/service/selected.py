@@ -233,10 +233,10 @@ def task_of(study: Study) -> Task:
         PATTERNS: [list(metric.reading) for metric in study.metrics if metric.pattern],
         PROGRESS: study.progress,
         LINKS: list(study.links),
-        CODE: study.code.tree,
+        CODE: study.code_tree,
     }
     declared = nested(study.base) | {name: value for name, value in said.items() if value}
-    declared |= {LINES: 0, LINKS: list(study.links)} if study.code.tree else {}
+    declared |= {LINES: 0, LINKS: list(study.links)} if study.code_tree else {}
     try:
         task = task.with_settings(declared)
     except UserError as error:

@@ -39,13 +39,6 @@ class Protected(StrictModel):
     paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, from the study's folder")
 
 
-class BaseCode(StrictModel):
-    """The code of base in a study whose rows change code. The reader of the study fills it in."""
-
-    tree: str = Field("", description="git's digest of its files")
-    notes: tuple[str, ...] = Field((), strict=False, description="what it is, for the reader of the table")
-
-
 class Study(StrictModel):
     """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
 
@@ -105,7 +98,8 @@ class Study(StrictModel):
         (), strict=False, description="runs of an own task with other settings that stand for the study's"
     )
     protected: Protected = Field(Protected(), description="what no row's code may change")
-    code: BaseCode = Field(BaseCode(), description="base's code, if rows change code")
+    code_tree: str = Field("", description="git's digest of base's code, if rows change code")
+    code_note: str = Field("", description="what base's code is, for the reader of the table")
     origin: str = Field("", description="where the study was read from, for messages")
     folder: Path | None = Field(None, description="folder of the study file; None for a built-in study")
 
@@ -257,23 +251,27 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 
 def _with_trees(study: Study) -> Study:
     """A study whose rows, base too, have the setting `code_tree`. Raises UserError (ablations/study/code_rows.py)."""
-    if not study.command and ":" not in study.task:
-        raise UserError(f"{study.origin}: rows with `patch` or `commit` are for a command or a function of your own, "
-                        f"and its task is {study.task}.")  # fmt: skip
-    code = Code(study.folder, study.origin)
+    where, rows = study.origin, list[Variation]()
     changes = [row.change for row in study.variations if row.change]
-    code.begin(changes, study.links, study.protected.paths)
-    rows = list[Variation]()
-    for row in study.variations:
-        if row.change is None:
-            rows.append(row)
-            continue
-        tree, diff, lines, words = code.of(row.change, f'{study.origin}, row "{row.key}"')
-        label = row.label or ", ".join([words, *(f"{name} = {show(value)}" for name, value in row.declared.items())])
-        made = {"fixed": {**row.fixed, CODE: tree, LINES: lines}, "diff": diff, "label": label}
-        rows.append(row.model_copy(update={**made, "design": row.design or "code"}))  # rows of equal trees are one
-    begun = BaseCode(tree=code.base, notes=code.notes())
-    return study.model_copy(update={"variations": tuple(rows), "code": begun, "links": tuple(code.links)})
+    try:
+        if not study.command and ":" not in study.task:
+            raise UserError(f"Rows that change code are for a command or a function of your own, not for {study.task}.")
+        code = Code(study.folder)
+        code.begin(Path(study.origin).name, changes, study.links, study.protected.paths)
+        for row in study.variations:
+            where = f'{study.origin}, row "{row.key}"'
+            if row.change is None:
+                rows.append(row)
+                continue
+            tree, diff, lines, words = code.of(row.change)
+            settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
+            label = row.label or ", ".join([words, *settings])
+            made = {"fixed": {**row.fixed, CODE: tree, LINES: lines}, "diff": diff, "label": label}
+            rows.append(row.model_copy(update={**made, "design": row.design or "code"}))  # rows of equal trees are one
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    begun = {"code_tree": code.base, "code_note": code.note(), "links": tuple(code.links)}
+    return study.model_copy(update={"variations": tuple(rows), **begun})
 
 
 # --- Checks of what a study says of its printed table: `pivot`

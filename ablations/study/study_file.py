@@ -33,7 +33,7 @@ _INHERITED = (
     "metric",
     "tune",
 )
-_OURS = ("origin", "folder", "code")  # fields of Study that the reader fills in
+_OURS = ("origin", "folder", "code_tree", "code_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
 _DEEPEST = 50

@@ -15,7 +15,7 @@ import tarfile
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
@@ -38,14 +38,6 @@ def top_of(folder: Path) -> Path | None:
     return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
 
 
-class Entry(NamedTuple):
-    """A path that one tree has otherwise than another: mode and object there; of a removed one both are zeros."""
-
-    path: str
-    mode: str
-    name: str
-
-
 class Repository:
     """The repository of a study's folder, which is only read."""
 
@@ -59,9 +51,7 @@ class Repository:
         self.top, self.prefix = top, folder.relative_to(top)
         self._scratch, self._numbers = Path(tempfile.mkdtemp(prefix="ablations-git-")), itertools.count()
         atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)
-        self.head = self.commit("HEAD") or ""
-        if not self.head:
-            raise UserError(f"The repository {top} has no commit that git can read: commit the code of base.")
+        self.head = self.commit("HEAD")
         kind = self._theirs("rev-parse", "--show-object-format").decode().strip()
         self.git("init", "-q", "--bare", f"--object-format={kind}", str(self._scratch))
         objects = top / self._theirs("rev-parse", "--git-path", "objects").decode().rstrip("\n")
@@ -72,12 +62,13 @@ class Repository:
 
     # --- what the repository has
 
-    def commit(self, name: str) -> str | None:
-        """The commit that a name means now; None if there is none."""
+    def commit(self, name: str) -> str:
+        """The commit that a name means now. Raises GitError where there is none."""
         try:
             found = self._theirs("rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{commit}}")
         except GitError:
-            return None
+            raise GitError(f"The repository {self.top} has no commit {name!r}. Correct the name, or fetch it: nothing "
+                           "is fetched here.") from None  # fmt: skip
         return found.decode().strip()
 
     def log(self, *words: str) -> list[tuple[str, str]]:
@@ -124,10 +115,11 @@ class Repository:
         words = ("apply", "--cached", "--whitespace=nowarn", *options, "-")
         return self._changed(tree, words, patch)
 
-    def entries(self, before: str, tree: str) -> list[Entry]:
-        """The paths in which a tree differs from another."""
+    def entries(self, before: str, tree: str) -> list[tuple[str, str, str]]:
+        """(path, mode, object) where a tree differs from another; of what it lacks mode and object are zeros."""
         parts = _split(self.git("diff-tree", "-r", "-z", "--raw", "--no-renames", before, tree))
-        return [Entry(path, *about.split(" ")[1:4:2]) for about, path in zip(parts[::2], parts[1::2], strict=True)]
+        about = [words.split(" ") for words in parts[::2]]
+        return [(path, words[1], words[3]) for path, words in zip(parts[1::2], about, strict=True)]
 
     def diff(self, before: str, tree: str, option: str, without: Iterable[str] = ()) -> bytes:
         """What a tree has otherwise than another, as `git apply` reads it. without: paths."""
@@ -205,24 +197,16 @@ def parts_of(patch: bytes) -> list[Part]:
             found.append(Part(file, f"the change of {file}", text))
             continue
         for hunk in hunks:
-            line = re.match(rb"@@ -(\d*)", hunk)
-            name = f"hunk {len(found) + 1} ({file}, line {int(line[1]) if line else 0})"
-            found.append(Part(file, name, head + hunk))
+            line = hunk[4:].split(b",")[0].split(b" ")[0].decode()
+            found.append(Part(file, f"hunk {len(found) + 1} ({file}, line {line})", head + hunk))
     return found
 
 
 # --- The archive of a tree in the store, and a copy of it for a run
 
 
-class Planned(NamedTuple):
-    """Where a tree was planned: the commit at which it begins, and what of this no tree has."""
-
-    git: Repository
-    commit: str
-    hidden: tuple[str, ...]
-
-
-planned = dict[str, Planned]()  # the trees that this process planned
+# The trees that this process planned: where, the commit at which each begins, and what of this no tree has.
+planned = dict[str, tuple[Repository, str, list[str]]]()
 
 
 def keep(tree: str, store: Path) -> None:
@@ -249,21 +233,22 @@ def archive(store: Path, tree: str) -> Path:
 
 def revision_of(store: Path, tree: str) -> Revision:
     """The commit at which a tree began, and its difference from there. Raises UserError if the store lacks it."""
-    facts = read_json(archive(store, tree).with_suffix(".json"))
-    if facts is None:
-        raise UserError(
-            f"The store has not the code of this run, {tree}: `ablations run` with the study packs it again."
-        )
+    facts = _facts(store, tree)
     return Revision(facts["repository"], facts["commit"], facts["diff"])
 
 
+def _facts(store: Path, tree: str) -> dict[str, Any]:
+    if facts := read_json(archive(store, tree).with_suffix(".json")):
+        return facts
+    raise UserError(f"The store lacks the code of this run, {tree}: `ablations run` with the study packs it again.")
+
+
 def unpack(store: Path, tree: str, place: Path) -> list[Path]:
-    """Copy a tree to a place; returns its files there. Links of an earlier attempt in their way are removed first.
+    """Copy a tree to a place; returns its folders and files there. What an earlier attempt left in their way goes.
 
     Raises UserError for a tree that the store lacks, Damaged for one that has changed there.
     """
-    revision_of(store, tree)
-    check_file(archive(store, tree), (read_json(archive(store, tree).with_suffix(".json")) or {})["archive"])
+    check_file(archive(store, tree), _facts(store, tree)["archive"])
     place.mkdir(parents=True, exist_ok=True)
     with tarfile.open(archive(store, tree)) as packed:
         for member in (members := packed.getmembers()):
@@ -277,4 +262,4 @@ def unpack(store: Path, tree: str, place: Path) -> list[Path]:
                 path.chmod(0o755 if member.mode & 0o100 else 0o644)
             else:
                 path.mkdir(exist_ok=True)
-    return [place / member.name for member in members if not member.isdir()]
+    return [place / member.name for member in members]

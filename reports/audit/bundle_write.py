@@ -89,12 +89,12 @@ def _head(
 ) -> dict[str, Any]:
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
-    if not redaction.texts and plan.study.code.tree:  # a reviewer's rows have their numbers and the words of the author
-        shared["notes"] = [note for note in shared["notes"] if note not in plan.study.code.notes]
-        shared["study"]["code"]["notes"] = []
+    if not redaction.texts and plan.study.code_tree:  # a reviewer's rows have their numbers and the words of the author
+        shared["notes"] = [note for note in shared["notes"] if note != plan.study.code_note]
+        shared["study"]["code_note"] = ""
         for row in shared["study"]["variation"]:
-            named = row["label"].startswith("commit ") and row["commit"]
-            row |= {"diff": "", "commit": "", "commits": "", "label": "another commit" if named else row["label"]}
+            label = "another commit" if row["label"].startswith("commit ") else row["label"]
+            row |= {"diff": "", "commit": "", "commits": "", "label": label}
     # run_ids that depend on a path or a name that is left out cannot be computed by a reader
     renamed = any(redaction.names_run(run.config) for run in plan.trainings)
     return {

@@ -16,23 +16,23 @@ from typing import Any
 _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def _watch(report: str, repository: str, *allowed: str) -> None:
-    def hook(event: str, arguments: tuple[Any, ...]) -> None:
-        path = arguments[event == "import"] if event in ("open", "import") else None
-        if isinstance(path, str) and path.endswith((".py", ".pyc", ".so")):
-            real = re.sub(r"__pycache__/([^/.]*)[^/]*$", r"\1.py", os.path.realpath(path))
-            if real.startswith(repository) and not f"{real}/".startswith(allowed):
-                with open(report, "a", encoding="utf-8", errors="replace") as stream:
-                    stream.write(f"{real}\n")
-                raise ImportError(f"{real} lies in the working copy, not in the tree of this run")
-
-    sys.addaudithook(hook)
+_report, *_places = os.environ.get("ABLATIONS_WATCH", "").split("\n")  # the repository, then what is allowed
+_places = [os.path.realpath(place) + os.sep for place in _places]
+_allowed = (*_places[1:], os.path.dirname(_HERE), sys.prefix, sys.base_prefix)
 
 
-_given = os.environ.get("ABLATIONS_WATCH", "").split("\n")  # the report, the repository, what is allowed
-if len(_given) > 1:
-    _places = (*_given[1:], os.path.dirname(_HERE), sys.prefix, sys.base_prefix)
-    _watch(_given[0], *(os.path.realpath(place) + os.sep for place in _places))
+def _watch(event: str, arguments: tuple[Any, ...]) -> None:
+    path = arguments[event == "import"] if event in ("open", "import") else None
+    if isinstance(path, str) and path.endswith((".py", ".pyc", ".so")):
+        real = re.sub(r"__pycache__/([^/.]*)[^/]*$", r"\1.py", os.path.realpath(path))
+        if real.startswith(_places[0]) and not f"{real}/".startswith(_allowed):
+            with open(_report, "a", encoding="utf-8", errors="replace") as stream:
+                stream.write(f"{real}\n")
+            raise ImportError(f"{real} lies in the working copy, not in the tree of this run")
+
+
+if _places:
+    sys.addaudithook(_watch)
 sys.path[:] = [path for path in sys.path if os.path.abspath(path) != _HERE]
 del sys.modules["sitecustomize"]
 try:

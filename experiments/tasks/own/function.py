@@ -19,7 +19,7 @@ import functools
 import hashlib
 import logging
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, datetime, time
 from pathlib import Path
@@ -33,7 +33,6 @@ from experiments.errors import TrainerFailed, UserError, explain_os_errors
 from experiments.records import TRAINING
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.code import Root, files_of, root_at
-from experiments.store.durable import remove_folder
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.store.trees import keep
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
@@ -192,7 +191,12 @@ class FunctionTask(OwnTask):
             "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
         }  # fmt: skip
-        with self._process_of(config, context) as process:
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        with (
+            own_code(config, context, home, context.folder / "code") if tree else contextlib.nullcontext(home) as place
+        ):
+            python = str(home / self.interpreter) if self.interpreter else ""
+            process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
             ended = process.train(request, context)
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(context.folder / FINAL, ended["returned"])
@@ -204,18 +208,6 @@ class FunctionTask(OwnTask):
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
         return {"step": total_steps(config), **named, **close_folder(context, theirs)}
-
-    @contextlib.contextmanager
-    def _process_of(self, config: Any, context: Context) -> Iterator[TrainerProcess]:
-        """The process that trains: of a run whose code is a tree a new one, which imports the task from there."""
-        if not getattr(config, CODE, ""):
-            yield self._process
-            return
-        home = self.folder or Path.cwd()
-        python = str(home / self.interpreter) if self.interpreter else ""
-        with own_code(config, context, home, context.folder / "code") as where:
-            yield TrainerProcess(self._process.task, str(where), python)
-        remove_folder(context.folder / "code")
 
 
 def column(*arguments: Any, **options: Any) -> Column:

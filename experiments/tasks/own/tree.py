@@ -6,7 +6,6 @@ not track and the run needs; their content is among the inputs of a run.
 """
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from pathlib import Path
 import experiments.client.watch
 from experiments.config import TaskConfig
 from experiments.data.corpora.files import Fingerprints
-from experiments.errors import UserError, explain_os_errors
+from experiments.errors import UserError
+from experiments.identity import digest
 from experiments.store.durable import regular_files
 from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
@@ -30,13 +30,11 @@ def link_digests(config: TaskConfig, home: Path, store: Path) -> dict[str, str]:
     found = {}
     with Fingerprints(store, raw=True) as known:
         for name in links:
-            path, whole = home / name, hashlib.sha256()
-            for file in sorted(regular_files(path)) if path.is_dir() else [path]:
-                if "__pycache__" not in file.parts:
-                    whole.update(
-                        f"{os.path.relpath(file, path)}\0{known.facts(file).sha256}\n".encode(errors="replace")
-                    )
-            found[f"link {name}"] = whole.hexdigest()[:16]
+            path = home / name
+            files = regular_files(path) if path.is_dir() else [path]
+            full = [one for one in files if "__pycache__" not in one.parts and (not one.exists() or one.stat().st_size)]
+            content = {os.path.relpath(file, path): known.facts(file).sha256 for file in full}
+            found[f"link {name}"] = digest(content)
     return found
 
 
@@ -81,6 +79,6 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
                 "than the row's. An editable install (`pip install -e`), PYTHONPATH or sys.path leads there. Put the "
                 'tree first, as in command = "PYTHONPATH=src python train.py", or install without -e.'
             ) from None
-        with explain_os_errors(f"remove the copy of the code, {place}"):
-            for file in files:
-                file.unlink(missing_ok=True)
+        for path in reversed(files):
+            with contextlib.suppress(OSError):  # a folder in which the trainer wrote, or a file that it moved
+                path.rmdir() if path.is_dir() else path.unlink()
