@@ -247,7 +247,7 @@ def load(
 ) -> LoadedTable:
     """The table of a study, or of a bundle (.tar.gz, .zip), from what the store holds now. Trains nothing.
 
-    columns, hide, plain, paper, digits, units, caption, notes …: as in `ablations report` (docs/printing.md).
+    columns, hide, plain, paper, digits, caption, notes …: as in `ablations report` (docs/printing.md).
     """
     chosen = choose_table(study, selectors, _say)
     return LoadedTable(_at_present(chosen), significance, provisional, printing)

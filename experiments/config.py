@@ -108,6 +108,7 @@ def _words(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_words), Field(strict=False)]
+Lines = Annotated[tuple[str, ...], Field(strict=False)]  # such as "layers.*.attn -> identity": docs/network-rows.md
 LARGEST_INTEGER = (1 << 63) - 1  # TOML's own limit, and SQLite's
 MOST_GENERATED = 10_000_000  # pairs of a built-in corpus; more are a slip, which would fill the disk
 
@@ -218,7 +219,17 @@ class EvaluationConfig(StrictModel):
         description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision; "
         "int8 on processors",
     )
+    coverage_penalty: float = Field(
+        0.0, ge=0, description="beta of GNMT's score for attention to every source piece; 0 in the paper"
+    )
+    replace_unknown: bool = Field(
+        False, description="an unknown piece of the output becomes the source piece with most attention (PosUnk)"
+    )
+    modules: Lines = Field((), description="changes of the trained network: docs/network-rows.md")
 
+
+UNNAMED_AT_DEFAULT = ("coverage_penalty", "replace_unknown")  # newer settings: at their default in no eval_id
+OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length", *UNNAMED_AT_DEFAULT)  # what decoding reads
 
 # Settings that are not part of run_id. Data files: the inputs' digests cover them. Evaluation: it is separate from
 # training. Checkpoints and evaluations during training do not change its numbers; their spacing is part of eval_id
@@ -304,6 +315,7 @@ class RunConfig(TaskConfig):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    modules: Lines = Field((), description="changes of the network before its training (docs/network-rows.md)")
 
     def described(self) -> list[str]:
         """The layers of an encoder or a decoder that is not the paper's, and what a token leaves out of experts."""
@@ -365,6 +377,16 @@ class RunConfig(TaskConfig):
     def _reads_the_source(self) -> Self:
         if self.needs_encoder and not self.model.encoder:
             raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
+        return self
+
+    @model_validator(mode="after")
+    def _attends_to_the_source(self) -> Self:
+        for name in UNNAMED_AT_DEFAULT:
+            if getattr(self.evaluation, name) and not architecture.attends_to_source(self.model):
+                raise ValueError(
+                    f"evaluation.{name} reads the attention to the source, and no layer of model.decoder = "
+                    f'"{self.model.decoder}" has one: leave it at its default in this row'
+                )
         return self
 
     @model_validator(mode="after")

@@ -10,7 +10,6 @@ import math
 import os
 import platform
 import resource
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -104,8 +103,7 @@ class Device:
         """Peak memory since the process started: the GPU's tensors, or the process's resident set."""
         if self.is_cuda:
             return int(torch.cuda.max_memory_allocated(self.torch_device))
-        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return peak if sys.platform == "darwin" else peak * 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
     def matrix_flops(self) -> float:
         """Operations per second of a large square product in this precision, an upper bound for training."""
@@ -268,7 +266,7 @@ def _keep_freed_memory() -> None:
 
     A plain torch loop at d_model 128 and 4,096 tokens spent a quarter of its time on that, this trainer 4 %.
     """
-    if sys.platform != "linux" or not hasattr(libc := ctypes.CDLL(None), "mallopt"):
+    if not hasattr(libc := ctypes.CDLL(None), "mallopt"):
         return
     trim_threshold, mmap_threshold = -1, -3  # M_TRIM_THRESHOLD, M_MMAP_THRESHOLD of malloc.h
     if libc.mallopt(mmap_threshold, 1024 * _MIB):

@@ -271,6 +271,11 @@ def settings_read(config: ModelSettings) -> frozenset[str]:
     return frozenset(read if norms == {"none"} else {*read, "norm_kind"})
 
 
+def attends_to_source(config: ModelSettings) -> bool:
+    """Whether a layer of the decoder compares its input with each position of the source."""
+    return any(part.options.attends for layer in layers(config, "decoder") for part in layer)
+
+
 def not_compiled(config: ModelSettings) -> list[str]:
     """Kinds of this network that torch's compiler refuses."""
     parts = [part for side in SIDES for layer in layers(config, side) for part in layer]

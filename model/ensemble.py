@@ -24,6 +24,10 @@ class EnsembleState:
         for state in self.states:
             state.keep(sentences)
 
+    def attention(self) -> Tensor:
+        """The members' mean (SearchState.attention)."""
+        return torch.stack([state.attention() for state in self.states]).mean(0)
+
 
 class Ensemble(Network):
     """Trained networks of one vocabulary. It decodes and measures; it is not trained.
@@ -72,10 +76,11 @@ class Ensemble(Network):
         return mean_of_probabilities([member.logits(own_D) for member, own_D in pairs])
 
     def start_decoding(
-        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
+        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int, attends: bool = False
     ) -> EnsembleState:
         pairs = zip(self._each(), self._memories(memory_BSD), strict=True)
-        return EnsembleState([m.start_decoding(own, source_mask_BS, beam_size, max_steps) for m, own in pairs])
+        shape = (source_mask_BS, beam_size, max_steps, attends)
+        return EnsembleState([member.start_decoding(own_BSD, *shape) for member, own_BSD in pairs])
 
     def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:
         assert isinstance(state, EnsembleState)

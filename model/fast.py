@@ -1,8 +1,7 @@
 """A quicker form of the decoder for beam search, for the paper's three sub-layers with free sizes.
 
-It holds the decoder's caches, one step over all beams in fewer and larger operations, cross-attention folded into the
-output projection, and matrices packed for oneDNN. Any other architecture is searched by model/stack.py, to which the
-tests compare this form.
+It holds the decoder's caches, one step over all beams in fewer and larger operations, and matrices packed for oneDNN.
+Any other architecture is searched by model/stack.py, to which the tests compare this form.
 """
 
 import threading
@@ -36,7 +35,6 @@ class LayerCache:
     def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
         self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
         self.self_keys, self.self_values = self_keys, self_values
-        self.folded: FoldedAttention | None = None  # replaces memory_keys and memory_values
         # Views that every step uses, created once.
         self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
         self._key_slots, self._value_slots = self_keys.unbind(2), self_values.unbind(2)
@@ -108,6 +106,10 @@ class DecoderState:
             self.source_bias_B11S = self.source_bias_B11S[torch.tensor(sentences, device=device)]
         self.__post_init__()
 
+    def attention(self) -> Tensor:
+        """Not here: a search that asks for it takes the slower form."""
+        raise NotImplementedError
+
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
         """Hidden states (B, K, D) after one more piece per beam (Network.decode_step)."""
         bias = self.ancestor_bias(visible_BKTK)
@@ -171,15 +173,11 @@ def quick_state(
     int8 = embedding.product is not None
     weights = step_weights(network, decoder.layers, output_WD, config, int8=int8)
     dtype = weights.attention_dtype
-    folds = source_mask_BS is None and weights.folds(*memory_BSD.shape[:2])
     caches = []
     for layer in decoder.layers:
         attention = layer.cross_attention
         assert isinstance(attention, CrossAttention)
-        cache = LayerCache.start(*attention.keys_values(memory_BSD), shape.beam_size, shape.max_steps, dtype)
-        if folds:
-            cache.folded = FoldedAttention(attention, cache.memory_keys[0], cache.memory_values[0])
-        caches.append(cache)
+        caches.append(LayerCache.start(*attention.keys_values(memory_BSD), shape.beam_size, shape.max_steps, dtype))
     positions_TD = decoder.positions(memory_BSD.new_zeros(1, shape.max_steps, memory_BSD.shape[2]))[0]
     bias = None if source_mask_BS is None else blocking_bias(source_mask_BS[:, None, None, :], dtype)
     return DecoderState(weights, caches, bias, positions_TD, shape.beam_size, embedding, decoder.final_norm)
@@ -197,9 +195,6 @@ Norm = Callable[[Tensor], Tensor]
 Product = Callable[[Tensor], Tensor]
 # Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
 ALONE_TO = 2**20
-# Elements of folded keys up to which fewer operations outweigh more reading: measured on a processor, with d_model 128
-# and 512 and sources of 8 to 96 pieces. Beyond it, folding is faster for sources of up to d_k pieces.
-FOLDED_TO = 2**15
 
 
 class StepWeights:
@@ -209,7 +204,6 @@ class StepWeights:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
         # Logits are not bf16: it has three digits, and 4 % of multi30k's translations would change.
         self.output = _product(output_FD, None, dtype if dtype == torch.int8 else output_FD.dtype)
-        self.dtype, self.config = dtype, config
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
@@ -217,12 +211,6 @@ class StepWeights:
         self.zero_bias, self.blocked_bias = (
             torch.tensor(value, dtype=self.attention_dtype, device=output_FD.device) for value in (0.0, BLOCKED)
         )
-
-    def folds(self, sentences: int, positions: int) -> bool:
-        """Whether folded cross-attention is faster for this number of sentences and source positions."""
-        if sentences > 1 or self.zero_bias.is_cuda or self.dtype != self.attention_dtype:
-            return False
-        return positions <= self.config.d_k or self.config.num_heads * positions * self.config.d_model <= FOLDED_TO
 
     def step(self, x_RD: Tensor, state: DecoderState, ancestor_bias: Tensor | None) -> Tensor:
         """Pass one position of every beam through all layers: (R, D) → (R, D)."""
@@ -273,8 +261,6 @@ class _LayerWeights:
         return self.self_output(_attend(q, *keys_values, state, ancestor_bias))
 
     def cross_attention(self, x_RD: Tensor, cache: LayerCache, state: DecoderState) -> Tensor:
-        if cache.folded is not None:
-            return cache.folded(x_RD)
         q = self.query(x_RD)
         return self.cross_output(_attend(q, cache.memory_NnS, cache.memory_NSn, state, state.source_bias_B11S))
 
@@ -355,31 +341,3 @@ def _norm(norm: nn.Module) -> Norm:
     assert isinstance(norm, nn.LayerNorm)
     shape, weight, bias, eps = list(norm.normalized_shape), norm.weight.detach(), norm.bias.detach(), norm.eps
     return lambda x: torch.layer_norm(x, shape, weight, bias, eps)
-
-
-# --- Cross-attention to a single sentence in three operations instead of eight
-# A head's scores are (x W^Q) kᵀ = x (k W^Qᵀ)ᵀ and its part of the output is (p v) W^O = p (v W^O). Keys and values are
-# computed once per sentence, so W^Q and W^O can be multiplied into them at the same time. All heads are then one
-# product. It reads H · S rows of the model's width instead of the H · d_k rows of W^Q and W^O: fewer for a short
-# sentence.
-# Shapes: R beams, H heads, S source, M = H · S, D d_model; keys and values end in their width n (d_k, d_v).
-
-
-class FoldedAttention:
-    """Equation 1 with its projections, for the keys and values (H, S, n) of one sentence: (R, D) → (R, D)."""
-
-    def __init__(self, attention: CrossAttention, keys_HSn: Tensor, values_HSn: Tensor) -> None:
-        self.heads = heads = attention.num_heads
-        scale = attention.d_k**-0.5
-        query_HnD = attention.query.weight.view(heads, attention.d_k, -1) * scale
-        query_bias_Hn1 = attention.query.bias.view(heads, attention.d_k, 1) * scale
-        output_HnD = attention.output.weight.mT.reshape(heads, attention.d_v, -1)
-        self.keys_DM = torch.bmm(keys_HSn, query_HnD).flatten(0, 1).mT
-        self.bias_M = torch.bmm(keys_HSn, query_bias_Hn1).flatten()
-        self.values_MD = torch.bmm(values_HSn, output_HnD).flatten(0, 1)
-        self.output_bias_D = attention.output.bias
-
-    def __call__(self, x_RD: Tensor) -> Tensor:
-        scores_RM = torch.addmm(self.bias_M, x_RD, self.keys_DM)
-        weights_RHS = scores_RM.view(x_RD.shape[0], self.heads, -1).softmax(-1)
-        return torch.addmm(self.output_bias_D, weights_RHS.flatten(1), self.values_MD)

@@ -109,14 +109,14 @@ class EncoderDecoder(Network):
         return self._embedding(self._roles[2]).logits(hidden_D)
 
     def start_decoding(
-        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
+        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int, attends: bool = False
     ) -> SearchState:
         shape = CacheShape(memory_BSD.shape[0], beam_size, max_steps)
         inputs = Inputs.decoder(memory_BSD, source_mask_BS, memory_BSD.dtype)
-        if self.quick:
+        if self.quick and not attends:
             return quick_state(self, self.decoder, self.target_embedding, inputs, shape, self.config)
         ends = Ends(lambda pieces: self._embed(pieces, self._roles[1]), self._finish, self.logits, memory_BSD)
-        return Stepwise(self.decoder, ends, inputs, shape)
+        return Stepwise(self.decoder, ends, inputs, shape, attends)
 
     def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:
         assert isinstance(state, Stepwise | DecoderState)

@@ -69,6 +69,7 @@ class Int8Linear(nn.Linear):
 
     def __init__(self, linear: nn.Linear) -> None:
         nn.Module.__init__(self)
+        self._forward_pre_hooks = linear._forward_pre_hooks  # of heads that a row changes
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight, self.bias = linear.weight, linear.bias
         self.product = Int8Product(self.weight, self.bias)

@@ -20,6 +20,11 @@ class SearchState(Protocol):
     def keep(self, sentences: Sequence[int]) -> None:
         """Keep only the named sentences, in the order of the names."""
 
+    def attention(self) -> Tensor:
+        """(B, K, S): what each beam attended to in the last step, the mean over all attentions to the source and their
+        heads. Only of a search that was started with `attends`, of a decoder that has one.
+        """
+
 
 class Network(nn.Module, ABC):
     """Maps pieces to hidden states; `logits` maps those to scores of the next piece. network.build_model builds one."""
@@ -62,9 +67,11 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def start_decoding(
-        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int
+        self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int, attends: bool = False
     ) -> SearchState:
         """The state of a search of up to max_steps steps. Call it under torch.inference_mode(), in eval mode.
+
+        attends: the state has the attention of each step (SearchState.attention), which takes the slower form.
 
         Raises ValueError if the network reads fewer than max_steps positions.
         """

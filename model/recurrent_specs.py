@@ -82,6 +82,7 @@ class AttentionalLSTMSpec(Spec):
     reads: ClassVar[tuple[str, ...]] = ("compatibility", "bias")
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
     reads_memory: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
     compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
 
     def sequential(self, length: int) -> int:

@@ -37,6 +37,7 @@ class Spec(StrictModel):
     reads: ClassVar[tuple[str, ...]] = ()  # settings of ModelSettings that the sub-layer reads, besides d_model
     sides: ClassVar[tuple[Side, ...]] = ("encoder", "decoder")
     reads_memory: ClassVar[bool] = False  # whether it reads the encoder's output
+    attends: ClassVar[bool] = False  # whether it tells a search its weights of the source (StepContext.weights_LBKM)
     compiles: ClassVar[bool] = True  # whether torch's compiler makes one graph of it
 
     side: Side = "encoder"  # where it stands; no option
@@ -249,6 +250,7 @@ class CrossAttentionSpec(_Attention):
 
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
     reads_memory: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """With S keys and values."""

@@ -109,9 +109,7 @@ class Stack(nn.Module):
     def __iter__(self) -> Iterator[Layer]:
         """The layers in the order in which they compute; those of a group are one."""
         for place in self.order:
-            layer = self.layers[place]
-            assert isinstance(layer, Layer)
-            yield layer
+            yield self.layers[place]  # type: ignore[misc]  # or its stand-in (experiments/training/network_rows.py)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""
@@ -146,12 +144,13 @@ class Ends(NamedTuple):
 class Stepwise:
     """What all sub-layers of a decoder keep between steps. `step` is the next position's index."""
 
-    def __init__(self, decoder: Stack, ends: Ends, inputs: Inputs, shape: CacheShape) -> None:
+    def __init__(self, decoder: Stack, ends: Ends, inputs: Inputs, shape: CacheShape, attends: bool = False) -> None:
         self.decoder, self.ends = decoder, ends
         self.num_sentences, self.beam_size, self.max_steps = shape
         self.layers: list[list[State]] = [layer.start(inputs, shape) for layer in decoder]
         self.positions_TD = decoder.positions(ends.like.new_zeros(1, shape.max_steps, ends.like.shape[-1]))[0]
         self.inputs = inputs._replace(memory_BMD=None)  # states hold what they need of it
+        self.weights_LBKM: list[Tensor] | None = [] if attends else None  # of each attention to the source, last step
         self.step = 0
 
     def keep(self, sentences: Sequence[int]) -> None:
@@ -162,10 +161,17 @@ class Stepwise:
         self.inputs = Inputs(self.inputs.causal, *(None if x is None else x[index] for x in self.inputs[1:]))
         self.num_sentences = len(sentences)
 
+    def attention(self) -> Tensor:
+        """(B, K, S) of the last step (SearchState.attention)."""
+        assert self.weights_LBKM is not None
+        return torch.stack(self.weights_LBKM).mean(0)
+
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
         """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
         bias, parents_R = self._past(visible_BKTK)
-        now = StepContext(self.step, self.beam_size, parents_R, bias, self.inputs)
+        if self.weights_LBKM is not None:
+            self.weights_LBKM = []
+        now = StepContext(self.step, self.beam_size, parents_R, bias, self.inputs, self.weights_LBKM)
         x_RD = self.decoder.embedding_norm(self.ends.embed(tokens_BK.flatten()) + self.positions_TD[self.step])
         for layer, states in zip(self.decoder, self.layers, strict=True):
             x_RD = layer.step(x_RD, states, now)

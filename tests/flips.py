@@ -13,7 +13,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,10 @@ def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str
 
 
 def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[str, str]:
-    """A table in every format, with the warnings that go to the terminal."""
+    """A table in every format, with all notes and the warnings that go to the terminal."""
     chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), print, used=False)
     table = table_of(chosen)
+    table = replace(table, choices=table.choices.model_copy(update={"notes": "full"}))
     warnings = "".join(f"warning: {warning}\n" for warning in table.warnings)
     return {name: render(table, name) + warnings for name in RENDERERS}
 

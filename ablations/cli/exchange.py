@@ -182,12 +182,12 @@ def import_(
     kinds = {"csv": csv, "mlflow": mlflow and f"{mlflow}#{experiment}", "wandb": wandb_export}
     given = [origin, *(place and f"{kind}:{place}" for kind, place in kinds.items())]
     if sum(map(bool, given)) > 1:
-        raise UserError("--from, --csv, --mlflow and --wandb-export: give one of them. Nothing was imported.")
+        raise UserError("--from, --csv, --mlflow and --wandb-export: give one of them.")
     where = next(filter(None, given), None)
     if where is None:
         import_stored(Path(source), selectors, as_json)
         return
-    foreign = read_source(where, row_by, seed_by, rows=where.startswith("csv:"))
+    foreign = read_source(where, row_by, seed_by)
     asked = _Import(selectors, foreign, _names(metrics) or [], _names(settings), replace_)
     file, existed = Path(source), selectors.store.exists()
     try:
@@ -228,9 +228,7 @@ class _Import:
         text = study_text(file.stem, self.foreign.source, arrived, found)
         with explain_os_errors(f"write {file}"):
             if not file.absolute().parent.is_dir():
-                raise UserError(
-                    f"{file}: there is no folder {file.absolute().parent}. Create it. Nothing was imported."
-                )
+                raise UserError(f"{file}: there is no folder {file.absolute().parent}. Create it.")
             with folder_beside(file.absolute().parent, ".importing-") as folder:
                 (folder / file.name).write_text(text, encoding="utf-8")
                 beside = str(folder / file.name)
@@ -257,7 +255,7 @@ class _Import:
             if (set_, metric) not in _sets_and_metrics(columns):
                 raise UserError(
                     f"{name} is {metric} of {set_}, which the study does not print. Add it to the study as "
-                    "[[metric]], or leave it out of --metrics. Nothing was imported."
+                    "[[metric]], or leave it out of --metrics."
                 )
         planned: dict[str, list[int]] = {}
         for run in plan.runs:

@@ -97,7 +97,6 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "plain": typer.Option("--plain/--no-plain", help="No changes from base, no published numbers (LaTeX's default)."),
     "paper": typer.Option("--paper/--no-paper", help="Published numbers; if unset, where the corpus is the paper's."),
     "digits": typer.Option(metavar="N|A=N,…", help="Digits after the point, of all metrics or by column."),
-    "units": typer.Option(metavar="A=UNIT,…", help="params in k, M or G; hours in s, min, h or d; else words: f1=%."),
     "caption": typer.Option(metavar="TEXT", help="Caption or title; the study's title if unset."),
     "notes": typer.Option(metavar="none|short|full", help="Notes: none, those that explain signs, or all."),
     "label": typer.Option(metavar="NAME", help="LaTeX: \\label; tab:STUDY if unset."),
@@ -109,7 +108,7 @@ _PANELS = {  # the groups of --help below the options that most people need
     "Several devices and clusters": ("devices_per_run", "engine", "engine_set", "address", "workers", "setup"),
     "Accounting and messages": ("user", "notify", "sinks"),
     "Printing": (
-        *("columns", "hide", "plain", "paper", "digits", "units"),
+        *("columns", "hide", "plain", "paper", "digits"),
         *("caption", "notes", "label", "wide"),
     ),
 }

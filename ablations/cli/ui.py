@@ -31,7 +31,7 @@ from experiments.tracking.database import HOST, RowLine, ui_command
 from experiments.tracking.page import Chart, Published, Table, TableRun, publish, published_tables
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
-from experiments.tracking.record import NUM_PARAMS, curve_name, finished_run
+from experiments.tracking.record import NUM_PARAMS, curve_name, recorded_run
 from experiments.tracking.saved_views import links, save
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 from reports.render.formats import render
@@ -174,7 +174,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
         keep_rows(chosen, plan, done)
         tracker = Tracker(chosen.store, uri)
         for run in {run.run_id: run for run in done}.values():
-            tracker.sync(finished_run(chosen.store, run.run_id, [member(plan, run)]))
+            tracker.sync(recorded_run(chosen.store, run.run_id, [member(plan, run)]))
         table = _table(chosen, plan, table_of(chosen))
         with tracker.explained():
             published = publish(tracker, table)

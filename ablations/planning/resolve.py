@@ -20,7 +20,7 @@ from experiments.config import TaskConfig, defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.tasks.base import Task
-from experiments.tasks.columns import START
+from experiments.tasks.columns import MEASURED
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _check_words(context: _Context) -> None:
     check_names(study.base, known, f"{study.origin}, [base]", given)
     check_heads(study, context.task)
     check_claims(study, context.task)
-    measured = [f"{START}{name}" for name in context.task.init_stats]
+    measured = [f"{when}{name}" for when in MEASURED for name in context.task.init_stats]
     check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
         check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)

@@ -19,9 +19,9 @@ from ablations.service.enqueue import member
 from ablations.study.messages import number, suggestion
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
-from experiments.exchange.external import External, ExternalRun, as_value, read_csv, read_wandb
+from experiments.exchange.external import External, ExternalRun, collect
 from experiments.exchange.external import number as as_number
-from experiments.exchange.logs import read_logs
+from experiments.exchange.logs import READERS
 from experiments.jobs.queue.job import Member
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
@@ -31,35 +31,25 @@ from experiments.tasks.columns import Column
 
 SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
 SetAndMetric = tuple[str, str]  # set, metric
-NOTHING = "Nothing was imported."
 
 
-SOURCES = ("csv", "mlflow", "wandb", "trackio", "tensorboard", "lm-eval", "inspect")
-
-
-def read_source(source: str, row_by: str = "", seed_by: str = "", *, rows: bool = True) -> External:
+def read_source(source: str, row_by: str = "", seed_by: str = "") -> External:
     """The runs of runs.csv, mlflow:URI#EXPERIMENT, wandb:EXPORT, trackio:PROJECT, tensorboard:DIR and so on.
 
-    rows: of a CSV file, a column has to name the row of each run. Raises UserError.
+    Raises UserError.
     """
     kind, colon, place = source.partition(":")
-    if not colon or kind not in SOURCES:
+    kinds = ("mlflow", *READERS)
+    if not colon or kind not in kinds:
         kind, place = "csv", source
         if not Path(source).is_file():
-            other = f"There is no file {source}. " if not colon else f"{kind}: is no kind of source. "
-            raise UserError(
-                f"{other}Write the path of a CSV file, or {', '.join(f'{name}:…' for name in SOURCES[1:])}."
-            )
-    if kind == "csv":
-        return read_csv(Path(place), row_by, seed_by, rows=rows)
-    if kind == "wandb" and not Path(place).is_dir():
-        return read_wandb(Path(place), row_by, seed_by)
+            known = ", ".join(f"{name}:…" for name in kinds if name != "csv")
+            raise UserError(f"There is no file {source}. Write the path of a CSV file, or one of {known}.")
     if kind == "mlflow":
         from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
 
-        uri, _, experiment = place.partition("#")
-        return read_mlflow(uri, experiment, row_by, seed_by)
-    return read_logs(kind, place, row_by, seed_by)
+        return collect(kind, place, read_mlflow, row_by, seed_by)
+    return collect(kind, place, READERS[kind], row_by, seed_by)
 
 
 @dataclass(frozen=True)
@@ -90,29 +80,25 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
 
     Raises UserError where none is found, or where a name of `metrics` is not among theirs.
     """
-    named = list(dict.fromkeys(name for run in foreign.runs for name in (*run.metrics, *run.fields)))
+    named = foreign.metrics or foreign.settings
     lacking = [name for name in metrics if name not in named]
     if lacking:
         raise UserError(
-            f"--metrics {lacking[0]}: {foreign.source} has no such metric. "
-            f"{suggestion(lacking[0], named, 'names')} {NOTHING}"
+            f"--metrics {lacking[0]}: {foreign.source} has no such metric. {suggestion(lacking[0], named, 'names')}"
         )
     if metrics:
         found = {name: set_and_metric(name) for name in metrics}
     elif columns:
         found = {name: score for column in columns for name, score in _spelt(column, columns, named)}
     else:
-        found = {name: set_and_metric(name) for run in foreign.runs for name in run.metrics}
-        found |= {name: set_and_metric(name) for run in foreign.runs for name in run.fields if "/" in name}
+        found = {name: set_and_metric(name) for name in named if foreign.metrics or "/" in name}
     if not found:
         what = "has no metric that the study prints" if columns else "does not say which of its columns are metrics"
-        raise UserError(
-            f"{foreign.source} {what}. Name them with --metrics A,B. Its columns: {', '.join(named[:40])}. {NOTHING}"
-        )
+        raise UserError(f"{foreign.source} {what}. Name them with --metrics A,B. Its columns: {', '.join(named[:40])}.")
     twice = [score for score in found.values() if list(found.values()).count(score) > 1]
     if twice:
         names = ", ".join(name for name, score in found.items() if score == twice[0])
-        raise UserError(f"{names} are all {twice[0][1]} of {twice[0][0]}: name one with --metrics. {NOTHING}")
+        raise UserError(f"{names} are all {twice[0][1]} of {twice[0][0]}: name one with --metrics.")
     return found
 
 
@@ -136,8 +122,7 @@ def arrive(
 
     only: settings that count; None for all. planned: seeds of the study's imported rows; None: there is no study yet.
     """
-    runs = [_sorted(run, found, only) for run in foreign.runs]
-    runs = _named(runs)
+    runs = _named([_sorted(run, bool(foreign.metrics), found, only) for run in foreign.runs])
     grouped: dict[str, list[ExternalRun]] = {}
     for run in runs:
         grouped.setdefault(run.row, []).append(run)
@@ -150,20 +135,16 @@ def arrive(
     return arrived
 
 
-def _sorted(run: ExternalRun, found: Mapping[str, SetAndMetric], only: Sequence[str] | None) -> ExternalRun:
-    """The run's columns apart: scores, and settings."""
-    scores = {name: score for name, score in run.metrics.items() if name in found}
-    for name, text in run.fields.items():
-        if name in found:
-            score = as_number(text)
-            if score is None:
-                raise UserError(f"{run.where}: {name} = {text!r} is not a number. {NOTHING}")
-            scores[name] = score
-    bare = {metric for _, metric in found.values()} | {name for name in found if "/" in name}
-    rest = {n: as_value(t) for n, t in run.fields.items() if n not in found and n not in bare and "/" not in n}
-    settings = {**run.settings, **rest}
-    settings = {name: v for name, v in settings.items() if only is None or name in only}
-    return replace(run, metrics=scores, settings=settings, fields={})
+def _sorted(run: ExternalRun, told: bool, found: Mapping[str, SetAndMetric], only: Sequence[str] | None) -> ExternalRun:
+    """The run's scores, and its settings. told: the source says which columns are metrics."""
+    columns, scores = run.metrics if told else run.settings, {}
+    for name in columns.keys() & found.keys():
+        scores[name] = as_number(columns[name])
+        if scores[name] is None:
+            raise UserError(f"{run.where}: {name} = {columns[name]!r} is not a number.")
+    taken = {*found, *(metric for _, metric in found.values())}
+    settings = {n: v for n, v in run.settings.items() if told or not (n in taken or "/" in n)}
+    return replace(run, metrics=scores, settings={n: v for n, v in settings.items() if only is None or n in only})
 
 
 def _named(runs: Sequence[ExternalRun]) -> list[ExternalRun]:
@@ -178,7 +159,7 @@ def _named(runs: Sequence[ExternalRun]) -> list[ExternalRun]:
         if (other := meant.setdefault(as_key(name), name)) != name:
             raise UserError(
                 f"The rows {other!r} and {name!r} would both be called {as_key(name)!r}, because a row's key has only "
-                f"letters from A to Z, digits, dots, dashes and underscores. Rename one of them. {NOTHING}"
+                f"letters from A to Z, digits, dots, dashes and underscores. Rename one of them."
             )
     return [replace(run, row=as_key(name)) for run, name in zip(runs, theirs, strict=True)]
 
@@ -193,7 +174,7 @@ def as_key(text: str) -> str:
     if not key or len(key) > 64:
         raise UserError(
             f"{text[:80]!r} cannot be a row's key or a group (letters, digits, dots, dashes, at most 64): name rows "
-            f"with --row-by, or choose fewer settings with --settings A,B. {NOTHING}"
+            f"with --row-by, or choose fewer settings with --settings A,B."
         )
     return key
 
@@ -206,7 +187,7 @@ def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
             raise UserError(
                 f"{runs[0].where} and {run.where} are of the row {row}, and differ in {', '.join(other[:5])}: a row's "
                 "runs differ in the seed alone. Give them different rows, or name the settings that count: "
-                f"--settings A,B. {NOTHING}"
+                f"--settings A,B."
             )
 
 
@@ -227,18 +208,18 @@ def _seeds(row: str, runs: Sequence[ExternalRun], planned: Mapping[str, Sequence
         raise UserError(
             f"The row {row} has {number(len(runs), 'run')}, and {what} ({', '.join(run.where for run in runs[:4])}). "
             "Name the column of the seed, or more of what tells rows apart (import: --seed-by, --row-by; tabulate: "
-            f"--seed, --row). {NOTHING}"
+            f"--seed, --row)."
         )
     ours = range(1, len(runs) + 1) if planned is None else planned.get(row, ())
     if planned is not None and row not in planned:
         raise UserError(
             f"The study has no imported row {row!r}. {suggestion(row, planned, 'imported rows')} Add it to the study: "
-            f'[[variation]] with key = "{row}" and imported = true. {NOTHING}'
+            f'[[variation]] with key = "{row}" and imported = true; or name the column of the row with --row-by NAME.'
         )
     if len(runs) > len(ours):
         raise UserError(
             f"The row {row} has {number(len(runs), 'run')} there and {number(len(ours), 'seed')} in the study: write "
-            f"seeds = {len(runs)} in the row. {NOTHING}"
+            f"seeds = {len(runs)} in the row."
         )
     if all(seed in ours for seed in theirs):
         return [int(seed) for seed in theirs]
@@ -276,7 +257,7 @@ def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Ar
         named = ", ".join(record.run.name for record in other[:5])
         raise UserError(
             f"Imported before, with other numbers or settings: {named}{' …' if len(other) > 5 else ''}. Add --replace "
-            f"to take those of {foreign.source} in their place. {NOTHING}"
+            f"to take those of {foreign.source} in their place."
         )
     changed = [record for record, how in zip(records, before, strict=True) if how != "same"]
     for record in changed:
@@ -378,7 +359,7 @@ def refuse_other_settings(arrived: Iterable[Arrived], plan: Plan) -> None:
             if (known := setting_name(name)) in ours and ours[known] != given:
                 raise UserError(
                     f"{one.run.where}: {name} is {given!r}, and the row {one.row} of the study has {ours[known]!r}. "
-                    f"Correct the row's `set`, or leave the column out with --settings. {NOTHING}"
+                    f"Correct the row's `set`, or leave the column out with --settings."
                 )
 
 
@@ -453,13 +434,13 @@ def setting_name(name: str) -> str:
 def _setting(name: str) -> str:
     clean = setting_name(name)
     if not _NAME.fullmatch(clean) or not clean.isascii():
-        raise UserError(f"The setting {name!r} cannot stand in a study: choose others with --settings A,B. {NOTHING}")
+        raise UserError(f"The setting {name!r} cannot stand in a study: choose others with --settings A,B.")
     return clean
 
 
 def _value(given: Any) -> str:
     if isinstance(given, float) and not math.isfinite(given):
-        raise UserError(f"A setting is {given}: choose others with --settings A,B. {NOTHING}")
+        raise UserError(f"A setting is {given}: choose others with --settings A,B.")
     return json.dumps(given, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML refuses this one, JSON does not
 
 

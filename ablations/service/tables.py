@@ -35,7 +35,6 @@ class TableOptions:
     plain: bool | None = None
     paper: bool | None = None
     digits: str | None = None
-    units: str | None = None
     caption: str | None = None
     notes: str | None = None
     label: str | None = None
@@ -47,9 +46,8 @@ class TableOptions:
         for name in ("columns", "hide"):
             if name in given:
                 given[name] = tuple(part.strip() for part in given[name].split(",") if part.strip())
-        for name in ("digits", "units"):
-            if name in given:
-                given[name] = dict(_pairs(name, given[name]))
+        if "digits" in given:
+            given["digits"] = dict(_digits(given["digits"]))
         try:
             return Choices(**given)
         except ValidationError as error:
@@ -68,16 +66,14 @@ class TableOptions:
         return words
 
 
-def _pairs(name: str, text: str) -> Iterator[tuple[str, Any]]:
-    """ "bleu=2,ppl=3" as pairs; a number alone, for digits, is for every metric."""
+def _digits(text: str) -> Iterator[tuple[str, int]]:
+    """ "bleu=2,ppl=3" as pairs; a number alone is for every metric."""
     for part in text.split(","):
         key, found, value = part.strip().partition("=")
-        if name == "digits" and not found:
-            key, value = "", key
-        if not value or (found and not key) or (name == "digits" and not value.isdecimal()):
-            example = "2, or bleu=2,ppl=3" if name == "digits" else "params=k,hours=min"
-            raise UserError(f"--{name} {text}: write --{name} {example}.")
-        yield key, int(value) if name == "digits" else value
+        key, value = (key, value) if found else ("", key)
+        if not value.isdecimal() or (found and not key):
+            raise UserError(f"--digits {text}: write --digits 2, or bleu=2,ppl=3.")
+        yield key, int(value)
 
 
 # --- The table

@@ -25,7 +25,7 @@ from ablations.service.external import (
 from ablations.service.selected import SelectedTable, Selectors, choose
 from ablations.study.messages import number, suggestion
 from experiments.errors import UserError
-from experiments.exchange.external import SEED_NAMES, External, as_value
+from experiments.exchange.external import External, as_value
 from experiments.exchange.external import number as as_number
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
@@ -75,7 +75,7 @@ class _InMemory(Store):
 
 def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
     """The table of a source; `folder` is temporary and has to outlive it. Raises UserError."""
-    foreign = read_source(source, seed_by=wish.seed, rows=False)
+    foreign = read_source(source, seed_by=wish.seed)
     if len(foreign.runs) > MOST_RUNS:
         raise UserError(
             f"{foreign.source} has {len(foreign.runs):,} runs, and a table takes at most {MOST_RUNS:,}. If it has a "
@@ -126,17 +126,16 @@ def _metrics(foreign: External, wish: Wish) -> dict[str, str]:
     """The metrics with their directions: as wished, as the source says, else the numbers named as metrics are."""
     if wish.metrics:
         return dict(wish.metrics)
-    known = list(dict.fromkeys(name for run in foreign.runs for name in run.metrics))
-    fields = dict.fromkeys(name for run in foreign.runs for name in run.fields)
-    guessed = [n for n in fields if METRIC.search(n) or LOWER.search(n) or "/" in n]
-    numbers = [n for n in guessed if all(as_number(run.fields.get(n, 0)) is not None for run in foreign.runs)]
-    return dict.fromkeys(known or numbers, "")
+    if foreign.metrics:
+        return dict.fromkeys(foreign.metrics, "")
+    guessed = [n for n in foreign.settings if METRIC.search(n) or LOWER.search(n) or "/" in n]
+    numbers = [n for n in guessed if all(as_number(run.settings.get(n, 0)) is not None for run in foreign.runs)]
+    return dict.fromkeys(numbers, "")
 
 
 def _rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> list[str]:
     """The settings that tell rows apart: as wished, else those that differ, but not from run to run."""
-    every = [{**run.settings, **{n: as_value(t) for n, t in run.fields.items()}} for run in foreign.runs]
-    names = [n for n in dict.fromkeys(name for one in every for name in one) if n not in (*metrics, *SEED_NAMES)]
+    names = [name for name in foreign.settings if name not in metrics]
     for name in wish.rows:
         if name not in names and name != "row":
             raise UserError(
@@ -145,8 +144,8 @@ def _rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> list[str
     if wish.rows:
         return list(wish.rows)
     seeded = len({run.seed for run in foreign.runs}) > 1
-    most = len(every) - 1 if seeded else len(every)
-    return [n for n in names if n != wish.seed and 1 < len({repr(one.get(n)) for one in every}) <= most]
+    most = len(foreign.runs) - 1 if seeded else len(foreign.runs)
+    return [n for n in names if 1 < len({repr(run.settings.get(n)) for run in foreign.runs}) <= most]
 
 
 def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]:

@@ -191,7 +191,9 @@ def _described(
             yield from _described(part, values[name], parts, f"{prefix}{name}.")
         else:
             meaning = about.get("description", part.get("description", ""))
-            yield DescribedSetting(f"{prefix}{name}", values[name], _words(part, parts), " ".join(meaning.split()))
+            yield DescribedSetting(
+                f"{prefix}{name}", values.get(name, []), _words(part, parts), " ".join(meaning.split())
+            )
 
 
 def _resolved(about: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -212,7 +212,6 @@ class Choices(StrictModel):
     digits: Annotated[dict[str, Annotated[int, Field(ge=0, le=12)]], BeforeValidator(_for_every_column)] = Field(
         {}, description="after the decimal point: a number for all metrics, or by column"
     )
-    units: dict[str, Text] = Field({}, description="by column: params in k, M or G, hours in s, min, h or d, or words")
     caption: Text | None = Field(None, description="the title, if unset")
     notes: Notes | None = Field(
         None, description="below the table: none but gaps, short (also what signs mean), or full"
@@ -232,8 +231,7 @@ class Choices(StrictModel):
         if self.plain is not None and self.paper is None:
             made["paper"] = False if self.plain else None
         merged = {name: getattr(below, name) for name in Choices.model_fields} | made
-        for name in ("digits", "units"):
-            merged[name] = {**getattr(below, name), **getattr(self, name)}
+        merged["digits"] = {**below.digits, **self.digits}
         merged["hide"] = self.hide if self.columns else (*below.hide, *self.hide)
         return Choices(**merged)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from fractions import Fraction
-from typing import Self
+from typing import Any, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
@@ -83,6 +83,15 @@ class Variation(StrictModel):
     branch: Branch | None = Field(
         None, alias="from", description="the row begins with another row's training after a step of it"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _modules_are_a_setting(cls, data: Any) -> Any:
+        """`modules = […]` of a row is a setting that no profile replaces."""
+        if isinstance(data, dict) and "modules" in data:
+            fixed = {**data.get("fixed", {}), "modules": data["modules"]}
+            return {**{name: value for name, value in data.items() if name != "modules"}, "fixed": fixed}
+        return data
 
     @property
     def declared(self) -> Overrides:

@@ -109,9 +109,7 @@ def cap_memory(device: DeviceSpec) -> None:
     if device.kind != "cpu" or device.memory_gb is None:
         return
     share, (_, hard) = int(device.memory_gb * 1e9 / device.count), resource.getrlimit(resource.RLIMIT_DATA)
-    if sys.platform != "linux":
-        log.warning("memory_gb = %g is not enforced: this requires Linux", device.memory_gb)
-    elif hard == resource.RLIM_INFINITY or share <= hard:
+    if hard == resource.RLIM_INFINITY or share <= hard:
         resource.setrlimit(resource.RLIMIT_DATA, (share, hard))
 
 

@@ -1,12 +1,13 @@
 """Beam search as in the paper (section 6.1), after tensor2tensor's beam_search.py of June 2017.
 
 A step extends every hypothesis of a sentence by every piece and takes the 2 × K most probable of these candidates.
-Those that end go to the finished set, with the score log P / ((5 + |Y|) / 6)^alpha; the K best of the others continue.
+Those that end go to the finished set, with the score log P / ((5 + |Y|) / 6)^alpha, and with the coverage penalty if
+it is set; the K best of the others continue.
 A sentence ends
 
  - when no alive hypothesis can beat the worst of the n best finished: log P only falls and the penalty only grows, so
-   log P(best alive) / penalty(longest length allowed) is a bound for all continuations. This is exact: the result is
-   that of a search to the longest length (tensor2tensor stops with fewer than n finished);
+   log P(best alive) / penalty(longest length allowed) is a bound for all continuations, with a coverage of at most 0.
+   This is exact: the result is that of a search to the longest length (tensor2tensor stops with fewer than n finished);
  - at its own longest length: source length + max_extra_length, EOS counted in both. If nothing has finished by then,
    the alive hypotheses are returned, marked unfinished.
 
@@ -17,14 +18,15 @@ Shapes: B sentences, S source, K beam slots, T time, N hypotheses kept, C candid
 """
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.config import OF_SEARCH
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from model.protocol import Network
 
@@ -39,7 +41,7 @@ class Hypothesis:
     """
 
     ids: tuple[int, ...]  # pieces, without BOS and EOS
-    score: float  # log_prob / length penalty
+    score: float  # log_prob / length penalty, and the coverage penalty if it is set
     log_prob: float
     finished: bool = True
 
@@ -56,6 +58,7 @@ class Alive:
     visible_BKTK: Tensor | None  # None: a single slot, which sees its whole past
     token_TBK: list[Tensor]  # slot (t, k) holds the t-th piece of a hypothesis; time 0 holds BOS
     parent_TBK: list[Tensor]  # and the slot of time t − 1 that it continues
+    attended_BKS: Tensor | None = None  # the attention to each source piece so far, summed; None: nobody asks
 
     @property
     def time(self) -> int:
@@ -72,6 +75,8 @@ class Alive:
             first_B1 = _upto(B * K, parent_BK.device)[::K, None]
             past = self.visible_BKTK.view(B * K, T * K).index_select(0, (parent_BK + first_B1).view(-1))
             self.visible_BKTK = torch.cat([past.view(B, K, T, K), _itself(B, K, parent_BK.device)], dim=2)
+        if self.attended_BKS is not None:
+            self.attended_BKS = self.attended_BKS.take_along_dim(parent_BK[..., None], 1)
 
     def history(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Pieces and parents of these sentences, each (T + 1, rows, K)."""
@@ -81,7 +86,8 @@ class Alive:
         """The same for these sentences only."""
         visible = None if self.visible_BKTK is None else self.visible_BKTK.index_select(0, rows)
         token_TBK, parent_TBK = self.history(rows)
-        return Alive(self.log_prob_BK.index_select(0, rows), visible, list(token_TBK), list(parent_TBK))
+        attended = None if self.attended_BKS is None else self.attended_BKS.index_select(0, rows)
+        return Alive(self.log_prob_BK.index_select(0, rows), visible, list(token_TBK), list(parent_TBK), attended)
 
 
 @functools.lru_cache(maxsize=64)  # used at every step of a search
@@ -94,6 +100,14 @@ def _itself(sentences: int, width: int, device: torch.device) -> Tensor:
 def length_penalty(length: float, alpha: float) -> float:
     """((5 + |Y|) / 6)^alpha, EOS counted in |Y| (Wu et al. 2016, equation 14, as in tensor2tensor's beam_search.py)."""
     return float(((5 + length) / 6) ** alpha)
+
+
+def coverage_penalty(attended_BKS: Tensor, source_mask_BS: Tensor | None, beta: float) -> Tensor:
+    """β Σ_i log min(Σ_j p_ij, 1), (B, K): p_ij is the attention of target piece j to source piece i, EOS counted in
+    both (Wu et al. 2016, arXiv 1609.08144, equation 14). At most 0, which every piece with a sum of 1 or more has.
+    """
+    log_BKS = attended_BKS.clamp(torch.finfo(attended_BKS.dtype).tiny, 1).log()
+    return beta * (log_BKS if source_mask_BS is None else log_BKS * source_mask_BS[:, None]).sum(-1)
 
 
 class Finished:
@@ -117,23 +131,25 @@ class Finished:
         """(B,): the score to beat for a place among the N; −inf while a place is free."""
         return self.score_BN[:, -1]
 
-    def add(self, log_prob_BC: Tensor, slot_BC: Tensor, penalty: float) -> None:
+    def add(self, log_prob_BC: Tensor, slot_BC: Tensor, penalty: float, covered_BC: Tensor | float = 0.0) -> None:
         """Keep the N best of the present ones and the candidates; a log probability of −inf is not a candidate."""
-        score = torch.cat([self.score_BN, log_prob_BC / penalty], dim=1)
+        score = torch.cat([self.score_BN, log_prob_BC / penalty + covered_BC], dim=1)
         score, order = torch.sort(score, dim=1, descending=True, stable=True)
         order = order[:, : self.score_BN.shape[1]]
         self.score_BN = score[:, : self.score_BN.shape[1]]
         self.log_prob_BN = torch.cat([self.log_prob_BN, log_prob_BC], dim=1).gather(1, order)
         self.slot_BN = torch.cat([self.slot_BN, slot_BC], dim=1).gather(1, order)
 
-    def take_unfinished(self, where_B: Tensor, log_prob_BK: Tensor, slot_K: Tensor, penalty_B: Tensor) -> None:
+    def take_unfinished(
+        self, where_B: Tensor, log_prob_BK: Tensor, slot_K: Tensor, penalty_B: Tensor, covered_BK: Tensor | float = 0.0
+    ) -> None:
         """For sentences of `where_B` without an ended hypothesis, take the N best alive ones (K >= N)."""
-        kept = self.score_BN.shape[1]
         take_B1 = (where_B & self.score_BN[:, 0].isneginf())[:, None]
-        alive_BN = log_prob_BK[:, :kept]
-        self.score_BN = torch.where(take_B1, alive_BN / penalty_B[:, None], self.score_BN)
-        self.log_prob_BN = torch.where(take_B1, alive_BN, self.log_prob_BN)
-        self.slot_BN = torch.where(take_B1, slot_K[:kept], self.slot_BN)
+        score_BK, order_BK = (log_prob_BK / penalty_B[:, None] + covered_BK).sort(dim=1, descending=True, stable=True)
+        order_BN = order_BK[:, : self.score_BN.shape[1]]
+        self.score_BN = torch.where(take_B1, score_BK[:, : self.score_BN.shape[1]], self.score_BN)
+        self.log_prob_BN = torch.where(take_B1, log_prob_BK.gather(1, order_BN), self.log_prob_BN)
+        self.slot_BN = torch.where(take_B1, slot_K[order_BN], self.slot_BN)
 
     def select(self, rows: Tensor) -> "Finished":
         """The same for these sentences only."""
@@ -150,12 +166,18 @@ class SearchSettings:
     nbest: int = 1  # hypotheses returned per sentence, fewer if fewer finish
     early_stop: bool = True
     compaction: bool = True  # drop ended sentences from the batch
+    coverage_penalty: float = 0.0  # beta
 
     def __post_init__(self) -> None:
-        if self.beam_size < 1 or self.length_penalty < 0 or self.max_extra_length < 0:
+        if min(self.beam_size - 1, self.length_penalty, self.max_extra_length, self.coverage_penalty) < 0:
             raise ValueError(f"impossible search settings: {self}")
         if not 1 <= self.nbest <= self.beam_size:
             raise ValueError(f"nbest = {self.nbest} is not between 1 and beam_size = {self.beam_size}")
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> "SearchSettings":
+        """Those of an evaluation; one that is missing has its default."""
+        return cls(**{name: settings[name] for name in OF_SEARCH if name in settings and name != "replace_unknown"})
 
     @property
     def num_candidates(self) -> int:
@@ -207,12 +229,15 @@ class _Batch:
         memory_BSD = model.encode(source_BS, source_mask_BS)
         like = memory_BSD.new_empty(0, dtype=torch.promote_types(memory_BSD.dtype, torch.float32))
         B, K = len(limits), settings.beam_size
-        self.state = model.start_decoding(memory_BSD, source_mask_BS, beam_size=K, max_steps=max(limits))
+        attends = settings.coverage_penalty > 0
+        self.state = model.start_decoding(memory_BSD, source_mask_BS, K, max(limits), attends=attends)
+        self.source_mask_BS = source_mask_BS
         log_prob_BK = like.new_full((B, K), NEVER)
         log_prob_BK[:, 0] = 0.0  # one empty hypothesis per sentence, in slot 0
         token_BK = torch.full((B, K), BOS_ID, device=like.device)
         visible = _itself(B, K, like.device) if K > 1 else None
-        self.alive = Alive(log_prob_BK, visible, [token_BK], [torch.zeros_like(token_BK)])
+        attended = like.new_zeros(B, K, source_BS.shape[1]) if attends else None
+        self.alive = Alive(log_prob_BK, visible, [token_BK], [torch.zeros_like(token_BK)], attended)
         self.finished = Finished.empty(B, settings.nbest, like)
         self.sentences, self.limits = list(range(len(limits))), list(limits)
         self.limit_B = torch.tensor(self.limits, device=source_BS.device)
@@ -225,6 +250,8 @@ class _Batch:
         """Extend every hypothesis by one piece."""
         alive, K = self.alive, self.settings.beam_size
         hidden_BKD = self.model.decode_step(alive.token_TBK[-1], self.state, alive.visible_BKTK)
+        if alive.attended_BKS is not None:
+            alive.attended_BKS = alive.attended_BKS + self.state.attention()
         used = 1 if alive.time == 0 else K  # at first one slot holds a hypothesis
         logits_BKW = self.model.next_logits(hidden_BKD[:, :used], self.state)
         if logits_BKW.shape[-1] < self.settings.num_candidates:  # a toy vocabulary would leave slots without candidate
@@ -236,7 +263,8 @@ class _Batch:
         if ends_BC.is_cuda or ends_BC.any():  # a check on a GPU costs more than adding nothing
             self.any_ended = True
             penalty = length_penalty(alive.time + 1, self.settings.length_penalty)
-            self.finished.add(log_prob_BC.masked_fill(~ends_BC, NEVER), alive.time * K + parent_BC, penalty)
+            covered_BC = self.covered(parent_BC)
+            self.finished.add(log_prob_BC.masked_fill(~ends_BC, NEVER), alive.time * K + parent_BC, penalty, covered_BC)
             # Those that end go behind the others. The sort is stable: the others keep their order.
             order_BC = ends_BC.to(torch.uint8).sort(dim=1, stable=True).indices
             log_prob_BC, token_BC, parent_BC = (
@@ -244,11 +272,18 @@ class _Batch:
             )
         alive.advance(log_prob_BC[:, :K], token_BC[:, :K], parent_BC[:, :K])
 
+    def covered(self, slot_BC: Tensor | None = None) -> Tensor | float:
+        """The coverage penalty of these slots, of all if None; 0 if it is not set."""
+        if self.alive.attended_BKS is None:
+            return 0.0
+        covered_BK = coverage_penalty(self.alive.attended_BKS, self.source_mask_BS, self.settings.coverage_penalty)
+        return covered_BK if slot_BC is None else covered_BK.gather(1, slot_BC)
+
     def close(self) -> None:
         """End the sentences at their longest length."""
         K, where_B = self.settings.beam_size, self.limit_B == self.alive.time
         slot_K = torch.arange(self.alive.time * K, (self.alive.time + 1) * K, device=where_B.device)
-        self.finished.take_unfinished(where_B, self.alive.log_prob_BK, slot_K, self.longest_penalty_B)
+        self.finished.take_unfinished(where_B, self.alive.log_prob_BK, slot_K, self.longest_penalty_B, self.covered())
         self.alive.log_prob_BK = self.alive.log_prob_BK.masked_fill(where_B[:, None], NEVER)
 
     def retire(self) -> None:
@@ -268,6 +303,8 @@ class _Batch:
                 index = torch.tensor(stay, device=self.limit_B.device)
                 self.state.keep(stay)
                 self.alive, self.finished = self.alive.select(index), self.finished.select(index)
+                if self.source_mask_BS is not None:
+                    self.source_mask_BS = self.source_mask_BS.index_select(0, index)
                 self.limit_B = self.limit_B.index_select(0, index)
                 self.longest_penalty_B = self.longest_penalty_B.index_select(0, index)
             self.sentences = [self.sentences[row] for row in stay]

@@ -60,52 +60,6 @@ class SentenceScore:
         return self.status == Status.VALID and self.matched == self.gold == self.parsed
 
 
-@dataclass(frozen=True)
-class Summary:
-    """EVALB's summary; rates from 0 to 100."""
-
-    sentences: int
-    errors: int
-    skipped: int
-    valid: int
-    matched: int
-    gold: int
-    parsed: int
-    crossing: int
-    words: int
-    correct_tags: int
-    complete: int
-    without_crossing: int
-    at_most_two_crossing: int
-
-    @property
-    def recall(self) -> float:
-        return _percent(self.matched, self.gold)
-
-    @property
-    def precision(self) -> float:
-        """Matched of the parser's brackets, in percent."""
-        return _percent(self.matched, self.parsed)
-
-    @property
-    def f1(self) -> float:
-        """The harmonic mean of precision and recall."""
-        return _percent(2 * self.matched, self.gold + self.parsed)
-
-    def metrics(self) -> dict[str, float]:
-        """EVALB's summary by metric name; percent, except average_crossing (brackets per sentence)."""
-        return {
-            "f1": self.f1,
-            "precision": self.precision,
-            "recall": self.recall,
-            "complete_match": _percent(self.complete, self.valid),
-            "average_crossing": self.crossing / self.valid if self.valid else 0.0,
-            "no_crossing": _percent(self.without_crossing, self.valid),
-            "two_or_less_crossing": _percent(self.at_most_two_crossing, self.valid),
-            "tagging_accuracy": _percent(self.correct_tags, self.words),
-        }
-
-
 def _percent(part: int, whole: int) -> float:
     return 100 * part / whole if whole else 0.0
 
@@ -133,26 +87,30 @@ def score_sentence(gold: Tree | None, parse: Tree | None) -> SentenceScore:
     )
 
 
-def summarise(scores: Iterable[SentenceScore], longest: int | None = None) -> Summary:
-    """Sums over sentences, or over those of at most `longest` words."""
+def summarise(scores: Iterable[SentenceScore], longest: int | None = None) -> dict[str, float]:
+    """EVALB's summary by metric name, over sentences or those of at most `longest` words.
+
+    Percent, except average_crossing (brackets per sentence), evalb_errors and evalb_skipped (sentences).
+    """
     taken = [score for score in scores if longest is None or score.length <= longest]
-    status = Counter(score.status for score in taken)
     valid = [score for score in taken if score.status == Status.VALID]
-    return Summary(
-        sentences=len(taken),
-        errors=status[Status.ERROR],
-        skipped=status[Status.SKIPPED],
-        valid=len(valid),
-        matched=sum(score.matched for score in valid),
-        gold=sum(score.gold for score in valid),
-        parsed=sum(score.parsed for score in valid),
-        crossing=sum(score.crossing for score in valid),
-        words=sum(score.words for score in valid),
-        correct_tags=sum(score.correct_tags for score in valid),
-        complete=sum(score.complete for score in valid),
-        without_crossing=sum(score.crossing == 0 for score in valid),
-        at_most_two_crossing=sum(score.crossing <= 2 for score in valid),
-    )
+
+    def total(name: str) -> int:
+        return sum(getattr(score, name) for score in valid)
+
+    matched, gold, parsed = map(total, ("matched", "gold", "parsed"))
+    return {
+        "f1": _percent(2 * matched, gold + parsed),
+        "precision": _percent(matched, parsed),
+        "recall": _percent(matched, gold),
+        "complete_match": _percent(total("complete"), len(valid)),
+        "average_crossing": total("crossing") / len(valid) if valid else 0.0,
+        "no_crossing": _percent(sum(score.crossing == 0 for score in valid), len(valid)),
+        "two_or_less_crossing": _percent(sum(score.crossing <= 2 for score in valid), len(valid)),
+        "tagging_accuracy": _percent(total("correct_tags"), total("words")),
+        "evalb_errors": float(sum(score.status == Status.ERROR for score in taken)),
+        "evalb_skipped": float(sum(score.status == Status.SKIPPED for score in taken)),
+    }
 
 
 def _counted_brackets(tree: Tree) -> list[Bracket]:
@@ -209,9 +167,7 @@ def with_golds_punctuation(parse: Tree, gold: Tree) -> Tree:
 
 def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs]) -> SetScores:
     """Metrics: EVALB's, the same up to 40 words, and the repairs, by sentences and by kind."""
-    all_, short = summarise(sentences), summarise(sentences, CUTOFF_LENGTH)
-    metrics = all_.metrics() | {f"f1_up_to_{CUTOFF_LENGTH}": short.f1}
-    metrics |= {"evalb_errors": float(all_.errors), "evalb_skipped": float(all_.skipped)}
+    metrics = summarise(sentences) | {f"f1_up_to_{CUTOFF_LENGTH}": summarise(sentences, CUTOFF_LENGTH)["f1"]}
     malformed = sum(map(bool, repairs))
     metrics |= {"malformed": 100 * malformed / len(repairs), "malformed_sentences": float(malformed)}
     for kind in asdict(Repairs()):

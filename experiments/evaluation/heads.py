@@ -19,6 +19,7 @@ from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, Tokenizer
 from experiments.device import Device
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_model, load_tokenizers, spacing
+from experiments.training.network_rows import change_network
 from model.layers.attention import watching
 from model.network import build_model
 from model.protocol import Network
@@ -135,6 +136,7 @@ def of_run(
     with torch.random.fork_rng():
         torch.manual_seed(0)
         fresh = build_model(config.model, *sizes).eval()
+        change_network(fresh, config.modules, saved=trained.state_dict())
     return [
         {"weights": weights, **row}
         for weights, model in (("trained", trained), ("random", fresh))

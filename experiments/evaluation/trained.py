@@ -1,7 +1,7 @@
 """Load the network and tokenizers of a finished training."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
 from experiments.training import checkpoint, retention
+from experiments.training.network_rows import change_network
 from model.network import build_model
 from model.products import to_int8
 from model.protocol import Network
@@ -25,12 +26,14 @@ def load_model(
     attempt: Path,
     device: Device,
     vocab_sizes: tuple[int, int] | None = None,
+    change: Callable[[Network], object] = lambda model: None,
 ) -> Network:
     """The network with the weights of an attempt chosen by `choice` (last, best, average:K).
 
     every: spacing of the checkpoints for an average, or of the measurements for the best (0: all). vocab_sizes: target
-    and source, if they are neither data.vocab_size nor the sizes of the tokenizers. Raises UserError if weights are
-    damaged, if there are too few checkpoints for the average, or if none was measured for the best.
+    and source, if they are neither data.vocab_size nor the sizes of the tokenizers. change: of the trained network,
+    in place. Raises UserError if weights are damaged, if there are too few checkpoints for the average, or if none was
+    measured for the best.
     """
     kind, _, number = choice.partition(":")
     if kind == "average":
@@ -48,7 +51,9 @@ def load_model(
         tensors = checkpoint.load_weights(attempt / "final")
     sizes = vocab_sizes or model_sizes(config, attempt)
     model = build_model(config.model, *sizes, device=device.torch_device)
+    change_network(model, config.modules, saved=tensors)
     checkpoint.restore_model(model, tensors)
+    change(model)
     if device.precision == "int8":
         to_int8(model)
     return model

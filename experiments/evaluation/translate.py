@@ -10,11 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 
+from experiments.data.encoding.tokenizer import BOS_ID, UNK_ID, Tokenizer
 from experiments.device import Device
 from experiments.errors import Preempted
 from experiments.evaluation.beam import Hypothesis, SearchSettings, beam_search
-from experiments.evaluation.likelihood import by_length, check_length, evaluating, pad_sources
+from experiments.evaluation.likelihood import by_length, check_length, evaluating, pad, pad_sources
 from model.config import ModelConfig
+from model.layers.attention import watching
 from model.protocol import Network
 
 # Places in the key/value cache of one batch: sentences × beam × longest output. For base each takes 24 KB in fp32, so
@@ -170,3 +172,57 @@ def _shares(needed: int, slots: int, workers: int) -> int:
     if workers == 1:
         return 1
     return min(workers * max(2, math.ceil(needed / (slots * workers))), math.ceil(needed / LEAST_SLOTS))
+
+
+# --- Unknown words: the source's words in their place
+# "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv 1410.8206): an unknown word of the output is
+# replaced by the source word that it is aligned to, here by attention. They look that word up in a dictionary first;
+# here it is copied. Gehring et al. 2017 and others do the same.
+
+
+AT_ONCE = 64  # outputs whose attention is computed together
+
+
+def texts_without_unknown(
+    model: Network,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    lines: Sequence[str],
+    outputs: Sequence[Sequence[int]],
+    device: Device,
+) -> list[str]:
+    """The text of each output (pieces) of a line, with the source piece in place of each UNK.
+
+    That is the piece which the UNK's position attends to most: the mean over all attentions to the source and their
+    heads. The network must have one (architecture.attends_to_source).
+    """
+    source_tokenizer, target_tokenizer = tokenizers
+    texts = [target_tokenizer.decode(pieces) for pieces in outputs]
+    unknown = [] if target_tokenizer.is_bytes else [i for i, pieces in enumerate(outputs) if UNK_ID in pieces]
+    for chunk in (unknown[at : at + AT_ONCE] for at in range(0, len(unknown), AT_ONCE)):
+        sources = [source_tokenizer.encode(lines[i]) for i in chunk]
+        aligned = _aligned(model, sources, [outputs[i] for i in chunk], device)
+        for i, places in zip(chunk, aligned, strict=True):
+            surfaces = source_tokenizer.surfaces(lines[i])
+            copied = [surfaces[place] for place, piece in zip(places, outputs[i], strict=True) if piece == UNK_ID]
+            texts[i] = target_tokenizer.decode(outputs[i], copied)
+    return texts
+
+
+def _aligned(
+    model: Network, sources: Sequence[Sequence[int]], outputs: Sequence[Sequence[int]], device: Device
+) -> list[list[int]]:
+    """For each piece of each output the place of the source piece, EOS left out, that it attends to most."""
+    weights_LBTS: list[torch.Tensor] = []
+
+    def see(kind: str, weights_BHTS: torch.Tensor) -> None:
+        if kind == "cross":
+            weights_LBTS.append(weights_BHTS.mean(1))
+
+    with evaluating(model), device.autocast(), watching(model, see):
+        source_BS, mask_BS = pad_sources(sources, device)
+        model(source_BS, mask_BS, pad([[BOS_ID, *pieces] for pieces in outputs], device)[0])
+    mean_BTS = torch.stack(weights_LBTS).mean(0)
+    return [
+        weights_TS[: len(output), : len(source)].argmax(-1).tolist()
+        for weights_TS, source, output in zip(mean_BTS, sources, outputs, strict=True)
+    ]

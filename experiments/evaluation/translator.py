@@ -22,7 +22,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import exported_config
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_chosen, load_tokenizers
-from experiments.evaluation.translate import translate
+from experiments.evaluation.translate import texts_without_unknown, translate
 from model.layers.attention import KINDS, watching
 from model.protocol import Network
 
@@ -44,10 +44,16 @@ class Translator:
     """Translates lines of text. `settings` are the run's own; each call may give others."""
 
     def __init__(
-        self, model: Network, tokenizers: tuple[Tokenizer, Tokenizer], device: Device, settings: SearchSettings
+        self,
+        model: Network,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        device: Device,
+        settings: SearchSettings,
+        *,
+        replace_unknown: bool = False,
     ) -> None:
-        self.model, self.device, self.settings = model, device, settings
-        self.source_tokenizer, self.target_tokenizer = tokenizers
+        self.model, self.device, self.settings, self.replace_unknown = model, device, settings, replace_unknown
+        self.source_tokenizer, self.target_tokenizer = self.tokenizers = tokenizers
 
     @classmethod
     def of_run(
@@ -56,9 +62,9 @@ class Translator:
         """Load from the folder of the attempt that trained; `choice` of checkpoint: the configuration's if None."""
         device = Device.open(spec, precision)
         model = load_chosen(config, choice, attempt, device)
-        asked = config.evaluation
-        search = SearchSettings(asked.beam_size, asked.length_penalty, asked.max_extra_length)
-        return cls(model, load_tokenizers(config, attempt), device, search)
+        search = SearchSettings.of(config.evaluation.model_dump())
+        tokenizers = load_tokenizers(config, attempt)
+        return cls(model, tokenizers, device, search, replace_unknown=config.evaluation.replace_unknown)
 
     @classmethod
     def load(cls, folder: Path | str, spec: DeviceSpec | None = None, precision: str = "fp32") -> "Translator":
@@ -98,10 +104,15 @@ class Translator:
                     progress(before + done)
 
             translated = translate(self.model, sources, settings or self.settings, self.device, progress=told)
-            for hypotheses in translated:
+            for line, hypotheses in zip(window, translated, strict=True):
+                outputs = [h.ids for h in hypotheses]
+                texts = [self.target_tokenizer.decode(pieces) for pieces in outputs]
+                if self.replace_unknown:
+                    lines = [line] * len(outputs)
+                    texts = texts_without_unknown(self.model, self.tokenizers, lines, outputs, self.device)
                 yield [
-                    Translation(self.target_tokenizer.decode(h.ids), h.score, h.log_prob, h.finished)
-                    for h in hypotheses
+                    Translation(text, h.score, h.log_prob, h.finished)
+                    for text, h in zip(texts, hypotheses, strict=True)
                 ]
             first += len(window)
 

@@ -162,13 +162,12 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 
 
 # a clock that also counts while the machine sleeps, like the time of day
-_PASSED = time.CLOCK_BOOTTIME if hasattr(time, "CLOCK_BOOTTIME") else time.CLOCK_MONOTONIC
-_BEGAN = time.time() - time.clock_gettime(_PASSED)
+_BEGAN = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def record_time() -> float:
     """Seconds since the epoch."""
-    return _BEGAN + time.clock_gettime(_PASSED)
+    return _BEGAN + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 # --- Find event files with damaged lines in a whole store

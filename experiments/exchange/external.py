@@ -1,13 +1,17 @@
-"""Runs of other programs, read from a CSV file or from exports of Weights & Biases, and what every reader returns."""
+"""Runs of other programs: what every reader returns, what is made of it alike, and two readers.
+
+A reader (READERS in logs.py) gives the runs of a source as they are there. `collect` finds their seeds and rows, and
+keeps numbers and settings that a study can have. Here are the readers of CSV files and of exports of Weights & Biases.
+"""
 
 import csv
 import hashlib
 import io
 import json
 import math
+import re
 import time
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -15,22 +19,36 @@ from typing import Any
 from experiments.errors import UserError
 
 SEED_NAMES = ("seed", "random_seed", "training.seed", "args.seed")
+_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
 @dataclass(frozen=True)
 class ExternalRun:
-    """A run. `fields` are columns of a table that does not say which are settings and which are metrics."""
+    """A run."""
 
-    where: str  # for messages: "line 3", "run sweet-sun-3"
     name: str = ""
     id: str = ""
+    status: str = ""  # of a run that did not finish
     row: str = ""  # as the source names it; "": it does not
     group: str = ""
     seed: str = ""  # "": it has none
-    fields: Mapping[str, Any] = field(default_factory=dict)
+    text: bool = False  # whether all settings are text, so that numbers are to be found in it
+    labels: Mapping[str, str] = field(default_factory=dict)  # that are no settings: MLflow's tags
     settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
-    metrics: Mapping[str, float] = field(default_factory=dict)  # by the source's name: "bleu", "dev/bleu"
+    metrics: Mapping[str, Any] = field(default_factory=dict)  # by the source's name: "bleu", "dev/bleu"
     examples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # by set: each example's scores
+
+    @property
+    def where(self) -> str:
+        """For messages: a name of any length and lines, in a few words."""
+        name = " ".join(self.name.split())[:80]
+        return name if name.startswith("line ") else f"run {name}"
+
+    @property
+    def unfinished(self) -> str:
+        """Why it is left out; "": it is not."""
+        no_score = "" if self.text or self.metrics else "it has no score"
+        return f"its status is {self.status}" if self.status else no_score
 
 
 @dataclass(frozen=True)
@@ -40,26 +58,71 @@ class External:
     kind: str
     source: str
     runs: tuple[ExternalRun, ...]
-    sha256: str | None = None
+    sha256: str | None = None  # of a file
     left_out: tuple[str, ...] = ()  # a sentence each
     t: float = field(default_factory=time.time)
 
+    @property
+    def settings(self) -> list[str]:
+        """All names of settings, in their order."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.settings))
 
-def read_bytes(path: Path, option: str) -> tuple[bytes, str]:
-    """A file's content and SHA-256. Raises UserError."""
+    @property
+    def metrics(self) -> list[str]:
+        """All names of metrics; none: the source does not say which of the settings are metrics."""
+        return list(dict.fromkeys(name for run in self.runs for name in run.metrics))
+
+
+Reader = Callable[[str], Iterator[ExternalRun]]
+
+
+def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str = "") -> External:
+    """The finished runs of a source, with their rows and seeds.
+
+    row_by, seed_by: the settings or labels that have them, if other than usual. Raises UserError where there is no such
+    run, or one cannot be read.
+    """
+    shown = _PASSWORD.sub(r"\1:…@", place)
     try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"{option} {path} cannot be read: {error.strerror}. Nothing was imported.") from None
-    return data, hashlib.sha256(data).hexdigest()
+        runs = list(read(place))
+        kept = tuple(_found(run, row_by, seed_by) for run in runs if not run.unfinished)
+        if seed_by and kept and not any(run.seed for run in kept):
+            raise _lacks(kept[0], seed_by)
+        json.dumps([run.settings for run in kept], ensure_ascii=False, default=str).encode()  # no half characters
+    except UserError as error:
+        raise UserError(f"{kind}:{shown}: {error}") from None
+    except Exception as error:  # of csv, sqlite3, protocol buffers, MLflow …: whatever keeps it from being read
+        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        raise UserError(f"{kind}:{shown} cannot be read as such a source: {why}.") from None
+    left_out = tuple(f"{run.where}: {run.unfinished}" for run in runs if run.unfinished)
+    if not kept:
+        raise UserError(f"{kind}:{shown}: there is no finished run in it{f' ({left_out[0]})' if left_out else ''}.")
+    file = Path(place)
+    digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
+    return External(kind, Path(shown).name, kept, digest, left_out)
 
 
-def as_text(data: bytes, path: Path, option: str) -> str:
-    """UTF-8, with or without a byte order mark. Raises UserError."""
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise UserError(f"{option} {path} is not UTF-8 text ({error.reason} at byte {error.start}).") from None
+def _found(run: ExternalRun, row_by: str, seed_by: str) -> ExternalRun:
+    """The run with its row and seed, settings without a program's own (_name), and scores that are numbers."""
+    settings = {name: v for name, v in flat(run.settings).items() if not name.startswith("_")}
+    known = {**run.labels, **settings}
+    row = str(known.get(row_by, "")) if row_by else run.row
+    if row_by and not row:
+        raise _lacks(run, row_by)
+    seeds = [str(known[name]) for name in ([seed_by] if seed_by else SEED_NAMES) if known.get(name) not in (None, "")]
+    settings = {
+        name: as_value(v) if run.text else v
+        for name, v in settings.items()
+        if name not in (row_by, seed_by, *SEED_NAMES)
+    }
+    scores = {name: number(v) for name, v in flat(run.metrics).items() if not name.startswith("_")}
+    metrics = {name: score for name, score in scores.items() if score is not None}
+    whole = {name: of for name, of in run.examples.items() if of and all(None not in one.values() for one in of)}
+    return replace(run, row=row, seed=[*seeds, run.seed][0], settings=settings, metrics=metrics, examples=whole)
+
+
+def _lacks(run: ExternalRun, name: str) -> UserError:
+    return UserError(f"{run.where} has no {name!r}. It has: {', '.join([*run.settings, *run.labels])[:1000]}.")
 
 
 def number(text: Any) -> float | None:
@@ -103,137 +166,58 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def run_called(name: str) -> str:
-    """For messages: a name of any length and lines, in a few words."""
-    return f"run {' '.join(name.split())[:80]}"
-
-
-def seed_of(settings: Mapping[str, Any], name: str = "") -> tuple[str, dict[str, Any]]:
-    """The seed, and the settings without it. `name`: the setting that holds it."""
-    found = next((one for one in ([name] if name else SEED_NAMES) if settings.get(one) not in (None, "")), "")
-    return (str(settings[found]) if found else ""), {key: v for key, v in settings.items() if key != found}
-
-
-# --- A CSV file of one's own, long (a line per score) or wide (a line per run or row):
+# --- A CSV file of one's own, long (a line per score) or wide (a line per run):
 #     row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
 #     base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
-# `seed`, `set` and `group` may be left out. Every other column is a setting or, in a wide file, a metric. An import
-# needs `row`; without it runs are told apart by their settings.
+# All but metric and value may be left out. Every other column is a setting or, in a wide file, a metric.
 
 
-LONG = ("metric", "value")
 MOST_COLUMNS = 5_000
-OWN = ("row", "seed", "set", "group", *LONG)
 
 
-def read_csv(path: Path, row_by: str = "", seed_by: str = "", *, rows: bool = True) -> External:
-    """Raises UserError with the line for whatever cannot be read. rows: a column has to name the row of each run."""
-    data, digest = read_bytes(path, "--csv")
-    head, lines = table(as_text(data, path, "--csv"), f"--csv {path}")
-    row, seed = row_by or "row", seed_by or next((name for name in SEED_NAMES if name in head), "seed")
-    _known(f"--csv {path}", seed_by, head, "--seed-by")
-    if row not in head and not rows:
-        row = ""
-    elif row not in head:
-        raise UserError(
-            f"--csv {path} has no column {row!r}, which names the table's row of each run. Its columns are: "
-            f"{', '.join(head)[:1000]}. Name the column with --row-by."
-        )
-    read = _long if set(LONG) <= set(head) else _wide
-    own = (*OWN, row, seed) if read is _long else ("row", "seed", "set", "group", row, seed)
-    runs = read(f"--csv {path}", head, lines, row, seed, own)
-    return External("csv", path.name, tuple(runs), digest)
+def read_csv(place: str) -> Iterator[ExternalRun]:
+    """The runs of a CSV file. Raises UserError with the line for whatever cannot be read."""
+    head, lines = _table(Path(place).read_text(encoding="utf-8-sig"))
+    long = {"metric", "value"} <= set(head)
+    found: dict[tuple[str, ...], tuple[int, dict[str, str], dict[str, float]]] = {}
+    for line, cells in lines:
+        if not long:
+            found[(str(line),)] = line, cells, {}
+            continue
+        name, text = f"{cells.pop('set', '') or 'test'}/{cells.pop('metric')}", cells.pop("value")
+        first, _, scores = found.setdefault(tuple(cells.values()), (line, cells, {}))
+        if name in scores:
+            raise UserError(
+                f"line {line}: {name} stands there twice for the run of line {first}. Give runs their seeds."
+            )
+        if (score := number(text)) is None and text:
+            raise UserError(f"line {line}: value = {text!r} is not a number.")
+        scores |= {} if score is None else {name: score}
+    for line, cells, scores in found.values():
+        labels = {name: cells.pop(name, "") for name in ("row", "group")}
+        settings = {name: text for name, text in cells.items() if text}
+        run = ExternalRun(f"line {line}", text=True, labels=labels, settings=settings, metrics=scores)
+        yield replace(run, row=labels["row"], group=labels["group"])
 
 
-def table(text: str, where: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
+def _table(text: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
     """The head, and each line with its number. Raises UserError for a file that is no such table."""
     first = text.partition("\n")[0]
-    separator = max(",;\t", key=first.count)
-    try:
-        reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-        head = [name.strip() for name in next(reader, [])]
-        lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    except csv.Error as error:
-        raise UserError(f"{where}, line {reader.line_num}: this is not CSV: {error}. Nothing was imported.") from None
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
+    head = [name.strip() for name in next(reader, [])]
+    lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
     if "\0" in text:
-        raise UserError(f"{where} has a NUL, so it is no text. Nothing was imported.")
+        raise UserError("it has a NUL, so it is no text.")
     if len(head) > MOST_COLUMNS:
-        raise UserError(f"{where} has {len(head):,} columns: at most {MOST_COLUMNS:,} are read. Nothing was imported.")
-    twice = sorted(name for name, count in Counter(head).items() if count > 1)
-    if len(head) < 2 or "" in head or twice:
-        what = f"the column {twice[0]!r} is there twice" if twice else "expected names of columns, separated by commas"
-        raise UserError(f"{where}, line 1: {what}. Nothing was imported.")
+        raise UserError(f"it has {len(head):,} columns: at most {MOST_COLUMNS:,} are read.")
+    if len(head) < 2 or "" in head or len(set(head)) < len(head):
+        raise UserError("line 1: expected names of columns, separated by commas, each once.")
     for line, cells in lines:
         if len(cells) != len(head):
-            raise UserError(
-                f"{where}, line {line} has {len(cells)} cells, and the head has {len(head)}. Nothing was imported."
-            )
+            raise UserError(f"line {line} has {len(cells)} cells, and the head has {len(head)}.")
     if not lines:
-        raise UserError(f"{where} has a head and no line below it. Nothing was imported.")
+        raise UserError("it has a head and no line below it.")
     return head, [(line, {n: c.strip() for n, c in zip(head, cells, strict=True)}) for line, cells in lines]
-
-
-Lines = Sequence[tuple[int, dict[str, str]]]
-
-
-def _long(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ExternalRun]:
-    found: dict[tuple[str, str], ExternalRun] = {}
-    for line, cells in lines:
-        named, of_seed = _key(where, line, cells, row, seed)
-        settings = {name: as_value(cells[name]) for name in head if name not in own and cells[name]}
-        key = named or repr(settings), of_seed
-        known = found.setdefault(
-            key, ExternalRun(f"line {line}", row=named, group=cells.get("group", ""), seed=of_seed, settings=settings)
-        )
-        if known.settings != settings:
-            raise UserError(
-                f"{where}, line {line}: other settings than {known.where} of the same row and seed. Nothing was "
-                "imported."
-            )
-        name = f"{cells.get('set') or 'test'}/{cells['metric']}"
-        if name in known.metrics:
-            raise UserError(
-                f"{where}, line {line}: {cells['metric']} of {key[0]}, seed {of_seed or 'unknown'}, stands there twice."
-                " Keep one line per row, seed, set and metric. Nothing was imported."
-            )
-        score = _score(where, line, "value", cells["value"])
-        if score is not None:
-            found[key] = replace(known, metrics={**known.metrics, name: score})
-    return list(found.values())
-
-
-def _wide(where: str, head: Sequence[str], lines: Lines, row: str, seed: str, own: Sequence[str]) -> list[ExternalRun]:
-    found: dict[tuple[str, str], ExternalRun] = {}
-    for line, cells in lines:
-        named, of_seed = _key(where, line, cells, row, seed)
-        key, set_ = (named or str(line), of_seed), cells.get("set", "")
-        prefix = f"{set_}/" if set_ else ""
-        fields = {name: cells[name] for name in head if name not in own and cells[name]}
-        if key in found and not set_:
-            raise UserError(
-                f"{where}, line {line}: {key[0]}, seed {key[1] or 'unknown'}, stands there twice (first in "
-                f"{found[key].where}). Give each run its seed in a column. Nothing was imported."
-            )
-        known = found.get(key) or ExternalRun(f"line {line}", row=named, group=cells.get("group", ""), seed=of_seed)
-        of_set = {
-            f"{prefix}{name}" if prefix and number(text) is not None else name: text for name, text in fields.items()
-        }
-        found[key] = replace(known, fields={**known.fields, **fields, **of_set})
-    return list(found.values())
-
-
-def _key(where: str, line: int, cells: dict[str, str], row: str, seed: str) -> tuple[str, str]:
-    if row and not cells[row]:
-        raise UserError(f"{where}, line {line}: the column {row} is empty. Nothing was imported.")
-    return cells[row] if row else "", cells.get(seed, "")
-
-
-def _score(where: str, line: int, name: str, text: str) -> float | None:
-    """None for an empty cell."""
-    found = number(text)
-    if found is None and text:
-        raise UserError(f"{where}, line {line}: {name} = {text!r} is not a number. Nothing was imported.")
-    return found
 
 
 # --- Weights & Biases: the CSV of its runs table, or JSON of its API's runs
@@ -244,110 +228,55 @@ def _score(where: str, line: int, name: str, text: str) -> float | None:
 #                 "summary": dict(r.summary)} for r in wandb.Api().runs("ENTITY/PROJECT")], file, default=str)
 
 
-_SUMMARIES = ("summary", "summary_metrics", "summaryMetrics")
 _OF_WANDB = (
     "Name", "State", "ID", "Group", "Notes", "User", "Tags", "Created", "Runtime", "Sweep", "End Time", "Hostname",
     "Description", "Commit", "GitHub", "GPU Type", "Job Type", "Updated", "Host", "Command",
 )  # fmt: skip
 
 
-def read_wandb(path: Path, row_by: str = "", seed_by: str = "") -> External:
-    """The finished runs; others are left out and named. Raises UserError."""
-    data, digest = read_bytes(path, "--wandb-export")
-    text, where = as_text(data, path, "--wandb-export"), f"--wandb-export {path}"
-    runs = (
-        _of_json(text, where, row_by, seed_by) if text.lstrip()[:1] in "[{" else _of_csv(text, where, row_by, seed_by)
-    )
-    kept = tuple(run for run, state in runs if state in ("", "finished"))
-    left_out = tuple(f"{run.where}: its state is {state}" for run, state in runs if state not in ("", "finished"))
-    if not kept:
-        raise UserError(f"{where} has no finished run{f' ({left_out[0]})' if left_out else ''}. Nothing was imported.")
-    return External("wandb", path.name, kept, digest, left_out)
-
-
-def _of_csv(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[ExternalRun, str]]:
-    head, lines = table(text, where)
+def read_wandb_export(place: str) -> Iterator[ExternalRun]:
+    """The runs of an export. Raises UserError."""
+    text = Path(place).read_text(encoding="utf-8-sig")
+    if text.lstrip()[:1] in "[{":
+        yield from map(_of_json, _json_runs(text))
+        return
+    head, lines = _table(text)
     if "Name" not in head:
-        raise UserError(
-            f"{where} has no column Name, so it is no export of a W&B runs table. Its columns are: "
-            f"{', '.join(head)[:1000]}. A table of your own is imported with --csv. Nothing was imported."
-        )
-    _known(where, row_by, head, "--row-by")
-    found = []
+        columns = ", ".join(head)[:1000]
+        raise UserError(f"it has no column Name, so it is no export of a W&B runs table. Its columns: {columns}.")
     for _, cells in lines:
-        rest = {name: text for name, text in cells.items() if name not in (*_OF_WANDB, row_by) and text}
-        seed, fields = seed_of(rest, seed_by)
-        name, row = cells["Name"], cells.get(row_by, "") if row_by else ""
-        run = ExternalRun(run_called(name), name, cells.get("ID", ""), row, seed=seed, fields=fields)
-        found.append((run, cells.get("State", "").lower()))
-    return found
+        own = {name: cells.pop(name, "") for name in _OF_WANDB}
+        settings = {name: text for name, text in cells.items() if text}
+        yield ExternalRun(own["Name"], own["ID"], _unfinished(own["State"]), text=True, labels=own, settings=settings)
 
 
-def _of_json(text: str, where: str, row_by: str, seed_by: str) -> list[tuple[ExternalRun, str]]:
-    found = []
-    for run in _runs(text, where):
-        name = str(run.get("display_name") or run.get("displayName") or run.get("name") or run.get("id") or "")
-        config = flat(_plain(_object(run.get("config"), where, name)))
-        summary: Any = next((run[key] for key in _SUMMARIES if run.get(key)), {})
-        scores = {
-            key: score for key, v in flat(_object(summary, where, name)).items() if (score := number(v)) is not None
-        }
-        metrics = {key: score for key, score in scores.items() if not key.startswith("_")}
-        seed, settings = seed_of(config, seed_by)
-        row = str(settings.pop(row_by) if row_by in settings else run.get(row_by) or "") if row_by else ""
-        if row_by and not row:
-            raise UserError(f"{where}, run {name}: it has no {row_by!r}, which --row-by names. Nothing was imported.")
-        ours = ExternalRun(
-            run_called(name), name, str(run.get("id") or ""), row, seed=seed, settings=settings, metrics=metrics
-        )
-        found.append((ours, str(run.get("state") or "").lower()))
-    return found
+def _unfinished(state: Any) -> str:
+    return "" if str(state or "").lower() in ("", "finished") else str(state).lower()
 
 
-def _runs(text: str, where: str) -> list[Mapping[str, Any]]:
+def _json_runs(text: str) -> list[Mapping[str, Any]]:
     try:
-        whole = _loads(text)
+        whole = json.loads(text)
     except ValueError:
-        try:
-            whole = [_loads(line) for line in text.split("\n") if line.strip()]
-        except ValueError as error:
-            raise UserError(f"{where} is neither JSON nor JSON lines: {error}. Nothing was imported.") from None
+        whole = [json.loads(line) for line in text.split("\n") if line.strip()]
     whole = whole.get("runs", [whole]) if isinstance(whole, Mapping) else whole
-    if not isinstance(whole, list) or not whole or not all(isinstance(run, Mapping) for run in whole):
-        raise UserError(f"{where}: expected a list of runs, each with config and summary. Nothing was imported.")
+    if not isinstance(whole, list) or not all(isinstance(run, Mapping) for run in whole):
+        raise UserError("expected a list of runs, each with config and summary.")
     return whole
 
 
-def _loads(text: str) -> Any:
-    """JSON. Raises ValueError, also for what nests without end, and for half a character (\\ud800), written nowhere."""
-    try:
-        found = json.loads(text)
-        json.dumps(found, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError("it is nested too deep") from None
-    return found
-
-
-def _object(part: Any, where: str, name: str) -> Mapping[str, Any]:
-    """An object, also where it is text of its own (as the API's raw attributes have it)."""
-    try:
-        part = _loads(part) if isinstance(part, str) else part
-    except ValueError:
-        part = ()
-    if part is not None and not isinstance(part, Mapping):
-        raise UserError(f"{where}, run {name}: config and summary are JSON objects. Nothing was imported.")
-    return part or {}
-
-
-def _plain(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Without W&B's own entries and wrappings."""
-    own = {name: v for name, v in config.items() if not name.startswith("_")}
-    return {n: v["value"] if isinstance(v, Mapping) and "value" in v and set(v) <= {"value", "desc"} else v
-            for n, v in own.items()}  # fmt: skip
-
-
-def _known(where: str, name: str, head: list[str], option: str) -> None:
-    if name and name not in head:
-        raise UserError(
-            f"{where} has no column {name!r}, which {option} names. Its columns are: {', '.join(head)[:1000]}."
-        )
+def _of_json(run: Mapping[str, Any]) -> ExternalRun:
+    names = ("display_name", "displayName", "name", "id")
+    name = next((str(run[key]) for key in names if run.get(key)), "")
+    summaries = ("summary", "summary_metrics", "summaryMetrics")
+    parts: list[Any] = [run.get("config") or {}, next((run[key] for key in summaries if run.get(key)), {})]
+    config, summary = (json.loads(part) if isinstance(part, str) else part for part in parts)  # text: the API's own
+    if not isinstance(config, Mapping) or not isinstance(summary, Mapping):
+        raise UserError(f"run {name[:80]}: config and summary are JSON objects.")
+    config = {
+        n: v["value"] if isinstance(v, Mapping) and "value" in v and set(v) <= {"value", "desc"} else v
+        for n, v in config.items()
+    }
+    labels = {key: given for key, given in run.items() if isinstance(given, str)}
+    status = _unfinished(run.get("state"))
+    return ExternalRun(name, str(run.get("id") or ""), status, labels=labels, settings=config, metrics=summary)

@@ -7,37 +7,32 @@ import contextlib
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from experiments.errors import UserError
-from experiments.exchange.external import External, ExternalRun, as_value, flat, number, run_called, seed_of
+from experiments.exchange.external import (
+    ExternalRun,
+    Reader,
+    as_value,
+    number,
+    read_csv,
+    read_wandb_export,
+)
 
 Example = Mapping[str, Any]
-
-
-class Log(NamedTuple):
-    """A run as a log has it; names that begin with an underscore are the program's own."""
-
-    name: str
-    settings: Mapping[str, Any]
-    scores: Mapping[str, Any]  # the last value of each
-    id: str = ""
-    examples: Mapping[str, list[Example]] = {}
-    status: str = ""  # of a run that did not finish
-
-
 SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # correct, incorrect, partial, no answer: inspect_ai's value_to_float
 
 
-def _trackio(project: str) -> Iterator[Log]:
+def _trackio(project: str) -> Iterator[ExternalRun]:
     """A project of Trackio, by its name (in TRACKIO_DIR, or Trackio's own folder) or its .db file."""
     home = Path(os.environ.get("TRACKIO_DIR") or Path.home() / ".cache" / "huggingface" / "trackio")
     file = Path(project) if project.endswith(".db") else home / f"{project}.db"
     if not file.is_file():
         there = ", ".join(sorted(path.stem for path in home.glob("*.db"))[:20]) or "none"
-        raise UserError(f"trackio:{project}: there is no file {file}. Projects in {home}: {there}.")
+        raise UserError(f"there is no file {file}. Projects in {home}: {there}.")
     metrics: dict[str, dict[str, Any]] = {}
     with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
         names = dict(db.execute("SELECT run_id, run_name FROM metrics GROUP BY run_id ORDER BY min(id)"))
@@ -45,10 +40,10 @@ def _trackio(project: str) -> Iterator[Log]:
             metrics.setdefault(run, {}).update(json.loads(logged))
         configs = {run: json.loads(text) for run, text in db.execute("SELECT run_id, config FROM configs")}
     for run, name in names.items():
-        yield Log(name, configs.get(run, {}), metrics.get(run, {}), run)
+        yield ExternalRun(name, run, settings=configs.get(run, {}), metrics=metrics.get(run, {}))
 
 
-def _tensorboard(folder: str) -> Iterator[Log]:
+def _tensorboard(folder: str) -> Iterator[ExternalRun]:
     """Each folder with event files is a run, called as its path below `folder`: its scalars and hyperparameters.
 
     A last part of the path such as seed3 or 3 is the seed, where the hyperparameters have none. Needs tensorboard.
@@ -58,7 +53,7 @@ def _tensorboard(folder: str) -> Iterator[Log]:
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
-        raise UserError("tensorboard: reading event files needs tensorboard: pip install tensorboard.") from None
+        raise UserError("reading event files needs tensorboard: pip install tensorboard.") from None
     top = Path(folder)
     for place in sorted({file.parent for file in top.rglob("*tfevents*")}):
         events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
@@ -77,9 +72,8 @@ def _tensorboard(folder: str) -> Iterator[Log]:
         name = str(place.relative_to(top))
         row, _, last = name.rpartition("/")
         seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
-        if seed.isdecimal() and not seed_of(settings)[0]:
-            settings["seed"] = int(seed)
-        yield Log(name, settings, metrics)
+        seed = seed if seed.isdecimal() else ""
+        yield ExternalRun(name, seed=seed, settings=settings, metrics=metrics)
 
 
 def _of_proto(given: Any) -> Any:
@@ -88,16 +82,19 @@ def _of_proto(given: Any) -> Any:
     return int(text) if isinstance(text, float) and text.is_integer() else text
 
 
-def _wandb(folder: str) -> Iterator[Log]:
-    """The runs that W&B has kept offline (run-*.wandb below a folder), with the last value of each metric.
+def _wandb(place: str) -> Iterator[ExternalRun]:
+    """The runs of an export, or those that W&B has kept offline (run-*.wandb below a folder).
 
-    Their records are W&B's protocol buffers in LevelDB's log format; needs wandb.
+    Their records are W&B's protocol buffers in LevelDB's log format; needs wandb. The last value of each metric counts.
     """
+    if not Path(place).is_dir():
+        yield from read_wandb_export(place)
+        return
     try:
         from wandb.proto import wandb_internal_pb2 as protocol
     except ImportError:
-        raise UserError("wandb: reading offline runs needs wandb: pip install wandb.") from None
-    for file in sorted(Path(folder).rglob("run-*.wandb")):
+        raise UserError("reading offline runs needs wandb: pip install wandb.") from None
+    for file in sorted(Path(place).rglob("run-*.wandb")):
         name, status, config = file.stem, "cut off", dict[str, Any]()
         metrics: dict[str, Any] = {}
         for data in _log_records(file.read_bytes()):
@@ -110,7 +107,7 @@ def _wandb(folder: str) -> Iterator[Log]:
             }
             for item in (*record.history.item, *record.summary.update):
                 metrics[item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
-        yield Log(name, config, metrics, file.stem.removeprefix("run-"), status=status)
+        yield ExternalRun(name, file.stem.removeprefix("run-"), status, settings=config, metrics=metrics)
 
 
 def _log_records(data: bytes) -> Iterator[bytes]:
@@ -129,7 +126,7 @@ def _log_records(data: bytes) -> Iterator[bytes]:
             parts = b""
 
 
-def _lm_eval(folder: str) -> Iterator[Log]:
+def _lm_eval(folder: str) -> Iterator[ExternalRun]:
     """The folder of `lm_eval --output_path`: each results_*.json is a run; with --log_samples also its examples.
 
     A task is a set; its metrics are `acc` of the filter none, and `exact_match.strict` of another filter.
@@ -154,7 +151,8 @@ def _lm_eval(folder: str) -> Iterator[Log]:
                     scores[f"{task}/{metric}{'' if filtered == 'none' else f'.{filtered}'}"] = score
             samples = file.with_name(file.name.replace("results_", f"samples_{task}_", 1)).with_suffix(".jsonl")
             examples[task] = _samples(samples) if samples.is_file() else []
-        yield Log(f"{content.get('model_name') or file.parent.name} {file.stem[8:]}", settings, scores, "", examples)
+        name = f"{content.get('model_name') or file.parent.name} {file.stem[8:]}"
+        yield ExternalRun(name, settings=settings, metrics=scores, examples=examples)
 
 
 def _samples(file: Path) -> list[Example]:
@@ -167,7 +165,7 @@ def _samples(file: Path) -> list[Example]:
     return [of_documents[document] for document in sorted(of_documents)]
 
 
-def _inspect(folder: str) -> Iterator[Log]:
+def _inspect(folder: str) -> Iterator[ExternalRun]:
     """The logs of Inspect in a folder: .json as they are; .eval by inspect_ai, if it is installed.
 
     A task is a set; its metrics are `accuracy`, or `match.accuracy` where it has several scorers.
@@ -179,7 +177,7 @@ def _inspect(folder: str) -> Iterator[Log]:
             from inspect_ai.log import read_eval_log
         except ImportError:
             raise UserError(
-                f"inspect:{folder}: {packed[0].name} is packed, and inspect_ai is not installed here. Install it, or "
+                f"{packed[0].name} is packed, and inspect_ai is not installed here. Install it, or "
                 f"write JSON: inspect log convert --to json --output-dir DIR {folder}."
             ) from None
         contents += [read_eval_log(str(file)).model_dump(mode="json") for file in packed]
@@ -202,7 +200,8 @@ def _inspect(folder: str) -> Iterator[Log]:
             examples.append({f"{k}.{m}" if several else m: share for k, share in shares.items() for m in means})
         status = "" if content.get("status") == "success" else str(content.get("status"))
         settings = {"model": about.get("model"), **simple}
-        yield Log(name, settings, scores, about.get("run_id") or "", {task: examples}, status)
+        run = ExternalRun(name, about.get("run_id") or "", status, settings=settings, metrics=scores)
+        yield replace(run, examples={task: examples})
 
 
 def _share(given: Any) -> float | None:
@@ -222,40 +221,11 @@ def _json_files(top: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any]]
             yield file, content
 
 
-READERS: dict[str, Callable[[str], Iterator[Log]]] = {
+READERS: dict[str, Reader] = {
+    "csv": read_csv,
+    "wandb": _wandb,
     "trackio": _trackio,
     "tensorboard": _tensorboard,
-    "wandb": _wandb,
     "lm-eval": _lm_eval,
     "inspect": _inspect,
 }
-
-
-def read_logs(kind: str, place: str, row_by: str = "", seed_by: str = "") -> External:
-    """The finished runs of a source of one of READERS. Raises UserError where there is none, or one cannot be read."""
-    found, left_out = [], []
-    try:
-        logs = list(READERS[kind](place))
-    except UserError:
-        raise
-    except (
-        Exception
-    ) as error:  # of sqlite3, protocol buffers, a log of another shape: whatever keeps it from being read
-        raise UserError(f"{kind}:{place} cannot be read as such a log: {type(error).__name__}: {error}.") from None
-    for log in logs:
-        where = run_called(log.name)
-        if log.status or not log.scores:
-            left_out.append(f"{where}: {f'its status is {log.status}' if log.status else 'it has no score'}")
-            continue
-        seed, settings = seed_of(flat({k: v for k, v in log.settings.items() if not k.startswith("_")}), seed_by)
-        row = str(settings.pop(row_by, "")) if row_by else ""
-        if row_by and not row:
-            raise UserError(f"{kind}:{place}, {where}: it has no setting {row_by!r}. Nothing was imported.")
-        own = {key: given for key, given in log.scores.items() if not key.startswith("_")}
-        scores = {key: score for key, given in own.items() if (score := number(given)) is not None}
-        examples = {s: of for s, of in log.examples.items() if of and all(None not in one.values() for one in of)}
-        run = ExternalRun(where, log.name, log.id, row, "", seed, settings=settings, metrics=scores, examples=examples)
-        found.append(run)
-    if not found:
-        raise UserError(f"{kind}:{place}: there is no finished run in it{f' ({left_out[0]})' if left_out else ''}.")
-    return External(kind, Path(place).stem, tuple(found), None, tuple(left_out))

@@ -2,7 +2,7 @@
 
 The system reuses process ids. A start time as time of day distinguishes two processes only while nobody sets the
 clock: psutil adds the ticks to the boot's time of day, which moves with the clock. Ticks do not. Only this file reads
-them, and other fields of /proc/PID/stat. Imports no torch, and psutil only on systems without /proc.
+them, and other fields of /proc/PID/stat. Imports no torch.
 """
 
 import contextlib
@@ -12,11 +12,9 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PROC = Path("/proc/self/stat")
 STAT, TASKS = "/proc/{}/stat", "/proc/{}/task"
 CHILDREN = f"{TASKS}/{{}}/children"
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_CLOCK_S = 2.0  # tolerance for two readings of one start time, for small clock steps
 _STATE, _PARENT, _START_TICKS = 0, 1, 19  # fields 3, 4 and 22 of /proc/PID/stat, counted behind the name
 _CPU_TICKS = slice(11, 15)  # fields 14 to 17: its own time as user and system, that of ended children
 
@@ -29,12 +27,7 @@ class _Stat(NamedTuple):
 
 
 def identify(pid: int) -> dict[str, Any]:
-    """A process as plain JSON for `is_alive`: by ticks, or by time of day on systems without /proc.
-
-    The identity of an ended process never reads as alive.
-    """
-    if not PROC.exists():
-        return {"pid": pid, "create_time": _create_time(pid) or 0.0}
+    """A process as plain JSON for `is_alive`. The identity of an ended process never reads as alive."""
     stat = _read_stat(pid)
     return {"pid": pid, "start_ticks": stat.start_ticks if stat else 0, "boot_id": _boot_id()}
 
@@ -44,18 +37,14 @@ def is_alive(identity: Any) -> bool:
 
     Raises OSError if /proc cannot be read at the moment.
     """
-    pid = int(identity["pid"])
-    if "start_ticks" not in identity:
-        created = _create_time(pid)
-        return created is not None and abs(created - float(identity.get("create_time", 0.0))) < _CLOCK_S
-    if identity["boot_id"] != _boot_id():
+    if identity.get("boot_id") != _boot_id():
         return False
-    stat = _read_stat(pid)
-    return stat is not None and stat.start_ticks == identity["start_ticks"] and stat.state not in "ZX"
+    stat = _read_stat(int(identity["pid"]))
+    return stat is not None and stat.start_ticks == identity.get("start_ticks") and stat.state not in "ZX"
 
 
 def descendants() -> list[int]:
-    """Ids of all processes started below this one, parents first, without zombies; [] without /proc."""
+    """Ids of all processes started below this one, parents first, without zombies."""
     below = _children(os.getpid())
     for child in below:
         below += _children(child)
@@ -74,15 +63,14 @@ def _children(pid: int) -> list[int]:
 
 
 def age_s() -> float:
-    """Seconds since this process was started or forked; 0 without /proc."""
+    """Seconds since this process was started or forked."""
     stat = _read_stat(os.getpid())
-    if stat is None:
-        return 0.0
+    assert stat is not None
     return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def cpu_below_s() -> float:
-    """CPU seconds of the living processes below this one, with those below them that have ended; 0 without /proc."""
+    """CPU seconds of the living processes below this one, with those below them that have ended."""
     stats = map(_read_stat, descendants())
     return sum(stat.cpu_ticks for stat in stats if stat is not None) / os.sysconf("SC_CLK_TCK")
 
@@ -101,14 +89,3 @@ def _read_stat(pid: int) -> _Stat | None:
 @functools.cache
 def _boot_id() -> str:
     return BOOT_ID.read_text(encoding="ascii").strip() if BOOT_ID.exists() else ""
-
-
-def _create_time(pid: int) -> float | None:
-    """Start time in seconds since the epoch; None for an ended process."""
-    import psutil
-
-    try:
-        process = psutil.Process(pid)
-        return None if process.status() == psutil.STATUS_ZOMBIE else process.create_time()
-    except psutil.Error:
-        return None

@@ -1,6 +1,6 @@
 """Run a command that leaves no process behind: all it starts ends with it, and with the process that runs it.
 
-A small process, the keeper, stands between the two. On Linux, orphans below the keeper become its children, even after
+A small process, the keeper, stands between the two. Orphans below the keeper become its children, even after
 leaving the command's session, so it sees all of them. It ends them when the command has ended, or when its pipe
 closes: the kernel closes the pipe when the process at the other end dies in any way.
 
@@ -15,7 +15,6 @@ import resource
 import select
 import signal
 import subprocess
-import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -28,8 +27,8 @@ LEAVE_S = 2.0  # time between SIGTERM and SIGKILL for processes that outlive the
 KILLED_S = 10.0  # a process blocked by a dead disk cannot be killed: stop waiting for it
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TERMINATE = b"T"
+_LIBRARY = ctypes.CDLL(None)
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_LIBRARY = ctypes.CDLL(None) if sys.platform == "linux" else None
 
 
 class Kept:
@@ -130,7 +129,7 @@ def _childless() -> bool:
 
 
 def _signal(group: int, number: int) -> None:
-    """Signal the command's group and all its descendants; without /proc only the group is known."""
+    """Signal the command's group and all its descendants."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
     for pid in descendants():
@@ -161,5 +160,4 @@ def _leave_like(code: int | None) -> NoReturn:
 
 
 def _prctl(option: int, value: int) -> None:
-    if _LIBRARY is not None:
-        _LIBRARY.prctl(option, value)
+    _LIBRARY.prctl(option, value)

@@ -11,8 +11,6 @@ import contextlib
 import ctypes.util
 import functools
 import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -47,9 +45,6 @@ def precision_here(asked: str) -> str:
 def _flags() -> frozenset[str]:
     """The processor's flags as Linux names them; none if they are unknown."""
     with contextlib.suppress(OSError):
-        if sys.platform == "darwin":
-            asked = ["sysctl", "-n", "hw.optional.arm.FEAT_BF16"]
-            return frozenset({"bf16"} if subprocess.run(asked, capture_output=True).stdout.strip() == b"1" else ())
         return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split())
     return frozenset()
 

@@ -209,7 +209,7 @@ class TrainingResult(Record):
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "start", "pinned", "peak_memory_bytes", "example_files", "ensemble", "parent_run",
+            "start", "end", "pinned", "peak_memory_bytes", "example_files", "ensemble", "parent_run",
         }
     )  # fmt: skip
 
@@ -250,6 +250,7 @@ class TrainingResult(Record):
     resumed_from: Count | None = None
     seconds: Amount | None = None  # of the steps of the last attempt
     start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update
+    end: dict[Word, Amount | None] = Field(default_factory=dict)  # before the last
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training
     # Of a branch. Its times, tokens and operations are those of its own steps, after the parent run's.
     parent_run: ParentRunRecord = Field(default_factory=functools.cache(ParentRunRecord))

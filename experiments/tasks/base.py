@@ -85,7 +85,7 @@ class Task(ABC):
     # configurations that agree in these. None: all settings except the seed.
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
-    init_stats: tuple[str, ...] = ()  # what a training measures before its first update, in "start" of its facts
+    init_stats: tuple[str, ...] = ()  # measured before the first and last update: "start" and "end" of the facts
     ensembles: bool = False  # whether the parts of an evaluation read `context.members`
     folder: Path | None = None  # the study's folder; None for a built-in one
     script: str = ""  # the user's file whose repository is recorded with a run

@@ -14,7 +14,7 @@ from experiments.errors import UserError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-START = "start."  # in a study's [columns]: before the name of what runs measure before their first update
+MEASURED = ("start.", "end.")  # in a study's [columns], before names of what runs measure at first and last update
 EXAMPLE_FILE = "examples.jsonl"  # in an evaluation's folder: outputs of a user's trainer, one JSON object per example
 
 

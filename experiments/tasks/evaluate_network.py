@@ -4,14 +4,16 @@ Only the child imports it: it needs torch. The weights and tokenizers of one par
 """
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from experiments.config import DeviceSpec, RunConfig
+from experiments.data.batching import Batch
 from experiments.data.corpora.files import write_lines
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer
@@ -20,9 +22,10 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.counts import bits_per_byte, piece_perplexity, word_perplexity
 from experiments.evaluation.likelihood import measure_likelihood, stream_nll
 from experiments.evaluation.trained import load_model, load_tokenizers
-from experiments.evaluation.translate import translate
+from experiments.evaluation.translate import texts_without_unknown, translate
 from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.network import spacing_of
+from experiments.training.network_rows import change_network
 from model.ensemble import Ensemble
 from model.protocol import Network
 
@@ -32,6 +35,7 @@ class Trained(NamedTuple):
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     device: Device
+    changes: Mapping[str, Any]  # facts of `evaluation.modules`
 
 
 _last: list[tuple[object, Trained]] = []
@@ -43,20 +47,27 @@ def open_trained(
     trainings: Sequence[Path],
     spec: DeviceSpec,
     vocab_sizes: tuple[int, int],
+    batches: Callable[[], Iterable[Batch[Tensor]]],
 ) -> Trained:
     """The evaluation's checkpoint, in its precision, on the device. Raises the errors of `load_model`.
 
     trainings: the folder of the attempt that trained; several for an ensemble, whose members share the tokenizers.
+    batches: of the training, which `evaluation.modules` may need.
     """
     settings, every = evaluation.settings, spacing_of(evaluation)
     choice, precision = settings["checkpoint"], settings["precision"]
-    key = (config.model_dump_json(), choice, precision, every, tuple(trainings), spec, vocab_sizes)
+    lines, changes = settings.get("modules", ()), dict[str, Any]()
+    key = (config.model_dump_json(), *lines, choice, precision, every, tuple(trainings), spec, vocab_sizes)
     if not _last or _last[0][0] != key:
         _last.clear()  # before the next one is loaded, since memory may not hold both
         device = Device.open(spec, precision)
-        members = [load_model(config, choice, every, folder, device, vocab_sizes) for folder in trainings]
+
+        def change(model: Network) -> None:
+            changes.update(change_network(model, lines, batches() if lines else (), seed=config.seed))
+
+        members = [load_model(config, choice, every, folder, device, vocab_sizes, change) for folder in trainings]
         model = members[0] if len(members) == 1 else Ensemble(members)
-        _last.append((key, Trained(model, *load_tokenizers(config, trainings[0]), device)))
+        _last.append((key, Trained(model, *load_tokenizers(config, trainings[0]), device, changes)))
     return _last[0][1]
 
 
@@ -71,7 +82,8 @@ def measure_pairs(trained: Trained, text: EncodedSet, context: Context) -> dict[
     measured = measure_likelihood(
         trained.model, source_ids, target_ids, trained.device, should_stop=context.should_stop
     )
-    return {"metrics": {"perplexity": measured.perplexity}, "pieces": measured.pieces, **trained.device.describe()}
+    metrics = {"perplexity": measured.perplexity}
+    return {"metrics": metrics, "pieces": measured.pieces, **trained.changes, **trained.device.describe()}
 
 
 # --- Decode a set to a file, one output per line: the second part
@@ -85,20 +97,25 @@ def decode(
     unfinished: outputs that reached their length limit. peak_memory_bytes: while it decoded.
     """
     _forget_peak(trained.device)
-    hypotheses = translate(
+    found = translate(
         trained.model,
         trained.source_tokenizer.encode_batch(text.source, trained.device.threads),
-        SearchSettings(settings["beam_size"], settings["length_penalty"], settings["max_extra_length"]),
+        SearchSettings.of(settings),
         trained.device,
         progress=lambda done, total: context.emit("progress", what=f"decoding {text.name}", done=done, total=total),
         should_stop=context.should_stop,
     )
-    write_lines(outputs, [trained.target_tokenizer.decode(best[0].ids) for best in hypotheses])
+    best = [hypotheses[0].ids for hypotheses in found]
+    texts = [trained.target_tokenizer.decode(pieces) for pieces in best]
+    if settings.get("replace_unknown"):
+        tokenizers = trained.source_tokenizer, trained.target_tokenizer
+        texts = texts_without_unknown(trained.model, tokenizers, text.source, best, trained.device)
+    write_lines(outputs, texts)
     words = np.array([len(sentence.split()) for sentence in text.source], dtype=np.int64)
     np.save(outputs.with_name("source_lengths.npy"), words, allow_pickle=False)
     return {
-        "sentences": len(hypotheses),
-        "unfinished": sum(not best[0].finished for best in hypotheses),
+        "sentences": len(found),
+        "unfinished": sum(not hypotheses[0].finished for hypotheses in found),
         "peak_memory_bytes": trained.device.peak_memory_bytes(),
         "set_facts": text.facts,
         **trained.device.describe(),
@@ -144,5 +161,6 @@ def measure_text(
         "sentences": len(statistics),
         "pieces": len(nll),
         "set_facts": text.facts,
+        **trained.changes,
         **trained.device.describe(),
     }

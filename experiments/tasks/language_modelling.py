@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from experiments.config import EvaluationConfig, RunConfig, TrainingConfig
+from experiments.config import OF_SEARCH, EvaluationConfig, RunConfig, TrainingConfig
 from experiments.data.corpora import text
 from experiments.data.corpora.corpus import select_sets
 from experiments.data.encoding.encoded import EncodedCorpus
@@ -27,7 +27,7 @@ from model.config import ModelConfig
 _NO_SEARCH = "a language model is scored without a search"
 _UNREAD = {
     **{name: f"it is of {what}, and a language model reads one text" for name, what in text.UNREAD.items()},
-    **dict.fromkeys(("evaluation.beam_size", "evaluation.length_penalty", "evaluation.max_extra_length"), _NO_SEARCH),
+    **dict.fromkeys((f"evaluation.{name}" for name in OF_SEARCH), _NO_SEARCH),
 }
 
 
@@ -141,7 +141,11 @@ class LanguageModelling(NetworkTask):
         return config.data.window
 
     def preflight(self, config: LanguageConfig, store: Path) -> list[UserError]:
-        reasons = [*of_settings(config.training, config.evaluation), *of_builtin(config.data)]
+        reasons = [
+            *of_settings(config.training, config.evaluation),
+            *of_builtin(config.data),
+            *self.network_preflight(config),
+        ]
 
         def check_corpus() -> None:
             corpus = self.corpus(config)

@@ -8,7 +8,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.config import DataConfig, RunConfig, TrainingConfig, state_per_weight
+from experiments.config import (
+    UNNAMED_AT_DEFAULT,
+    DataConfig,
+    RunConfig,
+    TrainingConfig,
+    state_per_weight,
+)
 from experiments.data.corpora.corpus import Corpus
 from experiments.data.encoding.prepare import learn_tokenizers
 from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings
@@ -19,12 +25,15 @@ from experiments.tasks.base import EvaluationSpec
 from model import cost as count
 from model.config import ModelConfig
 
-OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")  # evaluation settings that choose weights
+OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps", "modules")  # and what is changed of them
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     """Those of `config.evaluation` but the sets, with the spacing of checkpoints only where it decides the weights."""
     settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
+    for name in (*UNNAMED_AT_DEFAULT, "modules"):
+        if not settings.get(name):
+            settings.pop(name, None)
     if config.evaluation.checkpoint != "last":
         settings |= {"checkpoint_steps": config.training.checkpoint_steps}
     if config.evaluation.checkpoint == "best":

@@ -1,5 +1,6 @@
 """Find reasons why a run cannot be trained or scored, from settings, corpus and devices. Imports no torch."""
 
+import contextlib
 import functools
 import json
 import subprocess
@@ -10,8 +11,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from experiments.client.ablations_task.values import Channel
 from experiments.config import DataConfig, EvaluationConfig, InferencePrecision, RunConfig, TrainingConfig
 from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
@@ -275,3 +277,43 @@ def _asked(precision: str, kind: str) -> Ability:
         return Ability(*json.loads(done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError):
         return Ability()
+
+
+# --- The modules of a network, and whether a row's changes fit it: asked of one process with torch
+
+
+IDLE_S = 20.0  # then the process ends
+_LOOK = f"""
+import ablations  # puts its rooms on the path
+from experiments.client.ablations_task.values import Channel
+from experiments.training.network_rows import answer
+answer(Channel(0, 1), {IDLE_S})
+"""
+_lookers: list[tuple["subprocess.Popen[bytes]", Channel]] = []
+
+
+@functools.cache
+def looked_at(model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str) -> list[dict[str, Any]]:
+    """The modules of a network (client/ablations_task/modules.py: inspect), one of `sizes` and `lengths` for each side.
+
+    model, lines: JSON. Raises UserError for lines that do not fit; [] if it cannot be found out here: the run says so.
+    """
+    request = {"model": json.loads(model), "sizes": sizes, "lengths": lengths, "lines": json.loads(lines)}
+    for _ in range(2):  # an idle one has ended
+        if not _lookers:
+            command = [sys.executable, "-P", "-c", _LOOK]
+            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            assert child.stdin is not None and child.stdout is not None
+            _lookers.append((child, Channel(child.stdout.fileno(), child.stdin.fileno())))
+        answer: dict[str, Any] | None = None
+        with contextlib.suppress(BrokenPipeError):
+            answer = _lookers[0][1].ask(request)
+        if answer is None:
+            child, _channel = _lookers.pop()
+            child.communicate()
+        elif "refused" in answer:
+            raise UserError(answer["refused"])
+        else:
+            rows: list[dict[str, Any]] = answer["rows"]
+            return rows
+    return []

@@ -4,6 +4,8 @@ The planning half imports no torch; training and evaluation do. A task defines t
 pairs also says how its targets become pieces (`target_symbols`) and how outputs are scored (`score_outputs`).
 """
 
+import functools
+import json
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.config import RunConfig
+from experiments.config import OF_SEARCH, RunConfig
 from experiments.data.batching import BatchPlan
 from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.corpora.files import written_lines
@@ -35,7 +37,7 @@ from experiments.tasks.network import (
     spacing_of,
     state_numbers,
 )
-from experiments.tasks.preflight import Ability, ability, of_corpus, of_settings
+from experiments.tasks.preflight import Ability, ability, looked_at, of_corpus, of_settings
 from experiments.training import retention
 from experiments.training.warm_start import why_no_branch
 from model import cost as count
@@ -123,9 +125,11 @@ class NetworkTask(Task):
     def trained(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, context: Context) -> "Trained":
         """The evaluated network: of the weights in `weights`, or of an ensemble's members."""
         from experiments.tasks.evaluate_network import open_trained
+        from experiments.tasks.train_network import batches_of
 
-        sizes = self._sizes_here(config, context)
-        return open_trained(config, evaluation, tuple(context.members) or (weights,), context.device, sizes)
+        sizes, trainings = self._sizes_here(config, context), tuple(context.members) or (weights,)
+        batches = functools.partial(batches_of, config, context, self.encoded(config, context))
+        return open_trained(config, evaluation, trainings, context.device, sizes, batches)
 
     def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
         from experiments.tasks.train_network import train_encoded
@@ -141,8 +145,24 @@ class NetworkTask(Task):
         source = self.encoded(config, context).facts["vocab_size"].get("source", target)
         return self.target_symbols(config) or target, source
 
-    def num_params(self, config: RunConfig) -> int:
-        return count.num_params(config.model, *self.vocab_sizes(config))
+    def num_params(self, config: RunConfig) -> int | None:
+        return None if config.modules else count.num_params(config.model, *self.vocab_sizes(config))
+
+    def network_preflight(self, config: RunConfig) -> list[UserError]:
+        """Whether the lines of `modules` and `evaluation.modules` fit the network."""
+        if config.modules or config.evaluation.modules:
+            try:
+                self.modules(config)
+            except UserError as error:
+                return [error]
+        return []
+
+    def modules(self, config: RunConfig) -> list[dict[str, Any]]:
+        """The modules of the network on a pair of typical length (client/ablations_task/modules.py: inspect)."""
+        length = self.typical_length(config)
+        lengths = (length, length if config.model.encoder else 0)
+        lines = [list(config.modules), list(config.evaluation.modules)]
+        return looked_at(config.model.model_dump_json(), self.vocab_sizes(config), lengths, json.dumps(lines))
 
     def cost(self, config: RunConfig) -> float:
         vocab_size, _ = self.vocab_sizes(config)
@@ -181,7 +201,11 @@ class NetworkTask(Task):
         ]
 
     def disk_bytes(self, config: RunConfig) -> float:
-        return disk_bytes(self.num_params(config), config.training.keep_checkpoints, self._state(config))
+        return disk_bytes(
+            count.num_params(config.model, *self.vocab_sizes(config)),
+            config.training.keep_checkpoints,
+            self._state(config),
+        )
 
     def _state(self, config: RunConfig) -> float:
         return state_numbers(config.model, self.vocab_sizes(config), config.training)
@@ -198,7 +222,6 @@ class NetworkTask(Task):
 
 # The parts of an evaluation, in the order in which they are made.
 LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
-_OF_SEARCH = ("beam_size", "length_penalty", "max_extra_length")
 
 
 class SequenceTask(NetworkTask):
@@ -206,10 +229,13 @@ class SequenceTask(NetworkTask):
 
     evaluation_parts = (LIKELIHOOD, DECODE, SCORE)
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
-    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *_OF_SEARCH)}
+    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *OF_SEARCH)}
     outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
     statistics_file = "statistics.npy"  # counts of each sentence
-    init_stats: tuple[str, ...] = ("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm")
+    init_stats: tuple[str, ...] = (
+        *("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm"),
+        *(f"jacobian_{distance}" for distance in (1, 2, 4, 8, 16, 32)),
+    )
     prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
 
     @abstractmethod
@@ -231,6 +257,7 @@ class SequenceTask(NetworkTask):
         return [
             *of_settings(config.training, config.evaluation),
             *of_corpus(config, corpus, store / "corpora", symbols),
+            *self.network_preflight(config),
         ]
 
     def check_batches(self, config: RunConfig, encoded: EncodedCorpus) -> None:

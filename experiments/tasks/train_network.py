@@ -28,6 +28,7 @@ from experiments.tasks.base import Context
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import Start, add_file
 from experiments.training.loss import real_places
+from experiments.training.network_rows import STEPS, change_network
 from experiments.training.parallel import joined, replicas_for
 from experiments.training.trainer import train
 from model import cost
@@ -50,6 +51,11 @@ class BatchSource(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Facts for the record."""
+
+
+def first_batches(batches: BatchSource) -> Iterator[Batch[Tensor]]:
+    """Those of the first steps, from which a row's `mean` is."""
+    return (batch for step in range(1, STEPS + 1) for batch in batches(step))
 
 
 class Material(NamedTuple):
@@ -80,6 +86,7 @@ def train_network(
             model.set_attention_kernel(context.pinned["attention_kernel"])
         replicas = replicas_for(model, settings, device, group)
         batches = material.batches((group.rank, group.size), replicas)
+        changes = change_network(model, config.modules, first_batches(batches))
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
         measures = any(keep.what == BEST for keep in keeps)
         facts = train(
@@ -106,7 +113,11 @@ def train_network(
         for name, content in material.files.items():
             add_file(context.folder / "final", name, content)
         return {
-            "num_params": cost.num_params(config.model, *vocab_sizes),
+            # rows that only pad the vocabulary do not count
+            "num_params": cost.num_params(config.model, *vocab_sizes)
+            + changes.get("params_after", 0)
+            - changes.get("params_before", 0),
+            **changes,
             "seed": config.seed,
             "data": dict(material.data),
             "batches": batches.describe(),
@@ -146,8 +157,7 @@ def train_encoded(
     config: RunConfig, context: Context, encoded: EncodedCorpus, vocab_sizes: tuple[int, int], keeps: Sequence[Keep]
 ) -> dict[str, Any]:
     """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
-    pairs = len(encoded.train) == 2
-    of_step, measured = (Batches, dev_perplexity) if pairs else (WindowBatches, _text_perplexity)
+    of_step, measured = (Batches, dev_perplexity) if len(encoded.train) == 2 else (WindowBatches, _text_perplexity)
     names = encoded.facts["tokenizer"]["sha256"]
     material = Material(
         batches=lambda share, replicas: of_step(config, context, encoded.train, share, replicas),
@@ -156,6 +166,11 @@ def train_encoded(
         files={name: encoded.tokenizer_model(name) for name in names} if context.rank == 0 else {},
     )
     return train_network(config, context, material, vocab_sizes, keeps)
+
+
+def batches_of(config: RunConfig, context: Context, encoded: EncodedCorpus) -> Iterator[Batch[Tensor]]:
+    """The first batches of a training, for changes of the trained network."""
+    return first_batches((Batches if len(encoded.train) == 2 else WindowBatches)(config, context, encoded.train))
 
 
 def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False) -> Batch[Tensor]:

@@ -2,7 +2,6 @@
 
 import logging
 import os
-import re
 import sqlite3
 import tempfile
 import warnings
@@ -13,19 +12,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from experiments.errors import UserError
-from experiments.exchange.external import External, ExternalRun, as_value, run_called, seed_of
+from experiments.exchange.external import ExternalRun
+from experiments.tracking.page import runs_of
 
 _OF_MLFLOW = "mlflow."  # its own tags
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
-def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str = "") -> External:
-    """The finished runs of an experiment, by name; of the only one if no name is given. Raises UserError.
-
-    row_by: a tag or parameter that names the row.
-    """
-    shown = _PASSWORD.sub(r"\1:…@", uri)
-    where = f"--mlflow {shown}"
+def read_mlflow(place: str) -> Iterator[ExternalRun]:
+    """The runs of URI#EXPERIMENT, or of the only experiment with runs. Raises UserError, and MLflow's own errors."""
+    uri, _, experiment = place.partition("#")
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders of earlier versions
     from mlflow import MlflowClient
@@ -34,67 +29,52 @@ def read_mlflow(uri: str, experiment: str = "", row_by: str = "", seed_by: str =
     try:
         with tempfile.TemporaryDirectory(prefix="ablations-mlflow-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            client = MlflowClient(tracking_uri=_readable(uri, where, Path(folder)))
-            chosen = _experiment(client, experiment, where)
-            runs = list(_runs(client, chosen))
-    except UserError:
-        raise
-    except Exception as error:  # of MLflow, SQLAlchemy, requests: whatever keeps it from being read
-        first = (str(error).strip().splitlines()[:1] or [type(error).__name__])[0].rstrip(".")
-        raise UserError(f"{where} cannot be read: {first[:500]}. Nothing was imported.") from None
+            client = MlflowClient(tracking_uri=_readable(uri, Path(folder)))
+            chosen = _experiment(client, experiment)
+            yield from map(_run, runs_of(client, chosen.experiment_id, order_by=["start_time ASC"]))
     finally:
         logging.disable(logging.NOTSET)
-    left_out = tuple(
-        f"{run_called(_name(run))}: its status is {run.info.status}" for run in runs if run.info.status != "FINISHED"
-    )
-    kept = tuple(_run(run, where, row_by, seed_by) for run in runs if run.info.status == "FINISHED")
-    if not kept:
-        raise UserError(f"{where}: the experiment {chosen.name!r} has no finished run. Nothing was imported.")
-    return External("mlflow", f"{shown} ({chosen.name})", kept, None, left_out)
 
 
-def _readable(uri: str, where: str, folder: Path) -> str:
+def _readable(uri: str, folder: Path) -> str:
     """The address; of SQLite that of a copy in `folder`, because MLflow would make or change tables in the file."""
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         place = Path(unquote(parts.path))
         if place.is_file():
-            return _copied(place, where, folder)
+            return _copied(place, folder)
         if not place.is_dir():
-            raise UserError(f"{where}: there is no such file or folder. Nothing was imported.")
-        _refuse_links(place, where)
+            raise UserError("there is no such file or folder.")
+        _refuse_links(place)
         return place.absolute().as_uri()
     if parts.scheme.startswith("sqlite"):
-        return _copied(Path(unquote(parts.path.removeprefix("/"))), where, folder)
+        return _copied(Path(unquote(parts.path.removeprefix("/"))), folder)
     return uri
 
 
-def _refuse_links(folder: Path, where: str) -> None:
+def _refuse_links(folder: Path) -> None:
     """A link could lead to any file of the reader's, whose content would become a setting. Raises UserError."""
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink():
                 link = str(path.relative_to(folder))
-                raise UserError(f"{where}: {link!r} is a link; copy the folder without links. Nothing was imported.")
+                raise UserError(f"{link!r} is a link; copy the folder without links.")
         folders[:] = [name for name in folders if name != "artifacts"]  # not read
 
 
-def _copied(file: Path, where: str, folder: Path) -> str:
+def _copied(file: Path, folder: Path) -> str:
     """A copy of the database, brought to this MLflow's version. Raises UserError for what is no database of MLflow."""
     from mlflow.store.db import utils
 
     if not file.is_file():
-        raise UserError(f"{where}: there is no file {file}. Nothing was imported.")
+        raise UserError(f"there is no file {file}.")
     copy = folder / "mlflow.db"
-    try:
-        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as theirs:
-            tables = {name for (name,) in theirs.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-            with closing(sqlite3.connect(copy)) as ours:
-                theirs.backup(ours)
-    except sqlite3.Error as error:
-        raise UserError(f"{where}: {file} cannot be read as a database: {error}. Nothing was imported.") from None
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as theirs:
+        tables = {name for (name,) in theirs.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        with closing(sqlite3.connect(copy)) as ours:
+            theirs.backup(ours)
     if not {"experiments", "runs", "metrics", "alembic_version"} <= tables:
-        raise UserError(f"{where}: {file} is not a database of MLflow. Nothing was imported.")
+        raise UserError(f"{file} is not a database of MLflow.")
     uri = f"sqlite:///{copy}"
     engine = utils.create_sqlalchemy_engine(uri)
     try:
@@ -104,56 +84,31 @@ def _copied(file: Path, where: str, folder: Path) -> str:
     return uri
 
 
-def _experiment(client: Any, name: str, where: str) -> Any:
+def _experiment(client: Any, name: str) -> Any:
     every = client.search_experiments()
-    found = [one for one in every if one.name == name] if name else [one for one in every if _has_runs(client, one)]
+    found = [one for one in every if one.name == name] if name else [one for one in every if _any_run(client, one)]
     if len(found) != 1:
         offered = every if name else found
         names = ", ".join(repr(one.name) for one in offered[:20]) or "none with runs"
         if len(offered) > 20:
             names += f" and {len(offered) - 20} others"
-        what = f"it has no experiment {name!r}" if name else "name one experiment with --experiment"
-        raise UserError(f"{where}: {what}. Its experiments: {names}. Nothing was imported.")
+        what = f"it has no experiment {name!r}" if name else "name one experiment, mlflow:URI#EXPERIMENT"
+        raise UserError(f"{what}. Its experiments: {names}.")
     return found[0]
 
 
-def _has_runs(client: Any, experiment: Any) -> bool:
+def _any_run(client: Any, experiment: Any) -> bool:
     return bool(client.search_runs([experiment.experiment_id], max_results=1))
 
 
-def _runs(client: Any, experiment: Any) -> Iterator[Any]:
-    token = None
-    while True:
-        page = client.search_runs(
-            [experiment.experiment_id], max_results=1000, order_by=["start_time ASC"], page_token=token
-        )
-        yield from page
-        token = page.token
-        if not token:
-            return
-
-
-def _name(run: Any) -> str:
-    return str(run.info.run_name or run.info.run_id)
-
-
-def _run(run: Any, where: str, row_by: str, seed_by: str) -> ExternalRun:
+def _run(run: Any) -> ExternalRun:
     tags = {name: text for name, text in run.data.tags.items() if not name.startswith(_OF_MLFLOW)}
-    seed, settings = seed_of({name: as_value(text) for name, text in run.data.params.items()}, seed_by)
-    if not seed:
-        seed, _ = seed_of(tags, seed_by)
-    row = str(settings.pop(row_by, "") or tags.get(row_by, "")) if row_by else tags.get("row", "")
-    if row_by and not row:
-        raise UserError(
-            f"{where}, {run_called(_name(run))}: it has no tag or parameter {row_by!r}. Nothing was imported."
-        )
+    name, status = str(run.info.run_name or run.info.run_id), run.info.status
     unreadable = [name for name, text in {**tags, **run.data.params}.items() if not isinstance(text, str)]
     unreadable += [name for name, score in run.data.metrics.items() if not isinstance(score, int | float)]
     if unreadable:
-        raise UserError(
-            f"{where}, {run_called(_name(run))}: {unreadable[0]!r} is neither text nor a number. Nothing was imported."
-        )
+        raise UserError(f"run {name[:80]}: {unreadable[0]!r} is neither text nor a number.")
     return ExternalRun(
-        run_called(_name(run)), _name(run), run.info.run_id, row, tags.get("group", ""), seed, settings=settings,
-        metrics=dict(run.data.metrics),
+        name, run.info.run_id, "" if status == "FINISHED" else status, tags.get("row", ""), tags.get("group", ""),
+        text=True, labels=tags, settings=run.data.params, metrics=run.data.metrics,
     )  # fmt: skip

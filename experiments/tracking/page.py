@@ -123,7 +123,7 @@ def _nest(client: Any, published: Published, table: Table, heading: str, rows: M
 
     runs = {(run.row, run.run_id): run for run in table.runs}
     now = int(time.time() * 1000)
-    for known in _runs_of(client, published.experiment):
+    for known in runs_of(client, published.experiment):
         tags, scores = known.data.tags, known.data.metrics
         if (tags.get("profile"), tags.get("corpus")) != (table.profile, table.corpus) or ROWS_OF in tags:
             continue
@@ -145,18 +145,19 @@ def published_tables(tracker: "Tracker") -> dict[str, list[Published]]:
     """The published tables by study."""
     tables: dict[str, list[Published]] = {}
     for experiment in tracker.client.search_experiments():
-        for heading in _runs_of(tracker.client, experiment.experiment_id, "tags.heading != ''"):
+        for heading in runs_of(tracker.client, experiment.experiment_id, "tags.heading != ''"):
             if NOTE in heading.data.tags:
                 one = Published(experiment.experiment_id, heading.data.tags["heading"])
                 tables.setdefault(experiment.name, []).append(one)
     return tables
 
 
-def _runs_of(client: Any, experiment: str, search: str = "") -> list[Any]:
+def runs_of(client: Any, experiment: str, search: str = "", **order: Any) -> list[Any]:
+    """All runs of an experiment that a search finds."""
     found: list[Any] = []
     token = None
     while True:
-        page = client.search_runs([experiment], search, max_results=1000, page_token=token)
+        page = client.search_runs([experiment], search, max_results=1000, page_token=token, **order)
         found += page
         token = page.token
         if not token:

@@ -10,16 +10,16 @@ from typing import Any
 from experiments.errors import Damaged, DiskFull, UserError, explain_os_errors
 from experiments.events.event_log import Tail
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.reporter import tracked_run
-from experiments.jobs.queue.job import Job, Member, State
+from experiments.jobs.coordinator.reporter import STATUS, tracked_run
+from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TrackedRun
 from experiments.store.durable import folder_beside, remove_folder
-from experiments.store.layout import Store, description_of
-from experiments.store.results import RESULT_FILE, TrainingResult
+from experiments.store.layout import Store
+from experiments.store.results import RESULT_FILE
 from experiments.tracking.database import explained
 from experiments.tracking.mlflow import Tracker
-from experiments.tracking.record import RECORD, content, finished_run, imported
+from experiments.tracking.record import RECORD, content, recorded_run
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +80,7 @@ def write_lacking(store: Store) -> int:
     background = Background(lambda: Tracker(store))
     try:
         for run_id in lacking(store):
-            background.track(finished_run(store, run_id))
+            background.track(recorded_run(store, run_id))
     except UserError as error:
         log.warning("%s", error)
     background.close()
@@ -113,13 +113,12 @@ def _begun(store: Store) -> Iterator[tuple[str, float]]:
                 yield run_id, first["t"]
                 break
         else:
-            if told := _result(store, run_id).imported:
-                yield run_id, told.t or 0.0
+            if (run := recorded_run(store, run_id)).imported:
+                yield run_id, run.imported_t
 
 
 def _from_folder(store: Store, run_id: str) -> TrackedRun:
     """A run that is not in the queue, described by its folder; damaged parts are left out."""
-    described = description_of(store, run_id, forgiving=True)
     members: dict[Member, None] = {}
     last: dict[str, Any] = {"kind": ""}
     for number in store.attempts(run_id):
@@ -127,26 +126,9 @@ def _from_folder(store: Store, run_id: str) -> TrackedRun:
             last = event
             if event["kind"] == "started":
                 members |= dict.fromkeys(Member(*member) for member in event.get("members", ()))
-    config: dict[str, Any] = described.get("config") or {}
-    seed = config.get("seed", 1)
-    job = Job(
-        run_id,
-        str(config.get("task", "")),
-        config,
-        seed=seed if isinstance(seed, int) else 1,
-        inputs=described.get("inputs") or {},
-        members=tuple(members),
-    )
     failed = last["kind"] == "failed"
-    found = tracked_run(job, _state(store, run_id, failed=failed), last["message"] if failed else "")
-    return replace(found, **imported(_result(store, run_id)))
-
-
-def _result(store: Store, run_id: str) -> TrainingResult:
-    try:
-        return store.result(run_id) or TrainingResult()
-    except UserError:
-        return TrainingResult()
+    status = STATUS[_state(store, run_id, failed=failed)]
+    return replace(recorded_run(store, run_id, tuple(members)), status=status, error=last["message"] if failed else "")
 
 
 def _state(store: Store, run_id: str, *, failed: bool) -> State:

@@ -3,6 +3,7 @@
 Everything follows from the run's files, so a database filled while runs train equals a rebuilt one.
 """
 
+import contextlib
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,27 +27,25 @@ COST = "cost_"  # prefix of metrics on what a run or a table cost
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
 
 
-def finished_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> TrackedRun:
-    """A finished run, from its records. Raises Damaged."""
-    about, result = description_of(store, run_id, forgiving=True), store.result(run_id) or TrainingResult()
-    config = result.config or about.get("config") or {}
+def recorded_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> TrackedRun:
+    """A run from its records, as a finished one; damaged ones are left out."""
+    about, result = description_of(store, run_id, forgiving=True), TrainingResult()
+    with contextlib.suppress(UserError):
+        result = store.result(run_id) or result
+    config: Mapping[str, Any] = result.config or about.get("config") or {}
+    seed, told = config.get("seed", 1), result.imported
     return TrackedRun(
         run_id=run_id,
         status="FINISHED",
-        task=result.task,
+        task=str(config.get("task", "")),
         config=config,
-        seed=int(config.get("seed", 1)),
+        seed=seed if isinstance(seed, int) else 1,
         inputs=about.get("inputs") or {},
         num_params=result.num_params,
         members=tuple(members),
-        **imported(result),
+        imported=f"{told.kind}: {told.source}" if told else "",
+        imported_t=(told.t or 0.0) if told else 0.0,
     )
-
-
-def imported(result: TrainingResult) -> dict[str, Any]:
-    """The facts of a TrackedRun on where a run was imported from; {} for one that was trained here."""
-    told = result.imported
-    return {} if told is None else {"imported": f"{told.kind}: {told.source}", "imported_t": told.t or 0.0}
 
 
 def content(store: Store, run_id: str) -> str:

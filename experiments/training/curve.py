@@ -1,4 +1,4 @@
-"""What a training measures: the points of its curve, and its network before the first update.
+"""What a training measures: the points of its curve, and its network before the first and the last update.
 
 Losses are collected on the device and emitted at intervals, so that no step waits for them.
 """
@@ -83,25 +83,65 @@ class Curve:
         self.restart_clock()
 
 
-# --- Before the first update: how spread the attention is, and how large the gradient
+# --- Before the first and the last update: how spread the attention is, how large the gradient, and how far it reaches
 # The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
 # where it has extremely small gradients" (section 3.2.1, footnote 4).
 # Shapes: B sentences, S source, T target or queries, H heads, M memory.
 
 
-PLACES = 2048  # of both sides, of the sentences whose attention is measured: enough for a mean, little beside a step
+PLACES = 2048  # of both sides, of the sentences that are measured: enough for a mean, little beside a step
+DISTANCES = (1, 2, 4, 8, 16, 32)  # in pieces, between an input of the encoder and its last output
 
 
 def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
-    """Entropies and gradient norm of a network in training mode that has the gradients of its first step.
+    """Entropies, gradient norm and Jacobians of a network in training mode that has the gradients of a step.
 
     entropy_encoder, entropy_decoder, entropy_cross: of the softmax of such attention, in nats, without dropout; the
     mean over layers, heads and the pieces of the first sentences of `batch`. gradient_norm: of all parameters together,
-    before clipping; of the mean loss per target piece, with dropout, as the step has it.
+    before clipping; of the mean loss per target piece, with dropout, as the step has it. jacobian_K: see `jacobians`.
     """
     stats = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
-    return {**stats, "gradient_norm": nn.utils.get_total_norm(gradients).item()}
+    reach = {f"jacobian_{distance}": value for distance, value in jacobians(model, batch.source, device).items()}
+    return {**stats, "gradient_norm": nn.utils.get_total_norm(gradients).item(), **reach}
+
+
+def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, float]:
+    """By distance K: ‖∂h_T/∂x_(T−K)‖ / ‖∂h_T/∂x_T‖ of the encoder's last output h_T and its inputs, in fp32.
+
+    Norms are Frobenius's, the root mean square over the first sentences. For a random v with unit variances ‖vᵀJ‖² has
+    the mean ‖J‖², so that one backward pass is enough. In a recurrent layer this is the product of K Jacobians of
+    Pascanu et al. 2013 ("On the difficulty of training recurrent neural networks", arXiv 1211.5063): it vanishes with
+    K or explodes. Empty without an encoder; without the distances that no sentence has.
+    """
+    source_BS = device.move(source_BS[: max(1, PLACES // source_BS.shape[1])])
+    real_BS = source_BS != PAD_ID
+    inputs: list[Tensor] = []
+
+    def see(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
+        if inputs:
+            return None  # a layer that shares its weights comes again
+        inputs.append(arguments[0].detach().requires_grad_())
+        return (*inputs, *arguments[1:])
+
+    if not model.config.encoder:
+        return {}
+    hook = next(model.layers()).register_forward_pre_hook(see)
+    model.eval()
+    with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward pass in eval mode
+        memory_BSD = model.encode(source_BS, real_BS)
+        hook.remove()
+        rows_B, last_B = torch.arange(len(source_BS), device=source_BS.device), real_BS.sum(1) - 1
+        v_BD = torch.randn(memory_BSD[:, 0].shape, generator=torch.Generator().manual_seed(0))
+        (gradient_BSD,) = torch.autograd.grad((memory_BSD[rows_B, last_B] * device.move(v_BD)).sum(), inputs)
+    model.train()
+    square_BS = gradient_BSD.square().sum(-1)
+
+    def norm(distance: int) -> float:
+        has_B = last_B >= distance
+        return math.sqrt(square_BS[rows_B[has_B], last_B[has_B] - distance].mean().item())
+
+    return {k: norm(k) / norm(0) for k in DISTANCES if k < real_BS.sum(1).max() and norm(0)}
 
 
 @torch.no_grad()

@@ -86,7 +86,7 @@ class Training:
         self._meta = {**meta, **{key: self.facts[key] for key in EXACT}, "keeps": [list(keep) for keep in self._keeps]}
         emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
-        self._start: dict[str, float] = {}  # what was measured before the first update
+        self._measured: dict[str, dict[str, float]] = {"start": {}, "end": {}}  # before the first and the last update
         self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
         self._started = time.perf_counter()
 
@@ -138,7 +138,7 @@ class Training:
         if state := saved.optimizer():
             restore_optimizers(self.model, self.optimizers, state, saved.step)
         self.step, self.target_tokens = saved.step, saved.meta["target_tokens"]
-        self._start = dict(saved.meta["start"])
+        self._measured = {when: dict(saved.meta.get(when, ())) for when in self._measured}
         self.plateau = Plateau(*saved.meta.get("plateau", ()))
         self.facts["resumed_from"] = saved.step
 
@@ -173,11 +173,11 @@ class Training:
         self.curve.add(step, loss, nll, target=target, source=source, positions=positions)
         self.step, self.target_tokens, self._score = step, self.target_tokens + target, None
 
-    def measure_start(self, batch: Batch[Tensor]) -> None:
-        """Measure the network between its first gradients and its first update; changes neither it nor any draw."""
+    def measure(self, when: str, batch: Batch[Tensor]) -> None:
+        """Measure the network between gradients and update, at "start" or "end"; changes neither it nor any draw."""
         with eagerly(self.settings.compile):
-            self._start = init_stats(self.model, batch, self.device)
-        self.curve.tell({f"start_{name}": value for name, value in self._start.items()})
+            self._measured[when] = init_stats(self.model, batch, self.device)
+        self.curve.tell({f"{when}_{name}": value for name, value in self._measured[when].items()})
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
         """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
@@ -239,7 +239,7 @@ class Training:
         """
         step = self.step
         meta = {**self._meta, "target_tokens": self.target_tokens, "best_steps": dict(self._best_steps)}
-        meta["start"] = dict(self._start)
+        meta |= {when: dict(stats) for when, stats in self._measured.items()}
         if self._score is not None:
             meta["dev_perplexity"] = self._score
         if self.settings.schedule == "plateau":
@@ -275,7 +275,7 @@ class Training:
         return {
             **self.facts,
             **self.curve.last,
-            "start": self._start,
+            **self._measured,
             "step": self.step,
             "target_tokens": self.target_tokens,
             "seconds": round(seconds, 3),

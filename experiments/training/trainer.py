@@ -6,7 +6,6 @@ checkpoint computes the same numbers as an uninterrupted one.
 
 import contextlib
 import ctypes
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,8 +77,9 @@ def train(
             rate = schedule(step) * 0.5**run.plateau.halvings
             set_learning_rate(run.optimizers, rate)
             run.accumulate_gradients(step, ready)
-            if step == 1 and group.leads:
-                run.measure_start(ready[0])
+            for when, measured in (("start", 1), ("end", settings.train_steps)):
+                if step == measured and group.leads:
+                    run.measure(when, ready[0])
             clip(model, settings.clip_norm)
             update(run.optimizers)
             memory.look(step)
@@ -138,5 +138,5 @@ def _resident_pages() -> int:
 
 
 def _trimmer() -> Callable[[], object] | None:
-    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
-    return (lambda: libc.malloc_trim(0)) if libc is not None and hasattr(libc, "malloc_trim") else None
+    libc = ctypes.CDLL(None)
+    return (lambda: libc.malloc_trim(0)) if hasattr(libc, "malloc_trim") else None

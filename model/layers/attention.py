@@ -349,8 +349,10 @@ class CrossAttention(Attention):
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         x_BKD = _by_sentence(x_RD, now)
-        seen = Seen(now.inputs.memory_bias_B11M)
-        return self.combine(x_BKD, self.queries(x_BKD), state["keys"], state["values"], seen).flatten(0, 1)
+        seen, q_BHKK = Seen(now.inputs.memory_bias_B11M), self.queries(x_BKD)
+        if now.weights_LBKM is not None:
+            now.weights_LBKM.append(self._softmax(q_BHKK, self._per_query(state["keys"]), seen).mean(1))
+        return self.combine(x_BKD, q_BHKK, state["keys"], state["values"], seen).flatten(0, 1)
 
 
 def _normed(x_BHTK: Tensor, norm: nn.RMSNorm | None) -> Tensor:

@@ -54,6 +54,7 @@ class StepContext(NamedTuple):
     parents_R: Tensor | None  # the row at time − 1 that each beam continues; None: its own (one beam, or time 0)
     bias_B1KM: Tensor | None  # over the (time, beam) slots so far, M = (time + 1)·K; None: all are its own past
     inputs: Inputs  # of the search's sentences
+    weights_LBKM: list[Tensor] | None = None  # each attention to the source adds its heads' mean; None: nobody asks
 
 
 class State:

@@ -157,7 +157,9 @@ class AttentionalLSTM(Sublayer):
         past = tuple(state.of_parents(name, now) for name in ("output", "h", "c"))
         h_RD, c_RD = self._cell(self.input(x_RD), past)
         h_BKD, c_BKD = (x.view(-1, now.beam_size, x.shape[-1]) for x in (h_RD, c_RD))
-        found_BKD, _ = self._attend(h_BKD, state["keys"], state["memory"], now.inputs.memory_bias_B11M)
+        found_BKD, weights_BKM = self._attend(h_BKD, state["keys"], state["memory"], now.inputs.memory_bias_B11M)
+        if now.weights_LBKM is not None:
+            now.weights_LBKM.append(weights_BKM)
         state.put({"output": found_BKD, "h": h_BKD, "c": c_BKD})
         return found_BKD.flatten(0, 1)
 

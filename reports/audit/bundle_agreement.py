@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from experiments.config import TaskConfig, flatten
+from experiments.config import OF_SEARCH, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_settings, recorded_identity, run_identity, seed_in_words
 from experiments.store.ensembles import members, together
@@ -23,7 +23,7 @@ from reports.results.results import differs, recomputed
 
 _STATES = ("finished", "stale")
 # Settings of an evaluation that a row's configuration has too. They are part of no run_id.
-_OF_EVALUATIONS = ("checkpoint", "precision", "beam_size", "length_penalty", "max_extra_length", "window", "stride")
+_OF_EVALUATIONS = ("checkpoint", "precision", *OF_SEARCH, "window", "stride")
 _ALWAYS = ("times", "costs", "devices")  # nothing in a bundle lets them be computed again
 
 

@@ -18,7 +18,7 @@ from reports.results.table import Table
 from reports.table.build import SPENT
 from reports.table.cost import is_note
 
-LEFT_OUT = (*SPENT, FIELD, BUNDLE_FIELD, NOTES_FIELD)  # of records
+LEFT_OUT = (SPENT, FIELD, BUNDLE_FIELD, NOTES_FIELD)  # of records
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
 TIDY = "tidy-csv"
 FORMATS = (*SUFFIXES.values(), TIDY)

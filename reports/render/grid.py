@@ -157,7 +157,7 @@ def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
 
 def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], Cell]:
     """One digit after the point, or as many as show three figures of the smallest value; or a power of ten."""
-    factor = cost.scale / cost.unit
+    factor = 1 / cost.unit
     smallest = min((value for value in known if value > 0), default=10 / factor) * factor
     places = min(6, max(1, 2 - math.floor(math.log10(smallest)))) if cost.digits is None else cost.digits
 
@@ -165,10 +165,9 @@ def _cost(cost: Cost, known: Sequence[float], table: Table) -> Callable[[Row], C
 
 
 def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cell]:
-    found = [None if value is None else value * cost.scale for value in values]
-    digits = decimals(found) if cost.digits is None else cost.digits
+    digits = decimals(values) if cost.digits is None else cost.digits
 
-    return lambda row: _number(cost, row.paper.get(cost.key), cost.scale, digits)
+    return lambda row: _number(cost, row.paper.get(cost.key), 1.0, digits)
 
 
 def _number(cost: Cost, value: float | None, factor: float, digits: int) -> Cell:

@@ -23,7 +23,7 @@ from reports.results.table import NOTES, Row, Table
 from reports.table.cost import COSTS, Cost, cost_notes, shown
 from reports.table.settings import at
 
-# --- Which columns are printed, by the names that [table] and the command line use; and in which units and digits
+# --- Which columns are printed, by the names that [table] and the command line use; and with which digits
 
 
 NAMES = ("group", "row", "label")  # they name the rows: printed wherever a format has them
@@ -154,63 +154,19 @@ def _stand_in(shown: Sequence[tuple[Head, Callable[[Row], Cell]]], keys: Iterabl
     return [(head, of(head, make)) for head, make in shown]
 
 
-# --- Columns in other units, and with other digits, than the table's own
+# --- Columns with other digits than the table's own
 
 
-# Of costs: how many of the unit one of the table's own is, and the head.
-UNITS: Mapping[str, Mapping[str, tuple[float, str]]] = {
-    "params": {
-        "1": (1e6, "params"), "k": (1e3, "params ×10³"), "M": (1.0, "params ×10⁶"), "G": (1e-3, "params ×10⁹"),
-    },
-    "hours": {
-        "s": (3600.0, "training seconds"), "min": (60.0, "training minutes"), "h": (1.0, "training hours"),
-        "d": (1 / 24, "training days"),
-    },
-}  # fmt: skip
-
-
-def converted(
-    table: Table, costs: Sequence[Cost], units: Mapping[str, str], digits: Mapping[str, int]
-) -> tuple[Table, list[Cost]]:
-    """The table with these units in its heads and these digits, and its costs alike. Raises UserError for a name."""
-    settings = {name: key for key in table.settings for name in (key, key.rpartition(".")[2])}
-    keys = {name: column.key for name in (*units, *digits) if (column := named(name, table.columns))}
-    units = {keys.get(name, name): unit for name, unit in units.items()}
+def with_digits(table: Table, costs: Sequence[Cost], digits: Mapping[str, int]) -> tuple[Table, list[Cost]]:
+    """The table and its costs with these digits. Raises UserError for a name that no column has."""
+    keys = {name: column.key for name in digits if (column := named(name, table.columns))}
     digits = {keys.get(name, name): count for name, count in digits.items()}
     known = [*(column.key for column in table.columns), *(cost.key for cost in costs)]
-    for what, names in (("units", [*known, *settings]), ("digits", known)):
-        for name in units if what == "units" else digits:
-            if name and name not in names:
-                raise UserError(f"{what}: {table.name} has no column {name!r}. {suggestion(name, names, 'columns')}")
-    columns = tuple(
-        replace(
-            column,
-            digits=digits.get(column.key, digits.get("", column.digits)),
-            header=_with(column.header, units.get(column.key)),
-        )
-        for column in table.columns
-    )
-    heads = dict(table.settings) | {
-        settings[name]: _with(table.settings[settings[name]], unit) for name, unit in units.items() if name in settings
-    }
-    changed = [_cost(cost, units.get(cost.key), digits.get(cost.key)) for cost in costs]
-    return replace(table, columns=columns, settings=heads), changed
-
-
-def _with(head: str, unit: str | None) -> str:
-    return f"{head} ({unit})" if unit else head
-
-
-def _cost(cost: Cost, unit: str | None, digits: int | None) -> Cost:
-    known = UNITS.get(cost.key, {})
-    if unit is None:
-        return replace(cost, digits=digits)
-    if not known:
-        return replace(cost, header=_with(cost.header, unit), digits=digits)
-    if unit not in known:
-        raise UserError(f"units: {cost.key} = {unit!r}: write one of {', '.join(known)}.")
-    scale, header = known[unit]
-    return replace(cost, scale=scale, header=header, digits=digits)
+    for name in digits:
+        if name and name not in known:
+            raise UserError(f"digits: {table.name} has no column {name!r}. {suggestion(name, known, 'columns')}")
+    columns = tuple(replace(c, digits=digits.get(c.key, digits.get("", c.digits))) for c in table.columns)
+    return replace(table, columns=columns), [replace(cost, digits=digits.get(cost.key)) for cost in costs]
 
 
 COMPACT = ("latex",)  # for a paper: without a choice, what varies, the metrics and the costs
@@ -223,7 +179,7 @@ OWN = {  # a format's choices, where neither study nor command has another
 class Printed:
     """A table as a format prints it, and what it leaves out."""
 
-    table: Table  # with the chosen title, digits and units
+    table: Table  # with the chosen title and digits
     choices: Choices
     grid: Grid
     hidden: Grid  # the same lines, in the columns that are not printed
@@ -251,7 +207,7 @@ def printed(table: Table, format_: str) -> Printed:
     printed_costs = shown(table, choices.columns)
     of_named = [note for note in cost_notes(table, printed_costs) if note not in table.footnotes]
     table = replace(table, footnotes=(*table.footnotes, *of_named))
-    table, costs = converted(table, printed_costs, choices.units, choices.digits)
+    table, costs = with_digits(table, printed_costs, choices.digits)
     layout, others = chosen(layout_of(table, costs), table, choices, compact=format_ in COMPACT)
     fitting = [note for note in table.footnotes if note.part in ("", *_parts(layout))]
     kinds = NOTES.get(choices.notes or "short")

@@ -82,7 +82,7 @@ def text(value: object) -> str:
 def _flat(values: Mapping[str, Any], settings: Sequence[str]) -> Iterator[tuple[str, Any]]:
     """The record's nested parts as columns of their own; settings only as in the table: blank where as in base."""
     for name, value in values.items():
-        if name in SPENT:
+        if name == SPENT:
             continue
         if name == "paper":
             yield from ((f"paper_{key}", number) for key, number in value.items())

@@ -275,7 +275,7 @@ def as_markdown(table: Table) -> str:
     return "\n".join(lines) + "\n"
 
 
-# --- What the table cost: in all, by row, by comparison with base; how it is counted
+# --- What the table cost: in all, by row; how it is counted
 
 
 def cost_lines(table: Table) -> list[tuple[str, str]]:
@@ -286,7 +286,6 @@ def cost_lines(table: Table) -> list[tuple[str, str]]:
     return [
         ("In all", _said(spent.total)),
         *((key, _row(row)) for key, row in spent.rows.items()),
-        *_decisions(spent),
         ("How it is counted", "; ".join(_how(spent))),
     ]
 
@@ -300,14 +299,6 @@ def _row(row: RowSpent) -> str:
     own = _said(row.runs) if row.runs.attempts or not of_rows else ""
     tuning = f"tuning: {_said(row.tuning)}" if row.tuning.attempts else ""
     return "; ".join(filter(None, (own, tuning, of_rows)))
-
-
-def _decisions(spent: TableSpent) -> Iterator[tuple[str, str]]:
-    """What each comparison spent. Its base's runs are one cost for all comparisons with it."""
-    for key, one in spent.decisions.items():
-        sharing = sum(other.base == one.base for other in spent.decisions.values())
-        among = f", for {sharing} comparisons together" if sharing > 1 else ""
-        yield f"{key} against {one.base}", f"{in_words(one.row_spent)}; {one.base}{among}: {in_words(one.base_spent)}"
 
 
 def _how(spent: TableSpent) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""What a row, a comparison and a table cost, and which attempts count. Sums: experiments/events/accounting.py."""
+"""What a row and a table cost, and which attempts count. Sums: experiments/events/accounting.py."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -61,7 +61,7 @@ def tunings(store: Store, run_ids: Collection[str]) -> Iterator[tuple[dict[str, 
             yield record, found
 
 
-# --- What rows, comparisons and the table cost
+# --- What rows and the table cost
 
 
 @dataclass(frozen=True)
@@ -79,20 +79,10 @@ class RowSpent:
 
 
 @dataclass(frozen=True)
-class DecisionSpent:
-    """What the runs of one comparison cost: those of the row, and those of base, which other comparisons use too."""
-
-    base: str
-    row_spent: Amounts
-    base_spent: Amounts
-
-
-@dataclass(frozen=True)
 class TableSpent:
     """What a table cost."""
 
     rows: Mapping[str, RowSpent]
-    decisions: Mapping[str, DecisionSpent] = field(default_factory=dict)  # by row
     shared: int = 0  # runs that were started for other tables too, or for those alone
 
     @property

@@ -178,7 +178,7 @@ class Table:
     test_notes: tuple[Note, ...] = ()
     asked: str = ""  # the words after `ablations report` that select this table
     tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
-    start: Mapping[str, str] = field(default_factory=dict)  # what is printed of runs' starts, with heads
+    measured: Mapping[str, str] = field(default_factory=dict)  # heads of what runs measure at their start and end
     sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
     pivot: Mapping[str, str] = field(default_factory=dict)  # group → head, where groups are printed as columns
     published: Mapping[str, str] = field(default_factory=dict)  # numbers that only the paper has: name → head

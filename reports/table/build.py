@@ -8,9 +8,9 @@ from typing import Any
 from ablations.planning.planned import Plan
 from ablations.study.study import Study
 from experiments.records import FailureClass
-from experiments.tasks.columns import START, Column
+from experiments.tasks.columns import MEASURED, Column
 from reports.results import comparable, significance
-from reports.results.accounting import TableSpent, last_change, spending
+from reports.results.accounting import last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, Results, collect, counts_in
 from reports.results.table import Measure, Row, Table
@@ -38,7 +38,7 @@ def build_table(
     bases = {base for base, _ in families}
     changed = [(row.label, row.settings) for row in rows if row.key not in bases]
     varying = dict.fromkeys(name for _, change in changed for name in change)  # in any group
-    named = [name for name in plan.study.columns if not name.startswith(START)]
+    named = [name for name in plan.study.columns if not name.startswith(MEASURED)]
     tuned = tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned))
     heads = settings.columns(changed, plan.study.factors, named, tuned)
     base_of = {key: made[base] if base else None for base, family in families for key in family}
@@ -47,7 +47,7 @@ def build_table(
         replace(r, settings=settings.shown(r, base_of[r.key], of_base if r.key in bases else heads)) for r in rows
     )
     heads = {name: head for name, head in heads.items() if any(name in row.settings for row in rows)}
-    start = {name.removeprefix(START): head for name, head in plan.study.columns.items() if name.startswith(START)}
+    measured = {name: head for name, head in plan.study.columns.items() if name.startswith(MEASURED)}
     table = Table(
         plan.study.name,
         plan.study.title,
@@ -56,7 +56,7 @@ def build_table(
         rows,
         _base_key(plan.study, grouped),
         tuned=tuned,
-        start=start,
+        measured=measured,
         sustained_flops=plan.study.sustained_flops,
         pivot=plan.study.pivot,
         published=plan.study.published,
@@ -174,7 +174,7 @@ def _why(outcome: Outcome, column: Column) -> str:
 # --- One record per row in full precision: what JSON and CSV carry and what other programs read
 
 
-SPENT = ("cost", "decision")  # parts that grow with later attempts, also of other tables
+SPENT = "cost"  # a part that grows with later attempts, also of other tables
 
 
 def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[str, Any]:
@@ -201,21 +201,10 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
     values |= {cost.name: cost.value(row, table) for cost in (shown(table) if costs is None else costs)}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     if table.spent is not None:
-        values |= _spent(row.key, table.spent)
+        spent = table.spent.rows[row.key]  # so that the sum over rows is what the table cost
+        values[SPENT] = {**spent.runs.as_json(), "counted_in": list(spent.counted_in)}
+        values[SPENT]["tuning"] = spent.tuning.as_json() if spent.tuning.attempts else None
     values["paper"] = dict(row.paper)
     values["settings"] = dict(row.settings)
     values["run_ids"] = [outcome.run.run_id for outcome in row.outcomes]
     return values
-
-
-def _spent(key: str, table: TableSpent) -> dict[str, Any]:
-    """What the row cost, so that the sum over rows is what the table cost; and what its comparison with base did."""
-    row, decision = table.rows[key], table.decisions.get(key)
-    cost = {**row.runs.as_json(), "counted_in": list(row.counted_in)}
-    cost |= {"tuning": row.tuning.as_json() if row.tuning.attempts else None}
-    sides = decision and {
-        "base": decision.base,
-        "row_cost": decision.row_spent.as_json(),
-        "base_cost": decision.base_spent.as_json(),
-    }
-    return dict(zip(SPENT, (cost, sides), strict=True))

@@ -18,7 +18,7 @@ from ablations.study.tuning import trials_of
 from experiments.config import flatten
 from experiments.events.accounting import HOUR, KWH, Amounts, total
 from experiments.store.results import EvaluationResult
-from reports.results.accounting import DecisionSpent, RowSpent, Spending, TableSpent, amounts
+from reports.results.accounting import RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome
 from reports.results.table import Note, Row, Table
 
@@ -130,7 +130,6 @@ class Cost:
     value: Callable[[Row, Table], float | None]  # None: not known
     unit: float = 1.0  # that `value` is divided by where it is printed
     power: bool = False  # printed as 9.4e17
-    scale: float = 1.0  # of another unit (reports/render/printed.py), on top
     digits: int | None = None  # after the point; None: as many as its smallest value needs
     always: bool = False  # printed without a published number to set it against
     about: str = ""  # a note under the table
@@ -157,26 +156,33 @@ COSTS = (
 )  # fmt: skip
 
 
-def _at_start(metric: str, head: str, about: str) -> Cost:
-    def value(row: Row, _: Table) -> float | None:
-        return _mean(row, lambda outcome: outcome.record.start.get(metric) if outcome.record else None)
+def _measured(name: str, head: str, about: str) -> Cost:
+    when, _, metric = name.partition(".")
 
-    return Cost(f"start_{metric}", head, "", f"start_{metric}", value, always=True, about=about)
+    def value(row: Row, _: Table) -> float | None:
+        return _mean(row, lambda outcome: getattr(outcome.record, when).get(metric) if outcome.record else None)
+
+    key = f"{when}_{metric}"
+    return Cost(key, head, "", key, value, always=True, about=about)
 
 
 _ABOUT = {
     "entropy": (
-        "Entropy: of the softmax of attention before the first update, in nats; the mean over layers, heads and pieces "
+        "Entropy: of the softmax of attention before the update, in nats; the mean over layers, heads and pieces "
         "of the first sentences trained on."
     ),
-    "gradient": "Gradient norm: of all parameters at the first step, before clipping.",
+    "gradient": "Gradient norm: of all parameters at the step, before clipping.",
+    "jacobian": (
+        "Gradient by distance: the norm of the encoder's last output by its input so many pieces before, over that by "
+        "its last input; before the first or the last update, without dropout."
+    ),
 }
 
 
-def _starts(table: Table) -> Iterator[Cost]:
+def _measurements(table: Table) -> Iterator[Cost]:
     abouts = dict(_ABOUT)  # each once
-    for metric, head in table.start.items():
-        yield _at_start(metric, head, abouts.pop(metric.partition("_")[0], ""))
+    for name, head in table.measured.items():
+        yield _measured(name, head, abouts.pop(name.partition(".")[2].partition("_")[0], ""))
 
 
 def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
@@ -194,7 +200,7 @@ def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
         known = cost.sub != "by time" or any(cost.value(row, table) is not None for row in table.rows)
         return cost.always or cost.key in published or (cost.key in asked and known)
 
-    return [*_starts(table), *(cost for cost in COSTS if printed(cost))]
+    return [*_measurements(table), *(cost for cost in COSTS if printed(cost))]
 
 
 def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
@@ -220,7 +226,7 @@ def _rate(outcome: Outcome, table: Table) -> float | None:
     return sustained(device(outcome), table.sustained_flops)
 
 
-# --- What a table cost: sums over all attempts at its runs, by row, and by comparison of a row with its base
+# --- What a table cost: sums over all attempts at its runs, by row
 # Each attempt is counted once: a run that several rows show is counted in the first of them. Trials of a tuning are
 # counted in the row that was tuned; the one that became a run of the table is a run of its row.
 
@@ -229,7 +235,7 @@ _OPENING, _WALL = "Cost: ", "wall time"
 
 
 def spent_on(table: Table, plan: Plan, found: Spending) -> TableSpent:
-    """What a table's rows and their comparisons cost."""
+    """What a table's rows cost."""
     runs_of = {row.key: _runs(row) for row in table.rows}
     shown = {run_id for run_ids in runs_of.values() for run_id in run_ids}
     trials_for = {key: _trials(run_ids, found, shown) for key, run_ids in runs_of.items()}
@@ -247,7 +253,7 @@ def spent_on(table: Table, plan: Plan, found: Spending) -> TableSpent:
     }
     mine = {f"{name} {plan.profile}" for name in (plan.study.name, trials_of(plan.study.name))}
     shared = sum(any(set(one.tables) - mine for one in found.runs.get(run_id, ())) for run_id in shown)
-    return TableSpent(rows, dict(_decided(table, found, shown)), shared)
+    return TableSpent(rows, shared)
 
 
 def _runs(row: Row) -> list[str]:
@@ -259,22 +265,6 @@ def _trials(run_ids: Sequence[str], found: Spending, shown: set[str]) -> list[st
     """The trials of the searches that found a row's settings, each once, without runs of the table."""
     mine = (search for search in found.searches if not set(search).isdisjoint(run_ids))
     return list(dict.fromkeys(run_id for search in mine for run_id in search if run_id not in shown))
-
-
-def _decided(table: Table, found: Spending, shown: set[str]) -> Iterator[tuple[str, DecisionSpent]]:
-    """The comparisons that were tested."""
-    by_key = {row.key: row for row in table.rows}
-    for row in table.rows:
-        base = table.base_of(row)
-        tested = any(measure.test is not None for measure in row.measures.values())
-        if base is None or base not in by_key or base == row.key or not tested:
-            continue
-        sides, own, of_base = [], _runs(row), _runs(by_key[base])
-        if row.branch:  # its parent run may be base, whose cost is counted below
-            own = [run_id for run_id in own if run_id not in of_base]
-        for runs in (own, of_base):
-            sides.append(total(amounts(run_id, found) for run_id in (*runs, *_trials(runs, found, shown))))
-        yield row.key, DecisionSpent(base, *sides)
 
 
 def duration(hours: float) -> str:

@@ -204,7 +204,10 @@ time.sleep(60)
         assert left is None or other.poll(left) is not None, "what has ended is not taken for living"
 
     def test_another_engines_child_is_not_adopted(self, engine):
-        assert engine.adopt({"engine": "unheard of", "id": "7", "folder": "/", "pid": 1, "create_time": 0.0}) is None
+        assert (
+            engine.adopt({"engine": "unheard of", "id": "7", "folder": "/", "pid": 1, "start_ticks": 0, "boot_id": ""})
+            is None
+        )
 
     def test_several_are_started_in_one_request(self, engine, tmp_path):
         for number in range(3):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
+import io
 import os
 import platform
 import re
 import signal
 import sys
+import tempfile
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
 from .errors import Preempted, UserError, failure
 from .trainer import RunContext, Trainer
@@ -62,6 +64,8 @@ def _answer(request: Mapping[str, Any], loaded: list[Trainer], channel: Channel)
     settings = made(trainer.settings_type, request["settings"])
     if what == "check":
         return {}
+    if what == "modules":
+        return _inspected(trainer, settings, request, channel)
     if what == "train":
         return _train(trainer, settings, request, channel)
     answer = getattr(trainer, what)(settings)  # reads, num_params, cost
@@ -149,11 +153,52 @@ def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
     resume = request["resume"]
     context = RunContext(
         request["seed"], request["device"], request["threads"], Path(request["folder"]),
-        None if resume is None else Path(resume), channel,
+        None if resume is None else Path(resume), channel, request["modules"],
     )  # fmt: skip
     _open_device(context, request["memory_gb"], request["share"])
     returned = by_set(trainer.run(settings, context))
+    if request["modules"] and "modules" not in context._facts:
+        raise UserError(NEVER)
     return {"returned": returned, "facts": context._facts, "device_name": device_name(context.device, context.threads)}
+
+
+NEVER = (
+    "The row changes modules, and no network that the trainer gave to `model = context.ablate(model)` has computed a "
+    "batch. Add the line where the network is built, before its optimizer is."
+)
+
+
+class _Looking(RunContext):
+    """Ends the trainer once its network has computed one batch; what it reports is dropped."""
+
+    def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
+        from .modules import inspect
+
+        with contextlib.redirect_stderr(io.StringIO()):
+            inspect(super().ablate(model, batches))
+        return model
+
+    def log(self, /, step: int, **metrics: float) -> None:
+        raise UserError(NEVER)
+
+    def checkpoint(self, step: int) -> Any:
+        raise UserError(NEVER)
+
+    def progress(self, what: str, done: float, total: float) -> None:
+        pass
+
+
+def _inspected(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
+    """The modules of a trainer's network in one batch (modules.py: inspect), with the row's lines applied."""
+    with tempfile.TemporaryDirectory(prefix="ablations-modules-") as folder:
+        context = _Looking(request["seed"], "cpu", 1, Path(folder), None, channel, request["modules"])
+        try:
+            trainer.run(settings, context)
+        except BaseException as ended:
+            if type(ended).__name__ != "Inspected":
+                raise
+            return {"rows": ended.rows}  # type: ignore[attr-defined]
+    raise UserError(NEVER)
 
 
 CONTEXT_GB = 0.6  # GPU memory of a process before it has any tensor: CUDA's context and loaded kernels

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -136,7 +137,22 @@ class RunContext:
     folder: Path  # stored with the results: for weights, pictures
     resume: Path | None  # the newest complete checkpoint of this run, None at the first start
     _channel: Channel
+    _modules: Sequence[str] = ()  # the row's lines
     _facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
+        """The network (a torch.nn.Module, changed in place) as the row has it: as it is, unless it has `modules`.
+
+        Call it once the network is built, before its optimizer is. batches: inputs of the network in training, which
+        `mean` and `resample` need. Raises UserError where the row's lines do not fit the network.
+        """
+        if self._modules:
+            from .modules import ablate  # torch is loaded only where a row changes a network
+
+            facts = ablate(model, self._modules, batches)
+            self.facts(num_params=facts["params_after"], **facts)
+            print("modules:", json.dumps(facts), file=sys.stderr, flush=True)
+        return model
 
     def log(self, /, step: int, **metrics: float) -> None:
         """Record a point of the training curve; MLflow shows it, and a pruner reads `<set>_<metric>`."""

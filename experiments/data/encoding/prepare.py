@@ -24,6 +24,7 @@ from experiments.data.encoding.sides import SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import (
     EOS_ID,
     SAMPLE_BYTES,
+    SPACE,
     Tokenizer,
     in_sample,
     to_bytes,
@@ -41,7 +42,6 @@ from experiments.store.durable import locked, make_once, whole_folder
 
 CHUNK, CHUNK_CHARACTERS = 16_384, 1 << 22  # rows encoded at once, and characters, beyond which no row is added
 PIECE = 16  # characters of SentencePiece's longest piece
-SPACE = "\u2581"  # SentencePiece reads it as a space: three bytes that become one
 
 Row = tuple[Any, ...]
 

@@ -18,6 +18,7 @@ from experiments.data.corpora.text import TextData
 from experiments.errors import UserError
 from experiments.store.durable import write_bytes
 
+SPACE = "\u2581"  # SentencePiece's sign: three bytes that stand for one
 PAD_ID = 0
 BOS_ID = 1
 EOS_ID = 2
@@ -175,10 +176,23 @@ class Tokenizer:
         """Every piece as it occurs in a text, without the sign for the space before it."""
         return [piece.removeprefix("\u2581") for piece in self.pieces(range(self.vocab_size))]
 
-    def decode(self, pieces: Sequence[int]) -> str:
-        """Decode to text; PAD, BOS and EOS vanish; UNK and ids beyond the vocabulary become " ⁇ "."""
+    def surfaces(self, text: str) -> list[str]:
+        """The text of each piece of `encode`, with "▁" for a space: of an unknown one, what stands there."""
+        return cast("list[str]", self._model.EncodeAsPieces(text))
+
+    def decode(self, pieces: Sequence[int], unknown: Sequence[str] = ()) -> str:
+        """Decode to text; PAD, BOS and EOS vanish; UNK and ids beyond the vocabulary become " ⁇ ".
+
+        unknown: of learnt pieces, what stands for each UNK in order (`surfaces`); () for " ⁇ ".
+        """
         size = self.vocab_size
-        return cast(str, self._model.Decode([piece if piece < size else UNK_ID for piece in map(int, pieces)]))
+        ids = [piece if piece < size else UNK_ID for piece in map(int, pieces)]
+        if not unknown:
+            return cast(str, self._model.Decode(ids))
+        given = iter(unknown)
+        written = [next(given) if piece == UNK_ID else self._model.IdToPiece(piece) for piece in ids]
+        text: str = self._model.DecodePieces(written).replace(SPACE, " ")
+        return text.removeprefix(" ") if ids[0] == UNK_ID else text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The pieces' own text, with "▁" for a space: for figures."""

@@ -124,9 +124,8 @@ def free_memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
 
 def available_cores(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> int:
     """Number of cores for this process: its affinity, limited by the container's CPU quota; at least 1."""
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
     quotas = [quota for group in _groups("cpu", cgroup, root) if (quota := _quota_of(group)) is not None]
-    return max(1, min([affinity, *map(int, quotas)]))
+    return max(1, min([len(os.sched_getaffinity(0)), *map(int, quotas)]))
 
 
 def _groups(controller: str, cgroup: Path, root: Path) -> Iterator[Path]:

@@ -12,7 +12,6 @@ import re
 import shlex
 import signal
 import subprocess
-import sys
 import threading
 import time
 from abc import abstractmethod
@@ -234,5 +233,4 @@ def _prepare() -> None:
     """
     for number in (signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -35,10 +35,10 @@ class LocalEngine(Engine):
     name = "local"
 
     def __init__(self, preload: Sequence[str] = PRELOAD, *, fork: bool = True) -> None:
-        self._server = ForkServer(preload) if fork and hasattr(os, "fork") else None
+        self._server = ForkServer(preload) if fork else None
         self._spawned: dict[int, subprocess.Popen[bytes]] = {}
         self._forked: set[int] = set()
-        self._ended: dict[tuple[int, float], Exit] = {}
+        self._ended: dict[tuple[int, int], Exit] = {}
 
     def start(self, launch: Launch) -> Handle:
         pid = self._fork(launch) or self._spawn(launch)
@@ -127,8 +127,8 @@ class LocalEngine(Engine):
         return self._server.exit_code(pid) if pid in self._forked and self._server is not None else None
 
 
-def _key(handle: Handle) -> tuple[int, float]:
-    return int(handle.ref["pid"]), float(handle.ref.get("start_ticks") or handle.ref.get("create_time", 0.0))
+def _key(handle: Handle) -> tuple[int, int]:
+    return int(handle.ref["pid"]), int(handle.ref["start_ticks"])
 
 
 # --- The coordinator's side of the fork server: start children, learn of their exits

@@ -6,14 +6,14 @@ stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides t
     {bn:--no-bn} a flag, for a setting that is true or false: here the flag is given where it is false
     {seed}      also in the environment as ABLATIONS_SEED
     {folder}    stored with the results; a resumed run finds its old content there
-    {metrics}   a file for the metrics, if they are not printed: JSON, or CSV with a head and one line
+    {metrics}   a file for the metrics, if they are not printed: a JSON object
     {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested
     {device} {threads}
 
 Metrics are what the study's patterns find in the output (patterns.py), and the last JSON object printed on its own
-line, or a CSV head and line at the end of the output, unless {metrics} names a file. A JSON object with "step" is a
-point of the training curve. The command runs in the study's folder, or, if the study has `links`, in a folder of its
-own in which these are linked; it receives SIGTERM when the run shall stop.
+line, unless {metrics} names a file. A JSON object with "step" is a point of the training curve. The command runs in the
+study's folder, or, if the study has `links`, in a folder of its own in which these are linked; it receives SIGTERM when
+the run shall stop.
 """
 
 import copy

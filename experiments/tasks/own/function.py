@@ -25,10 +25,10 @@ from datetime import date, datetime, time
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
-from pydantic import Field, create_model, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
 
 from experiments.client import ablations_task
-from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, total_steps, unstorable
+from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig, total_steps, unstorable
 from experiments.errors import TrainerFailed, UserError, explain_os_errors
 from experiments.records import TRAINING
 from experiments.store.checksummed import check_file, read_json
@@ -167,8 +167,25 @@ class FunctionTask(OwnTask):
     def _versions(self) -> dict[str, str]:
         return self._process.versions(self.packages() or ())
 
+    def preflight(self, config: Any, store: Path) -> list[UserError]:
+        """Whether the row's changes of the network fit it: the trainer runs until its network has computed a batch."""
+        try:
+            if config.modules:
+                self.modules(config)
+        except UserError as error:
+            return [error]
+        except TrainerFailed:  # the run fails with the same, and its log says where
+            pass
+        return []
+
+    def modules(self, config: Any) -> list[dict[str, Any]]:
+        """The modules of the trainer's network (client/ablations_task/modules.py: inspect)."""
+        request = {"do": "modules", "settings": settings_of(config), "seed": config.seed}
+        rows: list[dict[str, Any]] = self._process.ask({**request, "modules": list(config.modules)})["rows"]
+        return rows
+
     def num_params(self, config: Any) -> int | None:
-        return self._number("num_params", config, int)
+        return None if config.modules else self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
         return self._number("cost", config, float) or 0.0
@@ -190,11 +207,11 @@ class FunctionTask(OwnTask):
             "settings": settings_of(config), "seed": config.seed, "device": device.kind, "threads": device.threads,
             "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
+            "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
-        with (
-            own_code(config, context, home, context.folder / "code") if tree else contextlib.nullcontext(home) as place
-        ):
+        own = own_code(config, context, home, context.folder / "code") if tree else contextlib.nullcontext(home)
+        with own as place:
             python = str(home / self.interpreter) if self.interpreter else ""
             process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
             ended = process.train(request, context)
@@ -269,6 +286,13 @@ class OwnConfig(TaskConfig):
 
     settings_check: ClassVar[Check] = staticmethod(lambda values: None)
 
+    modules: Lines = Field((), description="changes of the network that the trainer gives to context.ablate")
+
+    @model_serializer(mode="wrap")
+    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Without modules where there are none: rows that change no network keep their names."""
+        return {name: value for name, value in dump(self).items() if name != "modules" or value}
+
     @model_validator(mode="after")
     def _accepted_by_its_own_checks(self) -> "OwnConfig":
         type(self).settings_check(settings_of(self))  # so planning refuses what the user's __post_init__ refuses
@@ -277,18 +301,18 @@ class OwnConfig(TaskConfig):
 
 def settings_of(config: TaskConfig) -> dict[str, Any]:
     """The user's settings in a configuration, nested, with JSON types only."""
-    ours = (*GIVEN_ELSEWHERE, CODE, LINES, LINKS)
+    ours = (*GIVEN_ELSEWHERE, "modules", CODE, LINES, LINKS)
     return {name: value for name, value in config.model_dump(mode="json").items() if name not in ours}
 
 
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
-    taken = [name for name in fields if name in GIVEN_ELSEWHERE or hasattr(OwnConfig, name)]
+    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, "modules") or hasattr(OwnConfig, name)]
     if taken:
         raise UserError(
             f"{name}.{taken[0]}: the harness has this name for itself (the task's name and the seed are given by it: "
-            "context.seed). Give the setting another name."
+            "context.seed; `modules` of a row: context.ablate). Give the setting another name."
         )
     if roles.steps and roles.steps not in fields:
         raise UserError(f"{name} has no setting {roles.steps}, which steps= names.")

@@ -2,7 +2,6 @@
 
 import codecs
 import contextlib
-import csv
 import io
 import json
 import os
@@ -12,7 +11,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -244,7 +242,6 @@ class Printed:
         self._length = 0
         self._count = self._found_at = 0  # lines
         self._found: Metrics | None = None
-        self._last: deque[str] = deque(maxlen=2)  # lines that are not blank
 
     def take(self, data: bytes, final: bool = False) -> None:
         """Read what was printed. `final`: nothing follows."""
@@ -262,7 +259,6 @@ class Printed:
         self._count += 1
         if not line.strip():
             return
-        self._last.append(line[:LONGEST_LINE])
         self._look(line)
         content = _json_object(line)
         if content is None:
@@ -274,23 +270,18 @@ class Printed:
 
     @property
     def metrics(self) -> Metrics | None:
-        """The last JSON object that is no point of the curve, else the last two lines as CSV."""
-        if self._found is not None and self._count - self._found_at < LAST_LINES:
-            return self._found
-        return _csv(*self._last) if len(self._last) == 2 else None
+        """The last JSON object among the last lines that is no point of the curve."""
+        return self._found if self._count - self._found_at < LAST_LINES else None
 
 
 def written(file: Path) -> Metrics | None:
-    """The metrics in a file: a JSON object, or CSV, of which the head and the last line count. Raises UserError."""
+    """The metrics in a file, a JSON object. Raises UserError."""
     if not file.is_file():
         return None
     if file.stat().st_size > _LONGEST_FILE:
         raise UserError(f"The file of metrics has {file.stat().st_size:,} bytes: at most {_LONGEST_FILE:,} are read.")
-    text = file.read_text(encoding="utf-8", errors="replace").strip()
-    content, lines = _json_object(text), text.splitlines()
-    if content is not None:
-        return numbers(content)
-    return _csv(lines[0], lines[-1]) if len(lines) > 1 else None
+    content = _json_object(file.read_text(encoding="utf-8", errors="replace").strip())
+    return None if content is None else numbers(content)
 
 
 def numbers(content: Mapping[str, Any]) -> Metrics:
@@ -307,25 +298,6 @@ def _json_object(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _csv(head: str, line: str) -> Metrics | None:
-    """Names and numbers; other cells (a date, a name) are dropped. None if the two lines do not belong together."""
-    try:
-        names, values = next(csv.reader([head])), next(csv.reader([line]))
-    except csv.Error:  # a cell that is too long
-        return None
-    if len(names) != len(values) or any(_is_number(name) for name in names):
-        return None
-    return {n.strip(): float(v) for n, v in zip(names, values, strict=True) if _is_number(v)} or None
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 # --- The command's process
@@ -432,6 +404,6 @@ def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
         raise Preempted(None)  # it saved its state and ended successfully before it had metrics
     done = "printed no metrics" if file is None else "wrote no metrics in the file that it was given for them"
     raise UserError(
-        f'The command succeeded but {done}. End with JSON: {{"accuracy": 93.2}}, or with a CSV head and line; or give '
-        rf"the [[metric]] of the study a pattern that finds it: pattern = 'accuracy: ([\d.]+)'. The command: {command}"
+        f'The command succeeded but {done}. End with JSON: {{"accuracy": 93.2}}, or give the '
+        rf"[[metric]] of the study a pattern that finds it: pattern = 'accuracy: ([\d.]+)'. The command: {command}"
     )

@@ -24,4 +24,4 @@ def test_the_sample_line_by_line() -> None:
         if status == Status.VALID:  # of others the sample's EVALB, of 1997, counts words
             found = (score.matched, score.gold, score.parsed, score.crossing, score.words, score.correct_tags)
             assert found == (matched, gold, parsed, crossing, words, tags)
-    assert round(summarise(scores).recall, 2) == 87.76
+    assert round(summarise(scores)["recall"], 2) == 87.76

@@ -10,11 +10,12 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.device import Device, seed_everything
 from experiments.tasks.translation import TASK
 from experiments.training import state
-from experiments.training.curve import entropies
+from experiments.training.curve import entropies, jacobians
 from model.config import ModelConfig
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
 
+WITHOUT = {"positions": "none", "norm": "none"}
 SETTINGS = TrainingConfig(train_steps=6, warmup_steps=10, checkpoint_steps=2)
 
 
@@ -93,11 +94,12 @@ def test_looking_changes_nothing(tmp_path, monkeypatch, replicas, precision):
         "sizes": SIZES.model_copy(update={"attention_dropout": 0.1, "layer_drop": 0.2}),
     }  # fmt: skip
     model, facts, events = run(tmp_path / "1", **options)
-    assert facts["start"].keys() == set(TASK.init_stats)
+    longer = {f"jacobian_{distance}" for distance in (8, 16, 32)}  # than these sentences
+    assert facts["start"].keys() == facts["end"].keys() == set(TASK.init_stats) - longer
     assert all(0 < value < 100 for value in facts["start"].values())
     monkeypatch.setattr(state, "init_stats", lambda *_: {})
     other, without, unseen = run(tmp_path / "2", **options)
-    assert without["start"] == {} and losses(events) == losses(unseen)
+    assert without["start"] == without["end"] == {} and losses(events) == losses(unseen)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), other.parameters(), strict=True))
 
 
@@ -130,3 +132,23 @@ def test_a_network_without_self_attention_has_entropies_of_what_it_has():
         model = built(encoder="lstm", decoder=decoder)
         found = entropies(model, pairs(1), device("bf16"))
         assert found.keys() == {"cross"} and 0 < found["cross"] < math.log(6)
+
+
+def test_a_jacobian_is_the_product_along_the_recurrence():
+    """In one dimension h_t = tanh(w x_t + u h_(t−1) + …), so ∂h_T/∂x_(T−K) is ∂h_T/∂x_T times K factors u (1 − h²)."""
+    model = built(encoder="rnn(residual=false)", decoder="last_state, feed_forward", **WITHOUT, d_model=1)
+    source_BS = torch.tensor([[5, 6, 7, 8, 9, 2]])
+    h_S = model.eval().encode(source_BS).detach().flatten()
+    (factor,) = model.encoder.layers[0].rnn.ahead.weight_hh_l0.detach().flatten()
+    expected = {k: float((factor**k * (1 - h_S[-1 - k : -1] ** 2).prod()).abs()) for k in (1, 2, 4)}
+    assert jacobians(model, source_BS, device()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_padding_changes_no_jacobian_and_a_layer_without_memory_has_none():
+    padded = torch.tensor([[5, 6, 7, 2, 0, 0]])
+    for encoder, reaches in (("self_attention", True), ("gru", True), ("feed_forward", False)):
+        model = built(encoder=encoder, decoder="last_state, feed_forward", **WITHOUT)
+        found = jacobians(model, padded, device())
+        assert found == pytest.approx(jacobians(model, padded[:, :4], device()), rel=1e-4)
+        assert found.keys() == {1, 2} and all((value > 0) == reaches for value in found.values())
+        assert all(parameter.grad is None for parameter in model.parameters()) and model.training

@@ -40,14 +40,6 @@ def test_a_name_with_parentheses_and_spaces_is_no_field(
     assert not is_alive({**known, "boot_id": "another boot's"})
 
 
-def test_the_time_of_day_of_a_former_versions_record_still_names_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    import psutil
-
-    mine = psutil.Process()
-    assert is_alive({"pid": mine.pid, "create_time": mine.create_time()})
-    assert not is_alive({"pid": mine.pid, "create_time": mine.create_time() - 100})
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("listed", [True, False])
 def test_all_below_are_found_also_where_the_kernel_lists_no_children(

@@ -5,8 +5,6 @@ import itertools
 import pytest
 import torch
 
-from model import fast as stepping
-
 VARIANTS = [
     {"norm": norm, "positions": positions}
     for norm, positions in itertools.product(("post", "pre"), ("sinusoidal", "learned", "none"))
@@ -89,12 +87,11 @@ def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, qu
 
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 @torch.inference_mode()
-def test_a_single_sentence_attends_by_folded_keys_and_values(small_model, kernel, changes):
+def test_a_single_sentence_steps_as_it_reads(small_model, kernel, changes):
     model = small_model(**changes)
     model.set_attention_kernel(kernel)
     memory = torch.randn(1, 6, 8, dtype=torch.float64)
     state = model.start_decoding(memory, None, beam_size=3, max_steps=5)
-    assert all(cache.folded is not None for cache in state.layers)
     beams = Beams(1, 3)
     for t in range(5):
         if t == 2:
@@ -105,21 +102,6 @@ def test_a_single_sentence_attends_by_folded_keys_and_values(small_model, kernel
         for k in range(3):
             expected = model.decode(torch.tensor([beams.pieces[0][k]]), memory, None)[:, -1]
             torch.testing.assert_close(hidden_BKD[:, k], expected, atol=1e-10, rtol=0)
-
-
-@torch.inference_mode()
-def test_several_or_padded_or_long_sentences_are_not_folded(small_model, monkeypatch):
-    model, memory = small_model(), torch.randn(2, 6, 8, dtype=torch.float64)
-
-    def folded(memory, mask=None):
-        return model.start_decoding(memory, mask, beam_size=2, max_steps=3).layers[0].folded is not None
-
-    assert folded(memory[:1])
-    assert not folded(memory)
-    assert not folded(memory[:1], torch.ones(1, 6, dtype=torch.bool))
-    monkeypatch.setattr(stepping, "FOLDED_TO", 0)
-    assert folded(memory[:1, :4])  # d_k
-    assert not folded(memory[:1, :5])
 
 
 @torch.inference_mode()
@@ -142,7 +124,6 @@ def test_decoding_in_bfloat16_autocast_stays_near_one_pass(small_model):
         memory, mask_BS, state = start(model, batch=2, beam_size=1, max_steps=5)
         target = torch.randint(20, (2, 5))
         steps = torch.cat([model.decode_step(target[:, t : t + 1], state) for t in range(5)], dim=1)
-        assert state.weights.dtype == torch.bfloat16
         assert state.next_logits(steps[:, :1]).dtype == torch.float32, "on every device: the weights know none"
         torch.testing.assert_close(steps, model.decode(target, memory, mask_BS), atol=0.1, rtol=0)
 

@@ -106,19 +106,6 @@ def test_a_run_of_two_rows_is_counted_in_the_first_and_one_of_two_tables_in_each
     assert alone is not None and alone.total.runs == 2  # the ensemble and its member
 
 
-@pytest.mark.process
-def test_a_comparison_costs_its_row_and_its_base(small):
-    table = small["own"].table()
-    spent = table.spent
-    assert spent is not None and set(spent.decisions) == {row.key for row in table.rows} - {"base"}
-    for key, one in spent.decisions.items():
-        assert (one.row_spent, one.base_spent) == (spent.rows[key].all, spent.rows["base"].all)
-    rows = {row["row"]: row for row in json.loads(render(table, "json"))}
-    assert rows["base"]["decision"] is None and rows["without-bias"]["decision"]["base"] == "base"
-    assert "without-bias against base**: wall time" in as_markdown(table)
-    assert not small["translation"].table().spent.decisions  # one seed: nothing is tested
-
-
 AMOUNTS = st.integers(0, 10**6)
 ATTEMPTS = st.builds(
     AttemptCost,
@@ -151,11 +138,6 @@ def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, 
     assert close(spent.total, total(row.runs for row in spent.rows.values()) + spent.tuning)
     assert spent.total.attempts == sum(len(runs[run_id]) for run_id in counted)
     assert close(total(row.runs for row in spent.rows.values()), of(runs, shown))
-    for key, one in spent.decisions.items():
-        row = next(row for row in table.rows if row.key == key)
-        own = {i for o in row.outcomes for i in (o.run.run_id, *o.run.members)}
-        tried = {i for search in searches if set(search) & own for i in search} - set(shown)
-        assert close(one.row_spent, of(runs, own | tried))
 
 
 TABLES: dict[str, Any] = {}

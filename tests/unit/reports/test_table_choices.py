@@ -97,11 +97,11 @@ def test_any_setting_may_be_asked_for(table: Table) -> None:
 @pytest.mark.parametrize("name", ["flops", "flops.ours", "flops_counted", "training FLOPs"])
 def test_operations_and_hours_are_columns_of_every_table_that_names_them(table: Table, name: str) -> None:
     table = replace(table, rows=tuple(_trained(row) for row in table.rows))
-    asked = Choices(columns=(name, "hours"), units={"hours": "s"}, notes="full")
+    asked = Choices(columns=(name, "hours"), notes="full")
     table = replace(table, chosen=asked)
     assert heads(table, columns=asked.columns) == ["flops.ours", "hours.ours"]
     text = render(table, "markdown")
-    assert "| training FLOPs (counted) | training seconds |" in text and re.search(r"\| +1.2e9 \| +12\.5 \|", text)
+    assert "| training FLOPs (counted) | training hours |" in text and re.search(r"\| +1.2e9 \| +0\.00347 \|", text)
     assert "Training FLOPs: counted" in text and "By time is blank" not in text
     (first, *_) = json.loads(render(table, "json"))
     assert first["flops_counted"] == 1.2e9 and first["train_hours"] == 12.5 / 3600
@@ -139,7 +139,6 @@ def test_columns_of_one_name_are_told_apart(bench: Bench) -> None:
         ({"hide": ("d_x",)}, "no column 'd_x'"),
         ({"columns": ("row",)}, "row names the rows of small"),
         ({"columns": ("bleu",), "hide": ("bleu",)}, "no column left"),
-        ({"units": {"params": "kg"}}, "params = 'kg': write one of 1, k, M, G"),
         ({"digits": {"bleuu": 2}}, "digits: small has no column 'bleuu'"),
     ],
 )
@@ -155,20 +154,16 @@ def test_plain_moves_the_marks_of_tests_to_the_values(table: Table) -> None:
     assert "Δ" not in plain and "paper" not in plain and "Dunnett" in plain
 
 
-def test_digits_and_units(table: Table) -> None:
-    text = render(
-        replace(table, chosen=Choices(digits={"": 3, "bleu": 0, "params": 2}, units={"params": "k"})), "markdown"
-    )
-    assert "5.100 ± 0.100" in text and " 25 ± 0 " in text
-    assert "params ×10³" in text and "65000.00" in text
-    assert "d_k (pieces)" in render(replace(table, chosen=Choices(units={"d_k": "pieces"})), "markdown")
+def test_digits(table: Table) -> None:
+    text = render(replace(table, chosen=Choices(digits={"": 3, "bleu": 0, "params": 2})), "markdown")
+    assert "5.100 ± 0.100" in text and " 25 ± 0 " in text and "65.00" in text
 
 
 @pytest.mark.parametrize("name", ["ppl", "perplexity", "PPL (dev)"])
-def test_digits_and_units_are_of_a_column_by_any_of_its_names(table: Table, name: str) -> None:
-    chosen = replace(table, chosen=Choices(digits={name: 4}, units={name: "nats"}))
+def test_digits_are_of_a_column_by_any_of_its_names(table: Table, name: str) -> None:
+    chosen = replace(table, chosen=Choices(digits={name: 4}))
     [ppl] = [column for column in printed(chosen, "markdown").table.columns if column.key == "ppl"]
-    assert (ppl.header, ppl.digits) == ("PPL (dev) (nats)", 4)
+    assert ppl.digits == 4
 
 
 def test_caption_label_and_wide(table: Table) -> None:
@@ -269,7 +264,7 @@ def test_published_numbers_print_where_the_corpus_is_the_papers_or_when_asked_fo
 
 
 OPTIONS = TableOptions(
-    columns="h,bleu, params", hide="n", plain=False, paper=True, digits="2,bleu=3", units="params=k", caption="C",
+    columns="h,bleu, params", hide="n", plain=False, paper=True, digits="2,bleu=3", caption="C",
     notes="short", label="t", wide=True,
 )  # fmt: skip
 
@@ -277,14 +272,14 @@ OPTIONS = TableOptions(
 def test_the_command_line_says_the_same(table: Table) -> None:
     assert OPTIONS.choices() == Choices(
         columns=("h", "bleu", "params"), hide=("n",), plain=False, paper=True, digits={"": 2, "bleu": 3},
-        units={"params": "k"}, caption="C", notes="short", label="t", wide=True,
+        caption="C", notes="short", label="t", wide=True,
     )  # fmt: skip
     assert OPTIONS.words()[:6] == ["--columns", "h,bleu, params", "--hide", "n", "--no-plain", "--paper"]
 
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"digits": "x"}, {"digits": "bleu="}, {"units": "params"}, {"notes": "some"}, {"label": "{"}, {"caption": "a\nb"}],
+    [{"digits": "x"}, {"digits": "bleu="}, {"digits": "=2"}, {"notes": "some"}, {"label": "{"}, {"caption": "a\nb"}],
 )
 def test_a_wrong_option_is_refused_by_name(wrong: dict[str, str]) -> None:
     with pytest.raises(UserError, match=f"--{next(iter(wrong))}"):

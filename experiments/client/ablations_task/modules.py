@@ -1,0 +1,530 @@
+"""Rows that change a network: `layers.*.attn -> identity`. Needs torch alone; docs/network-rows.md has the language.
+
+All selectors are resolved in the network as it was given, so the order of the lines does not matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import fnmatch
+import functools
+import itertools
+import pydoc
+import re
+from typing import Any, Callable, Iterable, Mapping, NamedTuple, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils.flop_counter import FlopCounterMode
+
+from .errors import UserError
+
+FROM_BATCHES, IN_PLACE = ("mean", "resample"), ("tie", "freeze", "reinitialise", "shrink")
+ACTIONS = ("identity", "zero", *FROM_BATCHES, "remove", *IN_PLACE, "package:Class(arguments)")
+OF_HEADS = ("zero", *FROM_BATCHES)
+BATCHES, BANK = 100, 1024  # most batches of a mean; outputs from which `resample` draws
+LISTED = 40  # lines of a tree in a message
+
+
+class Line(NamedTuple):
+    """`head.2 of layers.*.attn -> mean`. heads: "2" or "1:"; "" for the module itself. argument: what tie … need."""
+
+    text: str
+    heads: str
+    selector: str
+    action: str
+    argument: str
+
+    @classmethod
+    def parse(cls, text: str) -> Line:
+        """Raises UserError for a line that is none."""
+        match = re.fullmatch(r"\s*(?:head[.[]([-:\d]+)\]?\s+of\s+)?(\S+)\s*->\s*(.*?)\s*", text)
+        if match is None:
+            raise UserError(f'modules: "{text}" is no line "selector -> action", such as "layers.*.attn -> identity".')
+        heads, selector, action = match.groups(default="")
+        word, _, argument = action.partition(" ")
+        if re.match(r"[\w.]+:\w+", action):
+            word, argument = ACTIONS[-1], action
+        allowed = OF_HEADS if heads else ACTIONS
+        if word not in allowed or (argument and word not in ("tie", "shrink", ACTIONS[-1])):
+            raise cls(text, "", "", "", "").refused(f'there is no action "{action}" here: {", ".join(allowed)}')
+        return cls(text, heads, selector, word, argument.strip())
+
+    def refused(self, why: str) -> UserError:
+        """The error that names this line."""
+        return UserError(f'modules: "{self.text}": {why}.')
+
+
+Found = Mapping[Line, Mapping[str, nn.Module]]  # modules by name
+
+
+def ablate(
+    model: nn.Module,
+    lines: Sequence[str],
+    batches: Iterable[Any] = (),
+    *,
+    own: Callable[[nn.Module, str], type[Stand] | None] = lambda module, action: None,
+    initialise: Callable[[nn.Module], Any] | None = None,
+    saved: Mapping[str, Tensor] | None = None,
+) -> dict[str, Any]:
+    """Change a network in place. Returns facts: how many modules each line matched, parameters before and after.
+
+    batches: inputs of the network (a tensor, a tuple or a dict) for `mean` and `resample`; with one, shapes are checked
+    here, otherwise in the first forward pass. own: the class of a stand-in that a kind of module needs. initialise:
+    draws the weights of a module; its `reset_parameters` if None. saved: the state_dict of a network with the same
+    changes, in place of batches. Raises UserError: for a line that is none, or matches nothing; for two lines that
+    reach the same; for an action that the module cannot have.
+    """
+    before, given = num_params(model), list(itertools.islice(batches, BATCHES))
+    found = {line: select(model, line) for line in map(Line.parse, lines)}
+    _refuse_overlap(found)
+    seen = _from_batches(model, found, given, saved)
+    removed: list[str] = []
+    for line, modules in found.items():
+        stands: dict[int, nn.Module] = {}  # a module in several places has one
+        for name, module in modules.items():
+            if line.heads:
+                _change_heads(line, name, module, seen.get(name))
+            elif line.action in IN_PLACE:
+                _in_place(line, name, module, model, next(iter(modules)), initialise)
+            elif line.action == "remove" and own(module, "remove") is None:
+                if not isinstance(_owner(model, name), (nn.ModuleList, nn.Sequential)):
+                    raise line.refused(f"{name} is no entry of a list; take identity or zero")
+                removed.append(name)
+            else:
+                if id(module) not in stands:
+                    stands[id(module)] = _stand(line, name, module, model, own, seen.get(name))
+                setattr(_owner(model, name), _leaf(name), stands[id(module)])
+    for name in sorted(removed, key=lambda name: -int(_leaf(name))):  # the last first: the others keep their places
+        del _owner(model, name)[int(_leaf(name))]  # type: ignore[operator]
+    if lines:
+        _run(model, given[:1])
+    matched = {line.text: len(modules) for line, modules in found.items()}
+    return {"modules": matched, "params_before": before, "params_after": num_params(model)}
+
+
+def num_params(model: nn.Module) -> int:
+    """Parameters; shared ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _leaf(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _owner(model: nn.Module, name: str) -> nn.Module:
+    return model.get_submodule(name.rpartition(".")[0])
+
+
+# --- Selectors: a dotted path with wildcards and slices, or `type:Name`
+
+
+def select(model: nn.Module, line: Line) -> dict[str, nn.Module]:
+    """The modules of a line by name. Raises UserError if there are none, with the nearest names and the tree."""
+    try:
+        found = _by_type(model, line.selector[5:]) if line.selector.startswith("type:") else _by_path(model, line)
+    except ValueError:
+        raise line.refused("in brackets stands an index or a slice, such as [4:]") from None
+    if not found:
+        known = {name for name, _ in model.named_modules() if name}
+        known |= {f"type:{type(module).__name__}" for module in model.modules()}
+        near = ", ".join(difflib.get_close_matches(line.selector, sorted(known), 3, 0.4)) or "no name"
+        raise line.refused(f"it matches nothing. Nearest: {near}. The network:\n" + "\n".join(tree(model)))
+    return found
+
+
+def _by_type(model: nn.Module, selector: str) -> dict[str, nn.Module]:
+    name, index = _indexed(selector)
+    every = [
+        (place, module)
+        for place, module in model.named_modules(remove_duplicate=False)
+        if place and any(kind.__name__ == name for kind in type(module).__mro__)
+    ]
+    return dict(_picked([(p, m) for p, m in every if not any(p.startswith(f"{other}.") for other, _ in every)], index))
+
+
+def _by_path(model: nn.Module, line: Line) -> dict[str, nn.Module]:
+    level = {"": model}
+    for part in re.findall(r"(?:[^.\[\]]|\[[^\]]*\])+", line.selector):
+        pattern, index = _indexed(part)
+        below: dict[str, nn.Module] = {}
+        for prefix, module in level.items():
+            for name in [pattern] if pattern in module._modules else fnmatch.filter(module._modules, pattern):
+                one: dict[str, Any] = {f"{prefix}.{name}".lstrip("."): module._modules[name]}
+                items = [(f"{p}.{n}", m) for p, child in one.items() for n, m in child._modules.items()]
+                below.update(dict(_picked(items, index)) if index else one)
+        level = below
+    return level
+
+
+def _indexed(part: str) -> tuple[str, str]:
+    name, bracket, index = part.partition("[")
+    return name, index[:-1] if bracket else ""
+
+
+def _picked(items: Sequence[Any], index: str) -> Sequence[Any]:
+    """items[4:], items[-1:]…; all without an index. Raises ValueError for another text."""
+    if not index:
+        return items
+    numbers = [int(number) if number.strip() else None for number in index.split(":")]
+    return items[slice(*numbers)] if len(numbers) > 1 else items[numbers[0] :][:1]
+
+
+def tree(model: nn.Module) -> list[str]:
+    """The modules, a line each; those that differ only in numbers are one."""
+    kinds: dict[str, int] = {}
+    for name, module in model.named_modules():
+        line = f"  {re.sub('[0-9]+', '*', name)}: {type(module).__name__}"
+        kinds[line] = kinds.get(line, 0) + bool(name)
+    lines = [f"{line} ({count})" for line, count in kinds.items() if count]
+    return [*lines[:LISTED], *["  …"][: len(lines) - LISTED]] if len(lines) > LISTED else lines
+
+
+def _refuse_overlap(found: Found) -> None:
+    """Raises UserError where two lines reach the same module, a part of it, or a tensor that is shared."""
+    taken: dict[int, tuple[Line, str]] = {}  # by module and tensor
+    for line, modules in sorted(found.items(), key=lambda item: bool(item[0].heads)):
+        for name, module in modules.items():
+            tensors = module.parameters() if line.action in IN_PLACE else ()
+            for part in [module] if line.heads else [*module.modules(), *tensors]:
+                own = (line, name)
+                other, where = taken.get(id(part), own) if line.heads else taken.setdefault(id(part), own)
+                if other is not line or (where != name and isinstance(part, Tensor)):
+                    what = "one tensor (tied weights)" if isinstance(part, Tensor) else "the same module"
+                    raise line.refused(
+                        f'it reaches {what} as "{other.text}": {name} and {where}. One line alone may change it, once: '
+                        "narrow one of the selectors"
+                    )
+
+
+# --- What a network computes on one batch
+
+
+class Inspected(BaseException):
+    """Ends a trainer whose network is only looked at. rows: see `inspect`."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        super().__init__()
+        self.rows = rows
+
+
+def inspect(model: nn.Module) -> None:
+    """Let the next forward pass raise Inspected: parameters, operations and shapes of modules with those inside them.
+
+    Operations are those of torch's counter, which counts 0 for fused recurrent layers: theirs are two for each weight
+    of a matrix and each position.
+    """
+    counter, fused = FlopCounterMode(display=False), [0]
+    rows = {
+        name: {"name": name, "type": type(module).__name__, "params": num_params(module), "flops": 0}
+        for name, module in model.named_modules()
+    }
+    started: dict[str, int] = {}
+
+    def before(name: str, *_: Any) -> None:
+        if not name:
+            counter.__enter__()  # type: ignore[no-untyped-call]
+        started[name] = counter.get_total_flops() + fused[0]
+
+    def after(name: str, module: nn.Module, args: Any, named: Any, output: Any) -> None:
+        if isinstance(module, (nn.RNNBase, nn.RNNCellBase)) and counter.get_total_flops() + fused[0] == started[name]:
+            matrices = sum(weight.numel() for weight in module.parameters() if weight.dim() == 2)
+            fused[0] += 2 * matrices * (args[0].data.numel() // module.input_size)  # .data: also of packed sequences
+        rows[name]["flops"] += counter.get_total_flops() + fused[0] - started[name]
+        for key, value in (("input", (args, named)), ("output", output)):
+            shapes = [list(leaf.shape) for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+            rows[name].setdefault(key, next(iter(shapes), None))
+        if not name:
+            counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            raise Inspected(list(rows.values()))
+
+    for name, module in model.named_modules():
+        module.register_forward_pre_hook(functools.partial(before, name))
+        module.register_forward_hook(functools.partial(after, name), with_kwargs=True)
+
+
+# --- Actions that put a stand-in in a module's place
+
+
+class Stand(nn.Module):
+    """Stands in a module's place and gives its input, zeros, or what the module gave in training batches."""
+
+    value: Tensor | None
+
+    def __init__(self, action: str, check: Check, seen: Tensor | None) -> None:
+        super().__init__()
+        self.action, self.check, self.draws = action, check, torch.Generator().manual_seed(0)
+        self.register_buffer("value", seen)
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        self.check.look(args, named)
+        output = x = next(value for value in (*args, *named.values()) if isinstance(value, Tensor))
+        if self.action == "zero":
+            output = x.new_zeros(*x.shape[:-1], self.check.shape[-1] if self.check.shape else x.shape[-1])
+        elif self.value is not None:
+            output = drawn(self.value, x.shape[:-1], self.action, self.draws).to(x.dtype)
+        self.check.compare(output)
+        return (output, *[None] * (self.check.items - 1)) if self.check.items else output
+
+
+def drawn(value: Tensor, places: Sequence[int], action: str, generator: torch.Generator) -> Tensor:
+    """The mean (1, D), or for each place one of the outputs (N, D) of training batches."""
+    if action == "mean":
+        return value[0].expand(*places, -1)
+    return value[torch.randint(len(value), tuple(places), generator=generator).to(value.device)]
+
+
+class Check:
+    """The shape that a module has: computed once, in the first pass. Then the module is no part of the network."""
+
+    def __init__(self, name: str, original: nn.Module) -> None:
+        self.name, self.original, self.compared = name, [original], False
+        self.shape, self.items = (), 0  # type: tuple[int, ...], int  # of the output; of the tuple that it is in
+
+    def look(self, args: Any, named: Mapping[str, Any]) -> None:
+        """Raises UserError for a module whose output is not one tensor."""
+        for module in self.original:
+            args, named = tree_map_only(Tensor, Tensor.detach, (args, dict(named)))
+            device = next(value.device for value in (*args, *named.values()) if isinstance(value, Tensor))
+            training = module.training
+            with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
+                output = module.to(device).eval()(*args, **named)
+            module.train(training)
+            first, *others = output if isinstance(output, tuple) else [output]
+            if not isinstance(first, Tensor) or any(other is not None for other in others):
+                kind = "a tuple of several tensors" if isinstance(output, tuple) else f"a {type(output).__name__}"
+                raise UserError(
+                    f"modules: {self.name} ({type(module).__name__}) returns {kind}, for which no such action can "
+                    "stand: replace it by a class of your own, `package:Class(arguments)`, or change a module in it."
+                )
+            self.shape, self.items = tuple(first.shape), len(others) + 1 if isinstance(output, tuple) else 0
+        self.original.clear()
+
+    def compare(self, output: Any) -> None:
+        """Raises UserError for a stand-in with another shape."""
+        shape = tuple(getattr(output[0] if isinstance(output, tuple) else output, "shape", ()))
+        if self.shape and not self.compared and shape != self.shape:
+            raise UserError(
+                f"modules: {self.name} gives {self.shape}, and what the row puts in its place gives {shape}: the "
+                "shapes must be equal. Take another action, or a class that keeps the shape."
+            )
+        self.compared = True
+
+
+def _stand(line: Line, name: str, module: nn.Module, model: nn.Module, own: Any, seen: Tensor | None) -> nn.Module:
+    kind, check = own(module, line.action), Check(name, module)
+    if line.action != ACTIONS[-1]:
+        made: nn.Module = (kind or Stand)(line.action, check, seen)
+    else:
+        made = _made(line)
+        made.register_forward_pre_hook(lambda _, args, named: check.look(args, named), with_kwargs=True)
+        made.register_forward_hook(lambda _, __, output: check.compare(output))
+    like = next(itertools.chain(module.parameters(), model.parameters()), None)
+    if like is not None:
+        made = made.to(like.device, like.dtype)
+    return made.train(module.training)
+
+
+def _made(line: Line) -> nn.Module:
+    """The module of `package:Class(arguments)`. Raises UserError if it cannot be made."""
+    try:
+        name, _, arguments = line.argument.partition("(")
+        call: Any = ast.parse(f"f({arguments or ')'}", mode="eval").body
+        named = {one.arg: ast.literal_eval(one.value) for one in call.keywords}
+        kind: Any = pydoc.locate(name.replace(":", "."))
+        made = kind(*map(ast.literal_eval, call.args), **named)
+    except Exception as error:
+        raise line.refused(f"it cannot be made: {error}") from None
+    if not isinstance(made, nn.Module):
+        raise line.refused("it is no torch.nn.Module")
+    return made
+
+
+# --- What modules and heads give in training batches
+
+
+def _from_batches(
+    model: nn.Module, found: Found, batches: Sequence[Any], saved: Mapping[str, Tensor] | None
+) -> dict[str, Tensor]:
+    """name → the mean (1, D) of the last dimension, or BANK outputs (N, D). Raises UserError without batches."""
+    sums: dict[str, list[Tensor]] = {}
+    draws, each = torch.Generator().manual_seed(0), -(-BANK // max(1, len(batches)))
+
+    def take(name: str, action: str, output: Any) -> None:
+        rows = (output[0] if isinstance(output, tuple) else output).detach().flatten(0, -2)
+        if action == "mean":
+            rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1).double().sum(0)
+        else:
+            rows = rows[torch.randint(len(rows), (each,), generator=draws).to(rows.device)]
+        sums.setdefault(name, []).append(rows)
+
+    hooks, actions = [], {}
+    for line in [line for line in found if line.action in FROM_BATCHES]:
+        for name, module in found[line].items():
+            keep, actions[name] = functools.partial(take, name, line.action), line.action
+            if saved is None and not batches:
+                raise line.refused("it needs batches of the training: context.ablate(model, batches)")
+            if isinstance(module, nn.modules.conv._ConvNd):
+                raise line.refused(f"{name} is a convolution, and a mean is one of the last dimension")
+            if line.heads:
+                place, _ = _projection(line, name, module)
+                hooks.append(place.register_forward_pre_hook(lambda _, args, keep=keep: keep(args[0])))
+            else:
+                hooks.append(module.register_forward_hook(lambda _, __, output, keep=keep: keep(output)))
+    if hooks:
+        _run(model, batches)
+    for hook in hooks:
+        hook.remove()
+    if saved is not None:
+        places = {name: (f"{name}.value", f"{name}.{HEADS}.{action}") for name, action in actions.items()}
+        return {name: saved[place if place in saved else of_heads] for name, (place, of_heads) in places.items()}
+    return {
+        name: torch.cat(parts)[:BANK] if actions[name] == "resample" else _mean(torch.stack(parts).sum(0))
+        for name, parts in sums.items()
+    }
+
+
+def _mean(sums: Tensor) -> Tensor:
+    return (sums[:-1] / sums[-1]).float().unsqueeze(0)
+
+
+def _run(model: nn.Module, batches: Iterable[Any]) -> None:
+    """Forward passes without gradients or dropout."""
+    training, like = model.training, next(model.parameters(), torch.empty(0))
+    with torch.no_grad(), torch.random.fork_rng([like.device] if like.is_cuda else []):
+        model.eval()
+        for batch in batches:
+            moved = tree_map_only(Tensor, lambda tensor: tensor.to(like.device), batch)
+            named = moved if isinstance(moved, Mapping) else {}
+            model(*(moved if isinstance(moved, (tuple, list)) else () if named else (moved,)), **named)
+        model.train(training)
+
+
+# --- Heads of attention: what each gives to the output projection
+
+
+HEADS = "ablated_heads"
+_OUTPUT = ("output", "out_proj", "o_proj", "c_proj", "proj", "out_lin", "dense", "wo", "o", "out")
+_COUNT = ("num_heads", "num_attention_heads", "n_heads", "n_head", "heads")
+
+
+def _projection(line: Line, name: str, module: nn.Module) -> tuple[nn.Module, int]:
+    """The output projection and the number of heads. Raises UserError for a module without known heads."""
+    described = [one for inner in module.modules() for one in (inner, getattr(inner, "config", None))]
+    counts = [n for one in described for key in _COUNT for n in [getattr(one, key, None)] if isinstance(n, int)]
+    places = [inner for place, inner in module.named_modules() if _leaf(place) in _OUTPUT and _is_product(inner)]
+    if not counts or not places:
+        raise line.refused(
+            f"{name} ({type(module).__name__}) has no heads that are known here: a number of heads "
+            f"({', '.join(_COUNT)}) and an output projection ({', '.join(_OUTPUT)})"
+        )
+    if isinstance(module, nn.MultiheadAttention) and line.action != "zero":
+        raise line.refused("torch.nn.MultiheadAttention shows no head's output: its heads can be zero alone")
+    return places[0], counts[0]
+
+
+class Heads(nn.Module):
+    """Changes heads in the input (…, count · n) of an output projection; of torch's own attention, in its matrix."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count, self.draws = count, torch.Generator().manual_seed(0)
+        self.rules: dict[int, str] = {}
+
+    def before(self, _: nn.Module, args: Any) -> Any:
+        return (self(args[0]), *args[1:])
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = torch.unflatten(x, -1, (self.count, -1)).clone()
+        for head, action in self.rules.items():
+            if action == "zero":
+                heads[..., head, :] = 0
+            else:
+                value = torch.unflatten(getattr(self, action), -1, (self.count, -1))[:, head]
+                heads[..., head, :] = drawn(value, heads.shape[:-2], action, self.draws).to(x.dtype)
+        return heads.flatten(-2)
+
+
+def _change_heads(line: Line, name: str, module: nn.Module, seen: Tensor | None) -> None:
+    """Raises UserError for a head that is not there, or that another line changes."""
+    place, count = _projection(line, name, module)
+    if HEADS not in module._modules:
+        module.add_module(HEADS, heads := Heads(count))  # so that it is copied, moved and saved with the network
+        if isinstance(module, nn.MultiheadAttention):  # it calls no projection
+            parametrize.register_parametrization(place, "weight", heads)
+        else:
+            place.register_forward_pre_hook(heads.before)
+    rules: Any = module._modules[HEADS]
+    picked = _picked(range(count), line.heads)
+    if not picked or set(picked) & set(rules.rules):
+        raise line.refused("another line changes this head" if picked else f"heads are from 0 to {count - 1}")
+    rules.rules.update(dict.fromkeys(picked, line.action))
+    if seen is not None:
+        rules.register_buffer(line.action, seen)
+
+
+# --- Actions that change a module where it is
+
+
+def _in_place(line: Line, name: str, module: nn.Module, model: nn.Module, first: str, initialise: Any) -> None:
+    if line.action == "freeze":
+        module.requires_grad_(False)
+    elif line.action == "shrink":
+        _shrink(line, name, module)
+    elif line.action == "tie":
+        [*_, to] = select(model, line._replace(selector=line.argument or first)).values()
+        theirs, own = dict(to.named_parameters()), dict(module.named_parameters())
+        if {n: p.shape for n, p in theirs.items()} != {n: p.shape for n, p in own.items()}:
+            raise line.refused(f"{name} and {line.argument or first} have no parameters of the same names and shapes")
+        for place, parameter in theirs.items():
+            setattr(_owner(module, place), _leaf(place), parameter)
+    elif initialise is not None:
+        initialise(module)
+    else:
+        for place, inner in module.named_modules():
+            if hasattr(inner, "reset_parameters"):
+                inner.reset_parameters()
+            elif next(inner.parameters(recurse=False), None) is not None:
+                raise line.refused(f"{name}.{place} has no reset_parameters, which draws its weights")
+
+
+def _is_product(module: Any) -> bool:
+    return getattr(getattr(module, "weight", None), "ndim", 0) == 2 and not isinstance(module, nn.Embedding)
+
+
+def _sizes(product: Any) -> tuple[int, int]:
+    """Inputs and outputs. Conv1D of Hugging Face stores its matrix the other way round."""
+    rows, columns = product.weight.shape
+    return (columns, rows) if isinstance(product, nn.Linear) else (rows, columns)
+
+
+def _shrink(line: Line, name: str, module: nn.Module) -> None:
+    """Keep a share of the units between the two products of a feed-forward network, the first ones."""
+    products: list[Any] = [inner for inner in module.modules() if _is_product(inner)]
+    if not re.fullmatch(r"0?\.\d+", line.argument):
+        raise line.refused("shrink needs a factor between 0 and 1, such as shrink 0.5")
+    width = _sizes(products[-1])[0] if products else 1
+    if len(products) < 2 or any(_sizes(product)[1] % width for product in products[:-1]):
+        raise line.refused(
+            f"{name} ({type(module).__name__}) is no feed-forward network known here: products into a width, and a "
+            "last one out of it"
+        )
+    kept = torch.arange(max(1, round(width * float(line.argument))))
+    for product in products[:-1]:  # a gated form may have its two side by side
+        _cut(product, (torch.arange(0, _sizes(product)[1], width)[:, None] + kept).flatten(), ("out_features", "nf"))
+    _cut(products[-1], kept, ("in_features", "nx"))
+
+
+def _cut(product: Any, kept: Tensor, sizes: tuple[str, str]) -> None:
+    """Keep these outputs or inputs, whose number the product has under one of the names."""
+    out, kept = sizes[0] == "out_features", kept.to(product.weight.device)
+    for key, dimension in (("weight", int(out != isinstance(product, nn.Linear))), ("bias", 0)):
+        old = getattr(product, key, None)
+        if old is not None and (out or key == "weight"):
+            setattr(product, key, nn.Parameter(old.detach().index_select(dimension, kept), old.requires_grad))
+    for size in sizes:
+        if hasattr(product, size):
+            setattr(product, size, len(kept))

@@ -1,0 +1,103 @@
+"""Rows that change a network of this program: lines of docs/network-rows.md on its layers, sub-layers and heads.
+
+`python -c` runs `answer` for a plan, which has no torch (experiments/tasks/preflight.py).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.client.ablations_task.modules import Inspected, Stand, ablate, inspect
+from experiments.client.ablations_task.values import Channel
+from experiments.data.batching import Batch
+from experiments.data.encoding.tokenizer import PAD_ID
+from experiments.errors import UserError
+from model.config import ModelConfig
+from model.layers.contract import CacheShape, Inputs, State, Sublayer
+from model.network import EncoderDecoder, build_model, initialise
+from model.parts.embedding import Embedding
+from model.stack import Layer, Stack
+
+STEPS = 8  # of the training, whose batches give the outputs of `mean` and `resample`
+
+
+class Stepping(Stand, Sublayer):
+    """The stand-in of what a search calls step by step: a sub-layer, a residual connection, a layer."""
+
+    def start(self, inputs: Inputs, shape: CacheShape) -> Any:
+        return State()
+
+    def step(self, x_RD: Tensor, *_: Any) -> Tensor:
+        self.check.original.clear()  # whole sequences have shown the shape
+        output_RD: Tensor = self.forward(x_RD)
+        return output_RD
+
+
+class OfLayer(Stepping):
+    """The stand-in of a layer, whose state is a list."""
+
+    def start(self, inputs: Inputs, shape: CacheShape) -> Any:
+        return []
+
+
+def change_network(
+    model: nn.Module,
+    lines: Sequence[str],
+    batches: Iterable[Batch[Tensor]] = (),
+    saved: Mapping[str, Tensor] | None = None,
+    seed: int | None = None,
+) -> dict[str, Any]:
+    """Change a network in place; returns the facts of the record. Searches then take no quick form.
+
+    saved: weights of a network that was changed in the same way, for outputs fixed then. seed: of `reinitialise` and
+    `resample` in a trained network; None: torch's present state. Raises UserError as `ablate` does.
+    """
+    if not lines:
+        return {}
+    assert isinstance(model, EncoderDecoder)
+    model.quick = False
+
+    def own(module: nn.Module, action: str) -> type[Stand] | None:
+        if isinstance(module, Stack | Embedding) or (":" in action and isinstance(module, Sublayer)):
+            raise UserError(
+                f'modules: "{action}" cannot stand for a {type(module).__name__} of this program\'s networks, which a '
+                "search calls in several ways: change a module inside it, or write another line of model.decoder."
+            )
+        return OfLayer if isinstance(module, Layer) else Stepping if hasattr(module, "step") else None
+
+    with torch.random.fork_rng([], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        pairs = ((b.source, _mask(b.source), b.target_input) for b in batches)
+        return ablate(model, lines, pairs, own=own, initialise=initialise, saved=saved)  # type: ignore[arg-type]
+
+
+def _mask(source_BS: Tensor) -> Tensor | None:
+    return source_BS != PAD_ID if source_BS.numel() else None
+
+
+def answer(channel: Channel, idle_s: float) -> None:
+    """Answer requests for the modules of networks until none comes for a while."""
+    while channel.readable(idle_s) and (request := channel.next()) is not None:
+        try:
+            channel.say({"rows": _looked_at(**request)})
+        except UserError as error:
+            channel.say({"refused": str(error)})
+
+
+def _looked_at(
+    model: Mapping[str, Any], sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[Sequence[str]]
+) -> list[dict[str, Any]]:
+    """The modules of a network (modules.py: inspect) on two random pairs. lines: of training, then of evaluation."""
+    network = build_model(ModelConfig.from_mapping(model), *sizes)
+    target, source = (torch.randint(4, size, (2, length)) for size, length in zip(sizes, lengths, strict=True))
+    for each in lines:
+        change_network(network, each, [Batch(source, target, target, source.numel(), target.numel())])
+    inspect(network.eval())
+    try:
+        network(source, None, target)
+    except Inspected as found:
+        return found.rows
+    raise AssertionError
