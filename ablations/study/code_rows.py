@@ -14,10 +14,8 @@ from pydantic import ValidationError
 
 from ablations.study.messages import plain
 from experiments.errors import UserError
-from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, leads_out, parts_of, planned
+from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, parts_of, planned
 from model.settings import StrictModel
-
-_SHOWN = 5  # names in a sentence
 
 
 class Ablate(StrictModel):
@@ -80,15 +78,15 @@ class Code:
 
     # --- base
 
-    def begin(self, study: str, changes: Iterable[Change], links: Sequence[str], protected: Sequence[str]) -> None:
+    def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str]) -> None:
         """Make base's tree, and find what of `links` git does not track.
 
-        study: its file's name. protected: paths from its folder that no row may change.
+        All are paths from the study's folder. own: the study and its patches. protected: what no row may change.
         """
         git, asked = self._git, [self._path(name) for name in links]
         if missing := [name for name in links if not (self._folder / name).exists()]:
             raise UserError(f"`links` names {missing[0]}, which is not in {self._folder}. Correct it, or leave it out.")
-        self._hidden = [self._path(one) for one in (study, *{change.patch for change in changes if change.patch})]
+        self._hidden = [self._path(one) for one in dict.fromkeys(own)]
         self._protected = [self._path(path) for path in protected]
         whole = git.base()
         modules = [path for path, mode, _ in git.entries(git.nothing, whole) if mode == SUBMODULE]
@@ -111,10 +109,10 @@ class Code:
         changed = [path for path in self._git.uncommitted() if path not in self._hidden]
         new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py")]
         said = f"with uncommitted changes in {_names(changed)}" if changed else "without uncommitted changes"
-        left = f" Not in it, because git does not track it: {_names(new)}." if new else ""
+        said += f", without {_names(new)}, which git does not track" if new else ""
         linked = f" and link {_names(self.links)}" if self.links else ""
-        base = f"Base's code is commit {self._git.head[:12]} of {self._git.top.name}, {said}.{left}"
-        return f"{base} Each row has a tree of its own; all run with the same interpreter and packages{linked}."
+        return (f"Base's code is commit {self._git.head[:12]} of {self._git.top.name} {said}. Each row has a tree; "
+                f"all run with the same interpreter and packages{linked}.")  # fmt: skip
 
     # --- rows
 
@@ -147,8 +145,7 @@ class Code:
         git, begin, parts = self._git, self.base, self.parts(change)
         every = self._read(change.patch) if change.patch else b"".join(part.text for part in parts)
         if refused := [part.file for part in parts if part.file in self._hidden]:
-            raise UserError(f"Its patch changes {refused[0]}, which is the study, or a patch or link of it. Take it "
-                            "out of the patch.")  # fmt: skip
+            raise UserError(f"Its patch changes {refused[0]}, which is the study, a patch or a link: take it out.")
         numbers = range(1, len(parts) + 1) if change.parts is None else change.parts
         if not {*numbers} <= {*range(1, len(parts) + 1)}:
             raise UserError(f"parts = {list(numbers)}, and {change.patch or change.commits} has {len(parts)}.")
@@ -193,7 +190,8 @@ class Code:
         """The paths in which a tree differs. Refuses a link that leads out, and what no tree may have."""
         changed = self._git.entries(before, tree)
         for path, mode, name in changed:
-            if mode == LINK and leads_out(path, target := os.fsdecode(self._git.git("cat-file", "blob", name)).strip()):
+            target = os.fsdecode(self._git.git("cat-file", "blob", name)).strip() if mode == LINK else ""
+            if os.path.normpath(Path("/", path).parent.relative_to("/") / target).startswith(("..", "/")):
                 raise UserError(f"{path} is a link to {target}, which leads out of the tree. Remove it, or let git "
                                 "ignore it and name it in `links`.")  # fmt: skip
             if mode == SUBMODULE or _below(path, self._linked):
@@ -225,8 +223,7 @@ def _why(said: str, change: Change, parts: Sequence[Part]) -> str:
     """Why a change does not apply, from git's words: the file and the hunk."""
     place = re.search(r"patch failed: (.*):(\d+)", said)
     hunk = next((p.name for p in parts if place and p.name.endswith(f"({place[1]}, line {place[2]})")), "")
-    crlf = any(b"\r\n" in part.text for part in parts)
-    ends = " The patch has line ends of Windows (CRLF): its file may have others." if crlf else ""
+    ends = " The patch has line ends of Windows (CRLF)." if any(b"\r\n" in part.text for part in parts) else ""
     binary = " Make the patch with `git diff --binary`." if "binary patch" in said else ""
     first = said.splitlines()[0].removeprefix("git apply: ").removeprefix("error: ")
     what = f"{change.patch} does not apply to base's code" if change.patch else f"commits {change.commits}"
@@ -238,5 +235,4 @@ def _below(path: str, folders: Collection[str]) -> bool:
 
 
 def _names(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - _SHOWN} more" if len(paths) > _SHOWN else ""
-    return f"{', '.join(paths[:_SHOWN])}{more}"
+    return ", ".join(paths[:5]) + " …" * (len(paths) > 5)

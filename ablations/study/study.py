@@ -252,22 +252,20 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 def _with_trees(study: Study) -> Study:
     """A study whose rows, base too, have the setting `code_tree`. Raises UserError (ablations/study/code_rows.py)."""
     where, rows = study.origin, list[Variation]()
-    changes = [row.change for row in study.variations if row.change]
     try:
         if not study.command and ":" not in study.task:
             raise UserError(f"Rows that change code are for a command or a function of your own, not for {study.task}.")
         code = Code(study.folder)
-        code.begin(Path(study.origin).name, changes, study.links, study.protected.paths)
+        patches = [row.patch for row in study.variations if row.patch]
+        code.begin([Path(study.origin).name, *patches], study.links, study.protected.paths)
         for row in study.variations:
             where = f'{study.origin}, row "{row.key}"'
-            if row.change is None:
-                rows.append(row)
-                continue
-            tree, diff, lines, words = code.of(row.change)
-            settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
-            label = row.label or ", ".join([words, *settings])
-            made = {"fixed": {**row.fixed, CODE: tree, LINES: lines}, "diff": diff, "label": label}
-            rows.append(row.model_copy(update={**made, "design": row.design or "code"}))  # rows of equal trees are one
+            if row.change:
+                tree, diff, lines, words = code.of(row.change)
+                settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
+                made = {"label": row.label or ", ".join([words, *settings]), "design": row.design or "code"}
+                row = row.model_copy(update={**made, "diff": diff, "fixed": {**row.fixed, CODE: tree, LINES: lines}})
+            rows.append(row)  # with a design: rows of equal trees are one
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     begun = {"code_tree": code.base, "code_note": code.note(), "links": tuple(code.links)}

@@ -8,12 +8,11 @@ git's digest of all its files, byte by byte: attributes that would change or lea
 import atexit
 import itertools
 import os
-import posixpath
 import re
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,8 +45,7 @@ class Repository:
         folder = folder.resolve()
         top = top_of(folder)
         if top is None:
-            raise UserError(f"{folder} lies in no git repository, from which a row's code could be taken: `git init` "
-                            "and commit, or leave out `patch` and `commit`.")  # fmt: skip
+            raise UserError(f"{folder} lies in no git repository, which rows that change code need: `git init`.")
         self.top, self.prefix = top, folder.relative_to(top)
         self._scratch, self._numbers = Path(tempfile.mkdtemp(prefix="ablations-git-")), itertools.count()
         atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)
@@ -67,8 +65,7 @@ class Repository:
         try:
             found = self._theirs("rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{commit}}")
         except GitError:
-            raise GitError(f"The repository {self.top} has no commit {name!r}. Correct the name, or fetch it: nothing "
-                           "is fetched here.") from None  # fmt: skip
+            raise GitError(f"{self.top} has no commit {name!r}. Correct the name, or fetch it.") from None
         return found.decode().strip()
 
     def log(self, *words: str) -> list[tuple[str, str]]:
@@ -151,8 +148,8 @@ class Repository:
         return self.git("write-tree", index=index).decode().strip()
 
 
-def _git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: bytes) -> bytes:
-    done = run_git(folder, *_QUIET, *words, own=own, given=given)
+def _git(words: Sequence[str], folder: Path, own: dict[str, str], given: bytes) -> bytes:
+    done = run_git(folder, (*_QUIET, *words), own, given)
     if done is None:
         raise UserError("git cannot be started, and rows that change code need it: install it.")
     if done.returncode:
@@ -166,11 +163,6 @@ def _list(paths: Iterable[str]) -> bytes:
 
 def _split(listed: bytes) -> list[str]:
     return [os.fsdecode(part) for part in listed.split(b"\0") if part]
-
-
-def leads_out(path: str, target: str) -> bool:
-    """Whether a link at a path of a tree leads out of the tree."""
-    return posixpath.isabs(target) or posixpath.normpath(posixpath.join(posixpath.dirname(path), target))[:2] == ".."
 
 
 # --- The parts of a patch: its hunks; a file that is made, removed, renamed or binary is one part

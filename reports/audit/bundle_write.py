@@ -93,8 +93,8 @@ def _head(
         shared["notes"] = [note for note in shared["notes"] if note != plan.study.code_note]
         shared["study"]["code_note"] = ""
         for row in shared["study"]["variation"]:
-            label = "another commit" if row["label"].startswith("commit ") else row["label"]
-            row |= {"diff": "", "commit": "", "commits": "", "label": label}
+            row |= {"diff": "", "commit": "", "commits": ""}
+            row["label"] = re.sub("^commit .*", "another commit", row["label"])
     # run_ids that depend on a path or a name that is left out cannot be computed by a reader
     renamed = any(redaction.names_run(run.config) for run in plan.trainings)
     return {

@@ -131,14 +131,14 @@ class CommandTask(_Declared):
         patterns, links = getattr(config, PATTERNS, []), getattr(config, LINKS, [])
         readings = Readings(patterns, getattr(config, PROGRESS, ""), context.emit)
         home = self.folder or Path.cwd()
+        self._refuse_changed(config, context, "after the run was planned")
         if getattr(config, CODE, ""):
-            self._refuse_changed(config, context, "after the run was planned")
             with own_code(config, context, home, folder / WORK) as where:
                 ended = run_command(config.command, given, where, context, readings, WATCH)
-            self._refuse_changed(config, context, "while the run trained")
         else:
             where = link_in(folder / WORK, home, links) if links else home
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
+        self._refuse_changed(config, context, "while the run trained")
         wrote = files["metrics.out"] if "metrics" in names(config.command) else None
         if patterns:
             if ended.stopped and not readings.complete:

@@ -20,7 +20,6 @@ from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
 
 CODE, LINES, LINKS = "code_tree", "code_lines", "folder_links"
-REPORT = "imported-elsewhere.txt"  # in an attempt's folder
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 
 
@@ -66,7 +65,7 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
     top = top_of(home.resolve()) or home
     files, links = unpack(context.store, getattr(config, CODE), place), getattr(config, LINKS, ())
     folder = link_in(place / home.resolve().relative_to(top), home, links)
-    report = context.folder / REPORT
+    report = context.folder / "imported-elsewhere.txt"
     os.environ["ABLATIONS_WATCH"] = "\n".join(map(str, (report, top, place, *(home / name for name in links))))
     try:
         yield folder
