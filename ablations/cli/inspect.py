@@ -1,7 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
@@ -18,12 +18,11 @@ from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import is_bundle
-from reports.audit.compare import Look, as_records, as_text, side_of, side_of_file
+from reports.audit.compare import as_records, as_text
 from reports.audit.compare import compare as compare_tables
 from reports.render.numbers import defined
 from reports.render.printed import MADE_BY, asked_for
-from reports.results.results import CountsOf, counts_in
-from reports.results.table import Table
+from reports.results.results import counts_in
 from reports.table.build import build_table
 from reports.table.claims import HOLDS
 
@@ -50,7 +49,7 @@ def verify(
 ) -> None:
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
-    Of a bundle alone: which of its cells follow from its files, and whether its printed table is what they give.
+    Of a bundle alone: which of its numbers follow from its files, and whether its printed table is what they give.
     A file contains its study, selectors and choices of columns; options given here replace those. Of a paper: its
     claims and the numbers that it prints (docs/paper.md).
     """
@@ -94,14 +93,10 @@ def _compared(
     if study is None and named is None:
         typer.echo(f"{file} does not name its study", err=True)
         study, selectors = selectors.with_last(None, say)
-    study = study or _find(named, file, selectors)
-    if not is_bundle(study):
-        own = {name: value for name, value in said.items() if name not in _PRINTING}
-        selectors = replace(selectors, **{n: value for n, value in own.items() if getattr(selectors, n) is None})
-        selectors = with_corpus(selectors)
+    chosen = _chosen(said, study or named, file, selectors)
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
-    table = table_of(choose_table(study, selectors, say), significance or tests or "auto", printing=printing)
+    table = table_of(chosen, significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     unchecked = list(verifying.unchecked(table))
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
@@ -132,15 +127,28 @@ def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: 
     said = _said(list(words))
     if "study" not in said:
         raise UserError(f"{file}: this line names no study: table: {' '.join(words)}")
-    own = {n: v for n, v in said.items() if n in SELECTING and getattr(selectors, n) in (None, StoreOptions().store)}
-    selectors = with_corpus(replace(selectors, **own))
-    chosen = choose_table(_find(said["study"], file, selectors), selectors, say, used=False)
+    chosen = _chosen(said, said["study"], file, selectors)
     plan = chosen.plan
     plan = replace(plan, study=papers.with_claims(plan.study, claims, file))  # the study's own are not the paper's
     return replace(chosen, study=plan.study, replan=lambda: plan)
 
 
 SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store")
+
+
+def _chosen(said: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
+    """The table of a file's own words, where the command has no others.
+
+    Its study is a built-in one, or a .toml file beside the file, here, or where it was queued.
+    """
+    if not is_bundle(study):
+        unset = (None, StoreOptions().store)
+        own = {n: value for n, value in said.items() if n in SELECTING and getattr(selectors, n) in unset}
+        selectors = with_corpus(replace(selectors, **own))
+        if study.endswith(".toml"):
+            beside = file.parent / study
+            study = str(beside) if beside.is_file() else study_queued(selectors, study)
+    return choose_table(study, selectors, say)
 
 
 def _listed(file: Path, differences: Sequence[str]) -> list[str]:
@@ -150,9 +158,8 @@ def _listed(file: Path, differences: Sequence[str]) -> list[str]:
 def _verify_bundle(file: Path, as_json: bool) -> None:
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    found, follow = list(explaining.differences(bundle, table)), explaining.follow(bundle, table)
-    how = [{"row": row, "column": column, "how": by} for (row, column), by in follow.items()]
-    facts = {"file": str(file), "from_bundle": bundle.checked.word, "cells": how, "changed": found}
+    found = list(explaining.differences(bundle, table))
+    facts = {"file": str(file), "from_bundle": bundle.checked.word, "changed": found}
     answer(as_json, facts, [*explaining.lines(bundle, table), *(_listed(file, found) if found else [])])
     raise typer.Exit(FAILED if found else DONE)
 
@@ -176,14 +183,6 @@ def _said(words: list[str]) -> dict[str, Any]:
     return {name: value for name, value in vars(found).items() if value is not None}
 
 
-def _find(name: str, file: Path, selectors: Selectors) -> str:
-    """The study that a file names: a built-in one, or a .toml file beside the file, here, or where it was queued."""
-    beside = file.parent / name
-    if not name.endswith(".toml") or is_bundle(name):
-        return name
-    return str(beside) if beside.is_file() else study_queued(selectors, name)
-
-
 def explain(
     study: options.LastStudyOrBundle = None,
     cell: Annotated[
@@ -205,14 +204,14 @@ def explain(
     answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
 
 
-# --- `ablations compare`: compare a table with another study, store or printed table
+# --- `ablations compare`: compare a table with another study, store or bundle
 
 
 def compare(
     study: options.LastStudyOrBundle = None,
     against: Annotated[
         str | None,
-        typer.Argument(metavar="[OTHER]", help="A .json or .csv of `report`, another store, a bundle, another study."),
+        typer.Argument(metavar="[OTHER]", help="Another store, a bundle, another study."),
     ] = None,
     *,
     selectors: Selectors,
@@ -222,7 +221,7 @@ def compare(
     if against is None:  # one argument is the other side
         study, against = None, study
     if against is None:
-        raise UserError("compare: name the other side: a .json or .csv table, a store, a bundle or a study.")
+        raise UserError("compare: name the other side: a store, a bundle or a study.")
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
@@ -230,27 +229,12 @@ def compare(
 
     study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors.store)
-    table = table_of(chosen, "none")
-    look, counts, name = _other(against, choose, study, selectors.store)
-    cells = list(compare_tables(table, look, counts_in(chosen.store), counts))
+    path = Path(against)
+    other = choose(study, path) if path.is_dir() else choose(against, selectors.store)
+    table, name = table_of(chosen, "none"), path.name or str(path)
+    counts = counts_in(chosen.store), counts_in(other.store)
+    cells = list(compare_tables(table, table_of(other, "none"), counts))
     if not any(cell.there is not None for cell in cells):
         raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
     text = as_text(cells, f"{table.title or table.name}: here and there", {"there": name})
     answer(as_json, as_records(cells), [text.rstrip("\n")])
-
-
-def _other(
-    against: str,
-    choose: Callable[[str, Path], SelectedTable],
-    study: str,
-    store: Path,
-) -> tuple[Look, CountsOf | None, str]:
-    """The other side: a look-up of its cells, its counts per sentence, and its name."""
-    path = Path(against)
-    if path.suffix in (".json", ".csv"):
-        look, found = side_of_file(path)
-        return look, None, f"{path.name}, {number(len(found), 'row')}; tokens and sentences unknown"
-    is_store = path.is_dir()
-    other = choose(study, path) if is_store else choose(against, store)
-    table: Table = table_of(other, "none")
-    return side_of(table), counts_in(other.store), path.name or str(path)

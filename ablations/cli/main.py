@@ -53,7 +53,7 @@ VERBS = {  # by name, in the order of --help
     "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
     "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
-    "compare": Verb("inspect", "compare", PRINT, "compare table3 old-table3.json"),
+    "compare": Verb("inspect", "compare", PRINT, "compare table3 old-table3.tar.gz"),
     "tabulate": Verb("tabulate", "tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
     "fill": Verb("paper", "fill", PRINT, "fill draft.md table3 --out paper.md"),
     "paper": Verb("paper", "paper", PRINT, "paper table3 table4 --out paper"),

@@ -28,7 +28,7 @@ from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
-from experiments.tracking.page import Chart, Published, Table, TableRun, publish, published_tables
+from experiments.tracking.page import Chart, Published, Table, TableRun, publish
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, curve_name, recorded_run
@@ -82,10 +82,11 @@ def ui(
     if chosen is not None:
         if study is not None and (near := nearest_with_results(study, selectors, chosen.plan)):
             raise UserError(near)
-        found = _publish(chosen, tracking_uri or "")
-        _print_view(chosen.study.name, found, server)
-    else:
-        _print_views(opened, server)
+        published, name = _publish(chosen, tracking_uri or ""), chosen.study.name
+        charts, rows = links(published, server)
+        typer.echo(f"{name} as charts: {charts}")
+        typer.echo(f"{name} as a list, each row with its runs below it: {rows}")
+        typer.echo(f"the list without saved columns, for another version of MLflow: {published.listing(server)}")
     if tracking_uri:
         return
     raise typer.Exit(_serve(ui_command(opened, port), server))
@@ -139,25 +140,6 @@ def _listener(port: int) -> str:
             if found.laddr and found.laddr.port == port and found.status == psutil.CONN_LISTEN and found.pid:
                 return f"process {found.pid} ({' '.join(psutil.Process(found.pid).cmdline())[:120]})"
     return "another process"
-
-
-def _print_views(store: Store, server: str) -> None:
-    """Print the links of the store's tables."""
-    from experiments.tracking.mlflow import Tracker
-
-    tracker = Tracker(store)
-    with tracker.explained():
-        tables = published_tables(tracker)
-    for name, published in tables.items():
-        for one in published:
-            _print_view(name, one, server)
-
-
-def _print_view(name: str, published: Published, server: str) -> None:
-    charts, rows = links(published, server)
-    typer.echo(f"{name} as charts: {charts}")
-    typer.echo(f"{name} as a list, each row with its runs below it: {rows}")
-    typer.echo(f"the list without saved columns, for another version of MLflow: {published.listing(server)}")
 
 
 def _publish(chosen: Selected, uri: str) -> Published:

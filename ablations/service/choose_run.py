@@ -17,10 +17,8 @@ from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
-from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
+from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.tasks.load import load_task
-
-BEST = "best"
 
 
 @dataclass(frozen=True)
@@ -110,8 +108,6 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, Eval
     """The run, and how this row decodes where the record may tell another row's way."""
     name, seed, profile = str(named.study), named.seed, selectors.profile
     study = load_study(name)
-    if named.row == BEST and BEST not in [variation.key for variation in study.variations]:
-        return _best(store, study, seed, profile), None
     wanted = named.row or (study.base_row or study.variations[0]).key
     if selectors.corpus is None and not selectors.sets:
         known = _recorded(store, study.name, wanted, seed, profile)
@@ -138,38 +134,13 @@ def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | 
 
 def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[JobStatus]:
     """Trained runs that the queue lists under this name; found without their training data."""
-    named = _queued(store, study, row, profile)
-    first = min((queued.seed for queued in named), default=None)
-    return [q for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
-
-
-def _queued(store: Store, study: str, row: str | None, profile: str | None) -> list[JobStatus]:
-    """The study's runs in the queue: those of one row, or all."""
-    return [
+    named = [
         queued
         for queued in all_rows(store)
-        if any(m.study == study and row in (None, m.row) and profile in (None, m.profile) for m in queued.members)
+        if any(m.study == study and m.row == row and profile in (None, m.profile) for m in queued.members)
     ]
-
-
-def _best(store: Store, study: Study, seed: int | None, profile: str | None) -> str:
-    """The study's trained run with the best score on dev, in the first dev column where higher is better."""
-    columns = [column for column in task_of(study).columns if column.set == "dev"]
-    column = next((c for c in columns if c.better == "higher"), *columns[:1])
-    found = {}
-    for queued in _queued(store, study.name, None, profile):
-        paths = store.run_folder(queued.run_id).glob(f"evaluations/*/{RESULT_FILE}")
-        records = [record for path in paths if (record := EvaluationResult.load(path))]
-        scores = [record.metrics.get(column.metric) for record in records if record.set == "dev"]
-        known = [score if column.better == "higher" else -score for score in scores if score is not None]
-        result = store.result(queued.run_id)
-        if known and seed in (None, queued.seed) and result and not result.ensemble:
-            found[queued.run_id] = max(known)
-    if not found:
-        raise UserError(
-            f"No run of {study.name} has a {column.metric} on dev in {store.root}; `ablations run` produces one."
-        )
-    return max(found, key=found.__getitem__)
+    first = min((queued.seed for queued in named), default=None)
+    return [q for q in named if q.seed == (first if seed is None else seed) and store.result(q.run_id)]
 
 
 def device_spec(devices: str) -> DeviceSpec:

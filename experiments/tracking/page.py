@@ -141,17 +141,6 @@ def _nest(client: Any, published: Published, table: Table, heading: str, rows: M
             client.log_batch(known.info.run_id, metrics=points, tags=changed)
 
 
-def published_tables(tracker: "Tracker") -> dict[str, list[Published]]:
-    """The published tables by study."""
-    tables: dict[str, list[Published]] = {}
-    for experiment in tracker.client.search_experiments():
-        for heading in runs_of(tracker.client, experiment.experiment_id, "tags.heading != ''"):
-            if NOTE in heading.data.tags:
-                one = Published(experiment.experiment_id, heading.data.tags["heading"])
-                tables.setdefault(experiment.name, []).append(one)
-    return tables
-
-
 def runs_of(client: Any, experiment: str, search: str = "", **order: Any) -> list[Any]:
     """All runs of an experiment that a search finds."""
     found: list[Any] = []

@@ -36,7 +36,6 @@ from reports.audit.bundle_read import SPENT, VERSION, column_to_json, columns_of
 from reports.audit.statement import Statement, read_statement
 from reports.render.formats import render
 from reports.results.accounting import spending
-from reports.results.table import Table
 from reports.table.build import build_table
 
 
@@ -70,17 +69,17 @@ def write_bundle(
             if kept is not None:
                 files[name] = kept
         head = _head(plan, store, columns, asked, redaction)
+        crate = Path(place) / "crate"
         if statement is not None:
-            files |= crate_files(head, files, redaction.value(statement.model_dump()), Path(place) / "crate")
+            files |= crate_files(head, files, redaction.value(statement.model_dump()), crate)
         head |= {"files": {n: describe_file(p) for n, p in files.items()}}
         # the keys are not sorted: their order is that of the table's columns
         text = json.dumps(with_checksum(head), indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-        described = None if statement is None else metadata_of(head, text, Path(place) / "crate")
         with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:
-            if described is None:
+            if statement is None:
                 pack(file, text, files)
             else:
-                pack_crate(file, described, text, files)
+                pack_crate(file, metadata_of(head, text, crate), text, files)
     return len(files)
 
 
@@ -202,16 +201,11 @@ def crate_files(
     plan, store = _as_read(head, folder)
     columns = columns_of(head["columns"], plan.study)
     word = check(plan, columns, store, bool(head["names_can_be_checked"])).word
-    made = {name: folder / name for name in (*TABLES, STATEMENT)}
-    for name, text in printed(replace(build_table(plan, store, columns), bundle=word)).items():
-        made[name].write_text(text, encoding="utf-8")
-    write_json(made[STATEMENT], statement, checksummed=False)
-    return made
-
-
-def printed(table: Table) -> dict[str, str]:
-    """The table in the formats that a crate has it in, by file."""
-    return {name: render(table, format_) for name, format_ in TABLES.items()}
+    table = replace(build_table(plan, store, columns), bundle=word)
+    for name, format_ in TABLES.items():
+        (folder / name).write_text(render(table, format_), encoding="utf-8")
+    write_json(folder / STATEMENT, statement, checksummed=False)
+    return {name: folder / name for name in (*TABLES, STATEMENT)}
 
 
 def metadata_of(head: Mapping[str, Any], text: bytes, folder: Path) -> bytes:

@@ -1,97 +1,17 @@
-"""Two tables side by side: which rows moved, with intervals.
+"""Two tables side by side: which rows moved, with intervals. The other may be another store or study, or a bundle."""
 
-The other table may be another store or study, a bundle, or printed as JSON or CSV.
-"""
-
-import csv
-import io
-import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ablations.study.messages import number
-from experiments.errors import UserError
 from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.markdown import escape, in_cell, pipe
 from reports.results import comparable, dunnett, resampling
 from reports.results.results import CountsOf
-from reports.results.table import Row, Table
-
-# --- One side: the cells of a store's table, or of a table printed as JSON or CSV
-
-
-Look = Callable[[str, Column], "Side | None"]
-
-
-@dataclass(frozen=True)
-class Side:
-    """One cell: its mean and spread over n seeds, for an interval of the difference."""
-
-    mean: float | None
-    sd: float | None
-    n: int
-    run_ids: tuple[str, ...] = ()
-    row: Row | None = None  # of a table that was built from a store
-
-
-def side_of(table: Table) -> Look:
-    """A look-up of a table's cells by row key and column; it gives None if the row is not evaluated on that set."""
-    rows = {row.key: row for row in table.rows}
-
-    def look(key: str, column: Column) -> Side | None:
-        measure = rows[key].measures.get(column.key) if key in rows else None
-        if measure is None or not measure.requested:
-            return None
-        ids = tuple(outcome.run.run_id for outcome in rows[key].outcomes)
-        return Side(measure.mean, measure.sd, len(measure.values), ids, rows[key])
-
-    return look
-
-
-def side_of_file(path: Path) -> tuple[Look, list[str]]:
-    """The same for a table printed as JSON or CSV by this program, and its row keys. Raises UserError for others."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
-    rows = {str(row["row"]): row for row in _rows(text)}
-    if not rows:
-        raise UserError(f"{path} is not a table of this program: `ablations report --format json` (or csv) writes one.")
-
-    def look(key: str, column: Column) -> Side | None:
-        row = rows.get(key)
-        if row is None or column.key not in row:
-            return None
-        ids = row.get("run_ids") or ()
-        ids = ids.split() if isinstance(ids, str) else ids
-        mean, sd = _number(row[column.key]), _number(row.get(f"{column.key}_sd"))
-        return Side(mean, sd, int(_number(row.get("n")) or 0), tuple(map(str, ids)))
-
-    return look, list(rows)
-
-
-def _rows(text: str) -> list[dict[str, Any]]:
-    try:
-        rows = json.loads(text)
-    except ValueError:
-        rows = list(csv.DictReader(io.StringIO(text)))
-    usable = isinstance(rows, list) and all(isinstance(row, dict) and row.get("row") for row in rows)
-    return rows if usable else []
-
-
-def _number(value: Any) -> float | None:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        return None
-    return number if math.isfinite(number) else None
-
-
-# --- The comparison
+from reports.results.table import Measure, Row, Table
 
 
 @dataclass(frozen=True)
@@ -113,53 +33,56 @@ class Moved:
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 
-def compare(table: Table, there: Look, counts_here: CountsOf, counts_there: CountsOf | None) -> Iterator[Moved]:
-    """The cells of the table for which at least one side has a number."""
-    here = side_of(table)
+Counts = tuple[CountsOf, CountsOf]  # of here and there
+
+
+def compare(table: Table, other: Table, counts: Counts) -> Iterator[Moved]:
+    """The cells of the table that at least one of the two evaluates."""
+    others = {row.key: row for row in other.rows}
     for row in table.rows:
         for column in table.columns:
-            ours, theirs = here(row.key, column), there(row.key, column)
-            if ours is not None or theirs is not None:
-                yield _cell(row.key, column, ours, theirs, (counts_here, counts_there))
+            sides = row, others.get(row.key)
+            if any(side and column.key in side.measures and side.measures[column.key].requested for side in sides):
+                yield _cell(column, *sides, counts)
 
 
-def _cell(
-    key: str, column: Column, ours: Side | None, theirs: Side | None, counts: tuple[CountsOf, CountsOf | None]
-) -> Moved:
-    here, there = ours.mean if ours else None, theirs.mean if theirs else None
-    if ours is None or theirs is None or here is None or there is None:
-        return Moved(key, column, here, there, None, over="a number is missing")
-    if ours.row and theirs.row and not comparable.one_basis((ours.row, theirs.row), column):
-        return Moved(key, column, here, there, None, over="other tokens, sentences or signature")
-    if column.logarithmic and min(here, there) <= 0:
-        return Moved(key, column, here, there, None, over="a number has no logarithm")
-    difference = _scaled(here, column) - _scaled(there, column)
-    if ours.run_ids and ours.run_ids == theirs.run_ids and difference == 0:
-        return Moved(key, column, here, there, difference, over="the same runs")
-    found = _over_seeds(ours, theirs, column) or _over_sentences(ours, theirs, column, counts)
+def _cell(column: Column, here_row: Row, there_row: Row | None, counts: Counts) -> Moved:
+    ours, theirs = here_row.measures[column.key], there_row.measures.get(column.key) if there_row else None
+    cell = Moved(here_row.key, column, ours.mean, theirs.mean if theirs else None, None)
+    if there_row is None or theirs is None or cell.here is None or cell.there is None:
+        return replace(cell, over="a number is missing")
+    if not comparable.one_basis((here_row, there_row), column):
+        return replace(cell, over="other tokens, sentences or signature")
+    if column.logarithmic and min(cell.here, cell.there) <= 0:
+        return replace(cell, over="a number has no logarithm")
+    cell = replace(cell, difference=_scaled(cell.here, column) - _scaled(cell.there, column))
+    ids = [[outcome.run.run_id for outcome in row.outcomes] for row in (here_row, there_row)]
+    if ids[0] == ids[1] and cell.difference == 0:
+        return replace(cell, over="the same runs")
+    found = _over_seeds(ours, theirs, column) or _over_sentences(here_row, there_row, column, counts)
     if found is None:
-        alone = ours.n < 2 or theirs.n < 2
-        return Moved(key, column, here, there, difference, over="one seed" if alone else "no spread between seeds")
+        alone = len(ours.values) < 2 or len(theirs.values) < 2
+        return replace(cell, over="one seed" if alone else "no spread between seeds")
     over, (low, high) = found
-    return Moved(key, column, here, there, difference, low, high, over)
+    return replace(cell, low=low, high=high, over=over)
 
 
 def _scaled(value: float, column: Column) -> float:
     return math.log(value) if column.logarithmic else value
 
 
-def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[float, float]] | None:
+def _over_seeds(ours: Measure, theirs: Measure, column: Column) -> tuple[str, tuple[float, float]] | None:
     """Welch's 95 % interval from means, deviations and numbers of seeds: the two spreads may differ."""
     from scipy.special import stdtrit
 
-    if ours.n < 2 or theirs.n < 2 or ours.sd is None or theirs.sd is None or ours.mean is None or theirs.mean is None:
+    if ours.sd is None or theirs.sd is None or ours.mean is None or theirs.mean is None:
         return None
     relative = column.logarithmic  # sd of ln x is about sd(x)/x
-    sides = ((ours, ours.sd, ours.mean), (theirs, theirs.sd, theirs.mean))
-    parts = [sd * sd / side.n / (mean * mean if relative else 1) for side, sd, mean in sides]
+    sides = ((len(ours.values), ours.sd, ours.mean), (len(theirs.values), theirs.sd, theirs.mean))
+    parts = [sd * sd / n / (mean * mean if relative else 1) for n, sd, mean in sides]
     variance = sum(parts)
     difference = _scaled(ours.mean, column) - _scaled(theirs.mean, column)
-    below = sum(part * part / (side.n - 1) for part, (side, *_) in zip(parts, sides, strict=True))
+    below = sum(part * part / (n - 1) for part, (n, *_) in zip(parts, sides, strict=True))
     if not 0 < below < math.inf:  # no spread, or too large a one for floating point
         return None
     freedom = variance * variance / below
@@ -167,14 +90,12 @@ def _over_seeds(ours: Side, theirs: Side, column: Column) -> tuple[str, tuple[fl
     return "seeds", (difference - half, difference + half)
 
 
-def _over_sentences(
-    ours: Side, theirs: Side, column: Column, counts: tuple[CountsOf, CountsOf | None]
-) -> tuple[str, tuple[float, float]] | None:
-    if column.counts is None or counts[1] is None or ours.row is None or theirs.row is None:
+def _over_sentences(ours: Row, theirs: Row, column: Column, counts: Counts) -> tuple[str, tuple[float, float]] | None:
+    if column.counts is None:
         return None
-    pairs = zip((counts[0], counts[1]), (ours.row, theirs.row), strict=True)
-    seeds = min(ours.n, theirs.n)
-    found = [[read(outcome, column) for outcome in row.outcomes[:seeds]] for read, row in pairs]
+    seeds = min(len(row.measures[column.key].values) for row in (ours, theirs))
+    sides = zip(counts, (ours, theirs), strict=True)
+    found = [[read(outcome, column) for outcome in row.outcomes[:seeds]] for read, row in sides]
     usable = [[c for c in side if c is not None] for side in found]
     if any(len(side) != seeds or not seeds for side in usable) or len({c.shape for side in usable for c in side}) > 1:
         return None

@@ -1,7 +1,4 @@
-"""Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files.
-
-Of a bundle it also says which cells follow from its files.
-"""
+"""Trace a cell to its runs: commit, command, data, tokenizer, decoding, signature, files."""
 
 import shlex
 import statistics
@@ -18,7 +15,7 @@ from reports.audit import verify as verifying
 from reports.audit.bundle_archive import TABLES
 from reports.audit.bundle_read import Bundle
 from reports.render.cells import plain
-from reports.results.results import Outcome, recomputed, run_facts
+from reports.results.results import Outcome, run_facts
 from reports.results.table import Row, Table, Test
 from reports.table.cost import shown
 from reports.table.provenance import corpus_name
@@ -207,63 +204,19 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{head}: {plain(text)}"
 
 
-# --- Which cells of a bundle's table follow from its files, and which are as their author recorded them
-
-
-FOLLOWS = "follow from the files: computed again from what is kept of each sentence"
-RECORDED = "as the author recorded them for each run: only means, changes and tests are computed again"
-LACKING = "have no value"
+# --- What a reader is told of a bundle that was read and checked
 
 
 def lines(bundle: Bundle, table: Table) -> Iterator[str]:
-    """What to tell the reader of a bundle that was read and checked."""
-    found = follow(bundle, table)
+    """What follows from its files, how its printed table compares with them, and what its author's store stated."""
     yield bundle.checked.word
-    yield f"{number(len(found), 'cell')} of metrics:"
-    for how in (FOLLOWS, RECORDED, LACKING):
-        cells = {cell: by for cell, by in found.items() if by == how}
-        if cells:
-            yield f"- {len(cells)} {how}: {_by_column(cells, found, table)}"
-    for name, format_ in TABLES.items() if bundle.statement is not None else ():
-        cells_of = verifying.verify(_printed(bundle, name), table, format_).cells
-        yield f"- {name}: {number(cells_of, 'cell')} compared with what the files give"
-    if bundle.statement is not None:
-        yield "Its author's store, as stated:"
-        yield from (f"- {sentence}" for sentence in bundle.statement.sentences)
-
-
-def follow(bundle: Bundle, table: Table) -> dict[tuple[str, str], str]:
-    """(row, column) → FOLLOWS, RECORDED or LACKING, for each cell that the plan asks for."""
-    return {
-        (row.key, column.key): _of_cell(bundle, row, column)
-        for row in table.rows
-        for column in table.columns
-        if row.measures[column.key].requested
-    }
-
-
-def _of_cell(bundle: Bundle, row: Row, column: Column) -> str:
-    if row.measures[column.key].mean is None:
-        return LACKING
-    for outcome in row.outcomes:
-        scored = outcome.scored.get(column.set)
-        if scored is None or scored.record is None:
-            return RECORDED
-        folder = bundle.store.evaluation_folder(outcome.run.run_id, scored.eval_id)
-        if recomputed(column, folder, scored.record) is None:
-            return RECORDED
-    return FOLLOWS
-
-
-def _by_column(cells: Mapping[tuple[str, str], str], every: Mapping[tuple[str, str], str], table: Table) -> str:
-    """ "BLEU (dev): all rows; BLEU (test): base, big"."""
-    parts = []
-    for column in table.columns:
-        rows = [row for row, key in cells if key == column.key]
-        asked = sum(key == column.key for _, key in every)
-        if rows:
-            parts.append(f"{column.header}: {'all rows' if len(rows) == asked else ', '.join(rows)}")
-    return "; ".join(parts)
+    if bundle.statement is None:
+        return
+    for name, format_ in TABLES.items():
+        cells = verifying.verify(_printed(bundle, name), table, format_).cells
+        yield f"{name}: {number(cells, 'cell')} compared with what the files give"
+    yield "Its author's store, as stated:"
+    yield from (f"- {sentence}" for sentence in bundle.statement.sentences)
 
 
 def differences(bundle: Bundle, table: Table) -> Iterator[str]:

@@ -28,7 +28,7 @@ def test_the_table_shows_entropies_and_gradient_norms(cli: Cli, tmp_path: Path) 
         (run_id,) = row["run_ids"]
         (result,) = (tmp_path / "runs" / run_id).glob("attempts/*/result.json")
         recorded = json.loads(result.read_text())["start"]
-        assert {name: row[name] for name in MEASURED} == {f"start_{name}": v for name, v in recorded.items()}, key
+        assert {name: row[name] for name in MEASURED} == {n: recorded[n.removeprefix("start_")] for n in MEASURED}, key
     for name in MEASURED[:3]:
         assert rows["dot-dk64"][name] < 0.7 * rows["base"][name]
     plain = cli("report", "table3", "--profile", "demo", "--rows", "base", "--store", tmp_path, *sets).stdout

@@ -24,8 +24,9 @@ from experiments.exchange.redaction import identity, places
 from experiments.store.checksummed import with_checksum
 from experiments.store.results import TrainingResult
 from experiments.tuning import COMPLETE, FAILED, Range, Search, Space
+from reports.audit.bundle_archive import TABLES
 from reports.audit.bundle_read import read_bundle
-from reports.audit.bundle_write import printed, write_bundle
+from reports.audit.bundle_write import write_bundle
 from reports.audit.statement import state
 from reports.render.formats import RENDERERS, render
 from tests.small_tables import finish, write_study
@@ -90,8 +91,8 @@ def test_the_same_table_gives_the_same_crate_and_the_crate_the_same_table(finish
     here = replace(table_of(chosen), bundle=there.bundle)
     for format_ in RENDERERS:
         assert render(table_of(there), format_) == render(here, format_), format_
-    for name, text in printed(replace(here, asked="")).items():  # a crate's table is of the crate itself
-        assert contents(crate)[name].decode() == text
+    for name, format_ in TABLES.items():  # a crate's table is of the crate itself
+        assert contents(crate)[name].decode() == render(replace(here, asked=""), format_)
 
 
 def test_another_library_reads_every_file_and_every_action(finished, crate):
@@ -218,13 +219,13 @@ def test_a_crate_is_verified_in_an_empty_folder(finished, crate, tmp_path, monke
     monkeypatch.chdir(tmp_path)
     code, said, errors = call(monkeypatch, capfd, "verify", crate)
     assert code == 0 and "Traceback" not in errors and list(tmp_path.iterdir()) == []
-    follows = next((line for line in said.splitlines() if "follow from the files" in line), "")
-    recorded = next((line for line in said.splitlines() if "as the author recorded them" in line), "")
+    [line] = [line for line in said.splitlines() if "The sender's word" in line]
+    computed, _, word = line.partition("The sender's word")
     if kind == "own":
-        assert "distance (test): all rows" in recorded and not follows
+        assert "Recomputed: nothing." in computed
     else:
-        computed, kept = {"translation": ("BLEU", "PPL"), "parsing": ("F1", "malformed %")}[kind]
-        assert f"{computed} (dev): all rows" in follows and f"{kept} (dev): all rows" in recorded
+        metrics = {"translation": ("bleu (dev", "perplexity (dev"), "parsing": ("f1 (dev", "malformed (dev")}[kind]
+        assert metrics[0] in computed and metrics[1] in word
     assert "table.csv" in said and "Its author's store, as stated:" in said and "Not looked at" in said
 
 
