@@ -67,6 +67,8 @@ def unread_in_training(training: "TrainingConfig") -> Iterator[tuple[str, str]]:
     """Names of the settings that this optimizer and this schedule do not read, each with what would."""
     if training.learning_rate is not None:
         yield "learning_rate_scale", "training.learning_rate is set, which is read in its place"
+    if not training.gleu_samples:
+        yield "likelihood_weight", "training.gleu_samples = 0 leaves the likelihood alone"
     for setting, choice, table in (
         ("optimizer", training.optimizer, OPTIMIZERS),
         ("schedule", training.schedule, SCHEDULES),
@@ -131,8 +133,10 @@ class DataConfig(StrictModel):
     builtin_pairs: int = Field(
         20000, ge=1, le=MOST_GENERATED, description="training pairs that the built-in corpus generates"
     )
-    units: Literal["bpe", "unigram", "word", "char", "byte"] = Field(
-        "bpe", description="pieces: learnt by BPE or as a unigram model, whole words, characters, bytes of UTF-8"
+    units: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = Field(
+        "bpe",
+        description="pieces: learnt by BPE, as a unigram model, or that and matched greedily (wordpiece); whole words, "
+        "characters, bytes of UTF-8",
     )
 
     @property
@@ -199,6 +203,10 @@ class TrainingConfig(StrictModel):
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
+    gleu_samples: int = Field(
+        0, ge=0, description="sequences drawn for each sentence to raise the expected GLEU (GNMT: 15); 0: none"
+    )
+    likelihood_weight: float = Field(0.017, ge=0, description="alpha: weight of the likelihood beside expected GLEU")
 
 
 CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the allowed values
@@ -370,6 +378,16 @@ class RunConfig(TaskConfig):
             raise ValueError(
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
                 "training.compile to false in this row"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reinforces(self) -> Self:
+        samples = self.training.gleu_samples
+        if samples and (samples == 1 or self.training.compile or not self.needs_encoder):
+            raise ValueError(
+                f"training.gleu_samples = {samples}: the expected GLEU needs 2 samples or more, whose rewards are "
+                "compared with their mean, a task with sources and references, and training.compile = false"
             )
         return self
 

@@ -20,6 +20,7 @@ from model.specs import (
     FeedForwardSpec,
     LastStateSpec,
     MemoryNetworkSpec,
+    ProjectionSpec,
     SamePositionSpec,
     SelfAttentionSpec,
     Side,
@@ -42,6 +43,7 @@ KINDS: dict[str, type[Spec]] = {
     "factorised_lstm": FactorisedLSTMSpec,
     "memory_network": MemoryNetworkSpec,
     "neural_gpu": NeuralGPUSpec,
+    "projection": ProjectionSpec,
 }
 AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # of any sub-layer: what surrounds it
 MOST = 10_000  # sub-layers of a line
@@ -66,18 +68,28 @@ def layers(config: ModelSettings, side: Side) -> tuple[LayerSpec, ...]:
     """The layers of the encoder or the decoder. Raises ValueError for a line that describes none."""
     text = getattr(config, side)
     count = _count(config, side)
-    built: dict[int, SublayerSpec] = {}  # by column: repetitions share one
+    built: dict[tuple[int, int], SublayerSpec] = {}  # by column and width: repetitions share one
+    width = config.d_model
 
     def sublayer(named: Named) -> SublayerSpec:
-        if named.column not in built:
-            built[named.column] = _sublayer(named, text, config, side)
-        return built[named.column]
+        nonlocal width
+        if (named.column, width) not in built:
+            built[named.column, width] = _sublayer(named, text, config, side, width)
+        part = built[named.column, width]
+        width = part.config.d_model
+        return part
 
     items = parse(text)
     if _total(items, count) > MOST:
         raise GrammarError(text, 1, f"{_total(items, count):,} sub-layers: there can be at most {MOST:,}")
-    groups = _groups(items, count)
-    return tuple(tuple(sublayer(named) for named in _flat(group, count)) for group in groups)
+    found = tuple(tuple(sublayer(named) for named in _flat(group, count)) for group in _groups(items, count))
+    if width != config.d_model:
+        raise GrammarError(
+            text,
+            len(text),
+            f"it ends with the width {width}: close it with projection(width={config.d_model}), d_model",
+        )
+    return found
 
 
 def _count(config: ModelSettings, side: Side) -> int:
@@ -107,22 +119,30 @@ def _flat(items: Iterable[Repeated], count: int) -> Iterator[Named]:
             yield from [content] if isinstance(content, Named) else _flat(content, count)
 
 
-def _sublayer(named: Named, text: str, config: ModelSettings, side: Side) -> SublayerSpec:
+def _sublayer(named: Named, text: str, config: ModelSettings, side: Side, width: int) -> SublayerSpec:
+    """width: of what it reads."""
     kind = KINDS.get(named.name)
     if kind is None:
         raise GrammarError(text, named.column, f"there is no sub-layer {named.name}; {_or(named.name, KINDS)}")
     if side not in kind.sides:
         raise GrammarError(text, named.column, f"{named.name} cannot be in the {side}, only in the {kind.sides[0]}")
-    options_of = [name for name in kind.model_fields if name != "side"]  # which follows from the line
+    around = () if kind.bare else AROUND
+    options_of = [name for name in kind.model_fields if name not in Spec.model_fields]  # these follow from the line
     own = {name: value for name, value in named.options.items() if name in options_of}
     replaced = {name: value for name, value in named.options.items() if name not in own}
     for name in replaced:
-        if name not in (*kind.reads, *AROUND):
-            known = [*options_of, *kind.reads, *AROUND]
+        if name not in (*kind.reads, *around):
+            known = [*options_of, *kind.reads, *around]
             raise GrammarError(text, named.column, f"{named.name} has no option {name}; {_or(name, known)}")
     try:
         values = {n: _adapter(type(config), n).validate_python(v, strict=True) for n, v in replaced.items()}
-        options = kind.from_mapping({**own, "side": side})
+        options = kind.from_mapping({**own, "side": side, "other_width": width if kind.bare else config.d_model})
+        if options.reads_memory and width != config.d_model and kind is not CrossAttentionSpec:
+            raise ValueError(f"it reads the encoder's output, which has the width {config.d_model}, not {width}")
+        if isinstance(options, ProjectionSpec):
+            values |= {"d_model": options.width, "dropout": 0.0, "norm": "none", "residual": False}
+        elif width != config.d_model:
+            values |= {"d_model": width}
         effective = config.model_copy(update=values) if values else config
         options.check(effective, side)
     except ValidationError as error:
@@ -168,6 +188,8 @@ def check(config: ModelSettings) -> None:
         )
     if reading and not encoder:
         raise ValueError(f'model.encoder is empty, and {reading[0]} of model.decoder = "{config.decoder}" reads it')
+    if config.layer_drop and any(part.options.bare for layer in (*encoder, *decoder) for part in layer):
+        raise ValueError(f"layer_drop = {config.layer_drop} would leave out a projection, whose width others need")
     for side, stack in zip(SIDES, (encoder, decoder), strict=True):
         owners = groups(config, side)
         for one, other, layer, next_layer in zip(owners, owners[1:], stack, stack[1:], strict=False):
@@ -248,7 +270,7 @@ def groups(config: ModelSettings, side: Side) -> tuple[int, ...]:
 _ALWAYS = frozenset({
     "encoder", "decoder", "d_model", "dropout", "positions", "norm", "shared_vocabulary",
     "residual", "residual_scale", "embedding_norm", "embedding_scale", "embedding_size", "fixnorm", "tying",
-    "layer_groups", "layer_drop", "memory_embeddings",
+    "layer_groups", "layer_drop", "memory_embeddings", "softmax",
 })  # fmt: skip
 _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not of a decoder alone
 
@@ -260,6 +282,8 @@ def settings_read(config: ModelSettings) -> frozenset[str]:
         read.add("layer_groups_in")
     if config.positions == "learned":
         read.add("max_length")
+    if config.softmax == "sampled":
+        read.add("softmax_samples")
     norms = {config.norm, "post"} if config.embedding_norm else {config.norm}
     for side in SIDES:
         if _has_n(parse(getattr(config, side))):

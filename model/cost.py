@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from model import architecture
 from model.config import ModelConfig
 from model.settings import ModelSettings
-from model.specs import Cost, Length, Side
+from model.specs import Cost, Length, Side, class_sizes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +42,7 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     ends = norm * (config.embedding_norm + (config.norm in ("pre", "sandwich")))
     positions = config.max_length * config.d_model if config.positions == "learned" else 0
     total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
+    total += _classes(config, vocab_size) * _output_width(config)
     for side in architecture.SIDES:
         if not getattr(config, side):  # a language model has no encoder
             continue
@@ -110,13 +111,33 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
     embedded = source_length + target_length if config.encoder else target_length
     full = config.tying == "inputs"  # the softmax has the width of the layers
     factors = (embedded + target_length * (not full)) * width * config.d_model if config.embedding_size else 0
-    total: Length = layers + 2 * (target_length * (config.d_model if full else width) * vocab_size + factors)
+    rows = vocab_size + _classes(config, vocab_size)
+    total: Length = layers + 2 * (target_length * _output_width(config) * rows + factors)
     return total
 
 
+def _output_width(config: ModelConfig) -> int:
+    return config.d_model if config.tying == "inputs" else config.embedding_size or config.d_model
+
+
+def _classes(config: ModelConfig, vocab_size: int) -> int:
+    return class_sizes(vocab_size)[1] if config.softmax == "hierarchical" else 0
+
+
+def training_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
+    """Operations of forward and backward pass: 3·forward, in which a training's softmax may have fewer rows."""
+    forward = forward_flops(config, vocab_size, source_length, target_length)
+    saved = 0
+    if config.softmax == "sampled":
+        saved = vocab_size - min(config.softmax_samples + 1, vocab_size)
+    elif config.softmax == "hierarchical":
+        saved = vocab_size - class_sizes(vocab_size)[0]
+    return TRAINING * (forward - 2 * target_length * _output_width(config) * saved)
+
+
 def flops_per_token(config: ModelConfig, vocab_size: int, source_length: float, target_length: float) -> float:
-    """Training operations per target piece: 3·forward / T."""
-    return TRAINING * forward_flops(config, vocab_size, source_length, target_length) / target_length
+    """Training operations per target piece."""
+    return training_flops(config, vocab_size, source_length, target_length) / target_length
 
 
 def activation_bytes(

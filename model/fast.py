@@ -144,9 +144,12 @@ _LAYER = ("self_attention", "cross_attention", "feed_forward")
 _KNOWN = frozenset({
     "encoder", "decoder", "encoder_layers", "decoder_layers", "num_layers", "d_model", "d_ff", "num_heads", "d_k",
     "d_v", "dropout", "attention_dropout", "activation_dropout", "max_length", "shared_vocabulary",
-    "memory_embeddings",
+    "memory_embeddings", "softmax_samples",
 })  # fmt: skip
-_VALUES = {"norm": ("post", "pre"), "positions": ("sinusoidal", "learned", "none"), "tying": ("all", "decoder")}
+_VALUES = {
+    "norm": ("post", "pre"), "positions": ("sinusoidal", "learned", "none"), "tying": ("all", "decoder"),
+    "softmax": ("full", "sampled"),
+}  # fmt: skip
 
 
 def applies(config: ModelConfig) -> bool:

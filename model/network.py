@@ -14,7 +14,7 @@ from model.config import ModelConfig
 from model.fast import DecoderState, applies, quick_state
 from model.layers.attention import KERNELS, Attention
 from model.layers.contract import CacheShape, Inputs, Sublayer
-from model.parts.embedding import Embedding
+from model.parts.embedding import Classes, Embedding
 from model.parts.positions import LearnedPositions
 from model.protocol import Network, SearchState
 from model.stack import Ends, Stack, Stepwise
@@ -61,6 +61,8 @@ class EncoderDecoder(Network):
                 self.widen[role] = nn.Linear(width, config.d_model, bias=False)
             if config.tying != "inputs":
                 self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
+        output = self._embedding(self._roles[2]).weight.shape[1]
+        self.classes = Classes(output, vocab_size) if config.softmax == "hierarchical" else None
         self.quick = applies(config)  # whether a search takes its quick form (model/fast.py)
         self.encoder = Stack(config, "encoder") if config.encoder else None
         self.decoder = Stack(config, "decoder")
@@ -106,7 +108,8 @@ class EncoderDecoder(Network):
         return self._finish(self.decoder(x_BTD, Inputs.decoder(memory_BSD, source_mask_BS, x_BTD.dtype)))
 
     def logits(self, hidden_D: Tensor) -> Tensor:
-        return self._embedding(self._roles[2]).logits(hidden_D)
+        logits_W = self._embedding(self._roles[2]).logits(hidden_D)
+        return logits_W if self.classes is None else self.classes.log_probs(hidden_D, logits_W)
 
     def start_decoding(
         self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int, attends: bool = False

@@ -5,7 +5,7 @@ Shapes: B sentences, S source, T target, K beams, D width, W vocabulary. Masks: 
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
@@ -31,6 +31,7 @@ class Network(nn.Module, ABC):
 
     config: ModelConfig
     vocab_size: int  # of the target, and of the source if the vocabulary is shared
+    classes: Any  # of a hierarchical softmax (parts/embedding.py), whose `logits` are log P; None: another
 
     @property
     @abstractmethod

@@ -17,18 +17,24 @@ class RecurrentSpec(Spec):
     cell: ClassVar[str]  # in torch
     gates: ClassVar[int]  # matrices D × D for the input, and as many for the state
     states: ClassVar[int]  # values of width D that a step keeps for the backward pass
+    units: int | None = None  # of a state that is wider than its output (lstm)
 
     bidirectional: bool = False  # also from the end to the beginning, with weights of its own; the two are added
 
     backward: bool = False  # from the end to the beginning alone
 
+    columns: bool = False  # two networks, each on one half of the width; the second reads in the other direction
+
     def check(self, config: ModelSettings, side: Side) -> None:
-        """A decoder must not read its future."""
-        for name in ("bidirectional", "backward"):
+        """A decoder must not read its future, and columns are halves."""
+        for name in ("bidirectional", "backward", "columns"):
             if getattr(self, name) and side == "decoder":
                 raise ValueError(f"{name}=true would read the target's future: only an encoder can have it")
-        if self.bidirectional and self.backward:
-            raise ValueError("bidirectional=true reads in both directions, backward=true in one: take one of them")
+        if self.bidirectional and (self.backward or self.columns):
+            other = "columns=true in one for each half" if self.columns else "backward=true in one"
+            raise ValueError(f"bidirectional=true reads in both directions, {other}: take one of them")
+        if self.columns and config.d_model % 2:
+            raise ValueError(f"columns=true divides the width {config.d_model} in two: take an even one")
 
     def sequential(self, length: int) -> int:
         """One step for each position, in both directions at once."""
@@ -36,17 +42,22 @@ class RecurrentSpec(Spec):
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One step for each position from the input to the output."""
-        read = self.bidirectional or (distance <= 0 if self.backward else distance >= 0)
+        read = self.bidirectional or self.columns or (distance <= 0 if self.backward else distance >= 0)
         return abs(distance) + 1.0 if read else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """T·2·gates·D² products in each direction. Two vectors of biases for each gate, as torch and cuDNN have."""
-        directions = 2 if self.bidirectional else 1
-        matrices = directions * 2 * self.gates * config.d_model**2
-        biases = directions * 2 * self.gates * config.d_model if config.bias else 0
-        # the input of the second direction is a copy
-        kept = directions * self.states + (self.bidirectional or self.backward)
-        return Cost(matrices + biases, 2 * length * matrices, kept * length * config.d_model)
+        """T·2·gates·D² products in each direction. Two vectors of biases for each gate, as torch and cuDNN have.
+
+        With columns, half as many: of two networks of D / 2. With `units` U: T·9·D·U in each direction.
+        """
+        networks, width = 1 + (self.bidirectional or self.columns), config.d_model // (1 + self.columns)
+        units = self.units or width
+        matrices = networks * (2 * self.gates * units * width + (units * width if self.units else 0))
+        biases = networks * 2 * self.gates * units if config.bias else 0
+        # the input of the second direction is a copy; of U values all but the output
+        kept = networks * (self.states * units + (width if self.units else 0))
+        kept += (self.bidirectional or self.backward or self.columns) * config.d_model
+        return Cost(matrices + biases, 2 * length * matrices, kept * length)
 
 
 class RNNSpec(RecurrentSpec):
@@ -71,6 +82,14 @@ class LSTMSpec(RecurrentSpec):
     cell: ClassVar[str] = "LSTM"
     gates: ClassVar[int] = 4
     states: ClassVar[int] = 6  # four gates, c, h
+
+    units: int | None = Field(None, ge=1)
+
+    def check(self, config: ModelSettings, side: Side) -> None:
+        """A projection makes the state narrower."""
+        super().check(config, side)
+        if self.units is not None and self.units <= config.d_model // (1 + self.columns):
+            raise ValueError(f"units={self.units} are projected to the layer's width, which must be smaller")
 
 
 # --- An LSTM that reads its own attention of the step before

@@ -117,6 +117,10 @@ class ModelSettings(StrictModel):
     layer_groups_in: Literal["both", "encoder", "decoder"] = Field(
         "both", description="stacks whose layers share weights within layer_groups"
     )
+    softmax: Literal["full", "sampled", "hierarchical"] = Field(
+        "full", description="in training over all pieces, over drawn ones, or by classes of pieces; exact in evaluation"
+    )
+    softmax_samples: int = Field(1024, ge=2, description="pieces drawn for a micro-batch (softmax = sampled)")
 
     @property
     def longest(self) -> int | None:

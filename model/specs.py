@@ -19,6 +19,12 @@ Length = TypeVar("Length", float, "NDArray[np.int64]")  # one length, or the len
 Side = Literal["encoder", "decoder"]
 
 
+def class_sizes(vocab_size: int) -> tuple[int, int]:
+    """Pieces of a class, and classes, of a hierarchical softmax: about √V each; no class is empty."""
+    size = math.isqrt(max(0, vocab_size - 1)) + 1
+    return size, -(-vocab_size // size)
+
+
 class Cost(NamedTuple):
     """What one sub-layer needs for one sequence, without its residual connection and norm."""
 
@@ -39,8 +45,12 @@ class Spec(StrictModel):
     reads_memory: ClassVar[bool] = False  # whether it reads the encoder's output
     attends: ClassVar[bool] = False  # whether it tells a search its weights of the source (StepContext.weights_LBKM)
     compiles: ClassVar[bool] = True  # whether torch's compiler makes one graph of it
+    bare: ClassVar[bool] = False  # whether no dropout, norm or residual connection surrounds it
 
-    side: Side = "encoder"  # where it stands; no option
+    # These follow from the line and are no options: where it stands; the width of the encoder's output, or of what a
+    # projection reads (0: d_model).
+    side: Side = "encoder"
+    other_width: int = 0
 
     def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
         """Those of `reads` that matter with these settings: a clip of distances only if positions are relative."""
@@ -253,8 +263,10 @@ class CrossAttentionSpec(_Attention):
     attends: ClassVar[bool] = True
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
-        """With S keys and values."""
-        return self._cost(config, length, memory, side)
+        """With S keys and values, of an encoder's output that may have another width."""
+        cost, (_, keys_values, _) = self._cost(config, length, memory, side), self._widths(config)
+        more = ((self.other_width or config.d_model) - config.d_model) * keys_values
+        return cost._replace(params=cost.params + more, flops=cost.flops + 2 * memory * more)
 
 
 # --- The position-wise feed-forward network (section 3.3)
@@ -365,6 +377,23 @@ class ConvolutionSpec(Spec):
         kept = width * (1 if self.separable else self.kernel) + (output if self.gated else 0)
         kept += width if self.rectified else 0
         return Cost(weights + (output if config.bias else 0), 2 * length * weights, length * kept)
+
+
+# --- Another width
+
+
+class ProjectionSpec(Spec):
+    """A matrix to another width, which the layers after it have; nothing surrounds it."""
+
+    reads: ClassVar[tuple[str, ...]] = ("bias",)
+    bare: ClassVar[bool] = True
+
+    width: int = Field(ge=1)
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """T·D·width products."""
+        weights = (self.other_width or config.d_model) * self.width
+        return Cost(weights + (self.width if config.bias else 0), 2 * length * weights, length * self.other_width)
 
 
 # --- The average of all positions so far

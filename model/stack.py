@@ -19,7 +19,7 @@ from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublay
 from model.layers.convolution import Convolution
 from model.layers.experts import Experts
 from model.layers.factorised_lstm import FactorisedLSTM
-from model.layers.feed_forward import Average, FeedForward
+from model.layers.feed_forward import Average, FeedForward, Projection
 from model.layers.memory import LastState, SamePosition
 from model.layers.memory_network import MemoryNetwork
 from model.layers.neural_gpu import NeuralGPU
@@ -46,6 +46,7 @@ SUBLAYERS: dict[str, Callable[[ModelSettings, Any], Sublayer]] = {  # built with
     "factorised_lstm": FactorisedLSTM,
     "memory_network": MemoryNetwork,
     "neural_gpu": NeuralGPU,
+    "projection": Projection,
 }
 
 

@@ -159,7 +159,7 @@ def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[st
 class Printing:
     """Reads a printed table, once for each state of its records.
 
-    verbs: also what `verify`, `explain` and `compare` say, of the table as it was before any harm.
+    verbs: also what `verify` and `explain` say, of the table as it was before any harm.
     """
 
     def __init__(self, study: Path, store: Path, seeds: int | None = None, *, verbs: bool = True) -> None:

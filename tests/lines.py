@@ -25,8 +25,11 @@ OPTIONS: dict[str, list[str]] = {
     ],
     "feed_forward": ["", "", "(d_ff=5)", "(bias=false)", "(activation=gelu)", "(activation=bilinear)"],
     "rnn": ["", "(bidirectional=true)", "(bias=false)", "(residual=false)"],
-    "gru": ["", "(bidirectional=true)", "(bias=false)", "(backward=true)"],
-    "lstm": ["", "(bidirectional=true)", "(bias=false)", "(backward=true)", "(norm=none)"],
+    "gru": ["", "(bidirectional=true)", "(bias=false)", "(backward=true)", "(columns=true, bias=false)"],
+    "lstm": [
+        "", "(bidirectional=true)", "(bias=false)", "(backward=true)", "(norm=none)", "(columns=true)",
+        "(columns=true, backward=true)", "(units=11)", "(units=9, bias=false)", "(units=12, bidirectional=true)",
+    ],
     "convolution": [
         "", "(kernel=1)", "(kernel=2)", "(kernel=5, gated=true)", "(dilation=3)", "(separable=true)",
         "(kernel=5, separable=true, gated=true, dilation=2)", "(kernel=2, dilation=3, bias=false)",
@@ -39,6 +42,7 @@ OPTIONS: dict[str, list[str]] = {
     "last_state": ["", "(backward=true)", "(norm=none)"],
     "same_position": ["(norm=post)", "(residual_scale=fast_forward, norm=none)"],
     "factorised_lstm": ["", "(rank=2)", "(bias=false)", "(residual=false)"],
+    "projection": ["(width=6)", "(width=12, bias=false)"],
     "memory_network": ["", "(hops=1)", "(hops=2, norm=none)"],
     "neural_gpu": ["", "(kernel=1)", "(kernel=5)", "(steps=2)", "(bias=false)"],
     "attentional_lstm": ["", "(compatibility=dot)", "(compatibility=bilinear)", "(compatibility=additive, bias=false)"],
@@ -83,6 +87,8 @@ SETTINGS: dict[str, list[Any]] = {
     "layer_groups": [1, 2],
     "layer_groups_in": ["encoder", "decoder"],
     "shared_vocabulary": [False],
+    "softmax": ["sampled", "hierarchical"],
+    "softmax_samples": [5],
     "encoder_layers": [1],
     "decoder_layers": [3],
 }
@@ -110,5 +116,7 @@ def _line(draw: random.Random, side: architecture.Side) -> str:
     groups = []
     for _ in range(draw.randint(1, 2)):
         inside = ", ".join(sublayer() for _ in range(draw.randint(1, 3)))
+        if "projection" in inside:  # back to d_model
+            inside += ", projection(width=8)"
         groups.append(f"{draw.choice(['', 'N * ', '2 * '])}({inside})")
     return ", ".join(groups)

@@ -22,7 +22,6 @@ from experiments.data.corpora.trees import TreeCorpus
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import digest
 from experiments.store.checksummed import read_json, write_json
-from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tasks.sequence import SequenceTask
 from reports.figures.draw import draw_attention, draw_heads
@@ -269,7 +268,7 @@ def attention(
 ) -> None:
     """Draw attention weights of a sentence (as the paper's figures 3 to 5), and write all weights as JSON.
 
-    Figure and JSON are stored with the run and, if it is tracked, as artifacts in MLflow; --out writes a copy.
+    Figure and JSON are stored with the run, and shown among its artifacts by `ablations ui`; --out writes a copy.
     """
     if kind not in KINDS:
         raise UserError(f"--kind {kind}: write one of {', '.join(KINDS)}.")
@@ -300,12 +299,10 @@ def attention(
         draw_attention(maps, kind, place - 1, shown, figure)
         if out is not None:
             draw_attention(maps, kind, place - 1, shown, out)
-    tracked = _track(opened, found.run_id, [figure, home / f"{name}.json"])
     if as_json:
         typer.echo(json.dumps({"sentence": sentence, **maps}, ensure_ascii=False))
     else:
         typer.echo(f"{maps['translation']}\nfigure: {out or figure}\nweights: {home / f'{name}.json'}")
-        typer.echo("also in MLflow, under the run's artifacts" if tracked else "the run is not in MLflow", err=True)
 
 
 def _heads(
@@ -337,7 +334,6 @@ def _heads(
             writer.writerows(rows)
         for path in filter(None, (figure, out)):
             draw_heads(rows, MEASURES, path)
-    tracked = _track(opened, found.run_id, [table, figure])
     if as_json:
         print_json(rows)
         return
@@ -348,7 +344,6 @@ def _heads(
     for line in aligned([tuple(rows[0]), *printed]):
         typer.echo(line)
     typer.echo(f"figure: {out or figure}\nnumbers: {table}")
-    typer.echo("also in MLflow, under the run's artifacts" if tracked else "the run is not in MLflow", err=True)
 
 
 def _of_kind(maps: Mapping[str, Sequence[Any]], kind: str) -> Sequence[Any]:
@@ -365,11 +360,3 @@ def _within(option: str, found: int, most: int, what: str = "") -> int:
             f"{option} {found}: the model has {' '.join(filter(None, (str(most), what)))}, numbered from 1."
         )
     return found
-
-
-def _track(store: Store, run_id: str, files: list[Path]) -> bool:
-    if not store.mlflow_db.exists():
-        return False
-    from experiments.tracking.database import attach
-
-    return attach(store, run_id, {path: f"attention/{path.name}" for path in files})

@@ -67,9 +67,6 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "hang_after": typer.Option(
         "--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."
     ),
-    "notify": typer.Option(
-        metavar="COMMAND", envvar="ABLATIONS_NOTIFY", help="Run this command when a row fails or a table ends."
-    ),
     "sinks": typer.Option(
         "--sink", metavar="tensorboard|wandb", envvar="ABLATIONS_SINKS", help="Write runs there too; repeatable."
     ),
@@ -104,7 +101,7 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
 _PANELS = {  # the groups of --help below the options that most people need
     "Store and queue": ("state_dir", "stale", "yes", "priority", "hang_after"),
     "Several devices and clusters": ("devices_per_run", "engine", "engine_set", "address", "workers", "setup"),
-    "Accounting and messages": ("user", "notify", "sinks"),
+    "Accounting": ("user", "sinks"),
     "Printing": (
         *("columns", "hide", "plain", "paper", "digits"),
         *("caption", "notes", "label", "wide"),

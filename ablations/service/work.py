@@ -13,7 +13,7 @@ from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import HANG_S, Until
-from experiments.jobs.coordinator.reporter import Notifier, Reporter, Summary, View
+from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine
@@ -37,7 +37,6 @@ class WorkOptions:
 
     devices: str = "auto"
     hang_after: float = HANG_S / 60  # minutes
-    notify: str | None = None
     sinks: list[str] | None = None
     engine: str = "local"
     engine_set: list[str] | None = None
@@ -98,7 +97,6 @@ class WorkOptions:
             until=until,
             engine=self._engine(store),
             hang_s=self.hang_after * 60,
-            notifier=Notifier(self.notify) if self.notify else None,
             sinks=[sink_of(store, name) for name in dict.fromkeys(self.sinks or ())] if tracked else (),
             only=only,
         )

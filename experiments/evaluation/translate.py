@@ -176,28 +176,32 @@ def _shares(needed: int, slots: int, workers: int) -> int:
 
 # --- Unknown words: the source's words in their place
 # "PosUnk" of Deep-Att (Zhou et al. 2016), after Luong et al. 2015 (arXiv 1410.8206): an unknown word of the output is
-# replaced by the source word that it is aligned to, here by attention. They look that word up in a dictionary first;
-# here it is copied. Gehring et al. 2017 and others do the same.
+# replaced by the source word that it is aligned to. As in Gehring et al. 2017 (arXiv 1705.03122, section 4.3), that is
+# the one with the largest attention, averaged over all layers; they look it up in a dictionary first, here it is
+# copied.
 
 
 AT_ONCE = 64  # outputs whose attention is computed together
 
 
-def texts_without_unknown(
+def texts_of(
     model: Network,
     tokenizers: tuple[Tokenizer, Tokenizer],
     lines: Sequence[str],
     outputs: Sequence[Sequence[int]],
     device: Device,
+    *,
+    replace_unknown: bool,
 ) -> list[str]:
-    """The text of each output (pieces) of a line, with the source piece in place of each UNK.
+    """The text of each output (pieces) of a line; with `replace_unknown` with the source piece in place of each UNK.
 
     That is the piece which the UNK's position attends to most: the mean over all attentions to the source and their
     heads. The network must have one (architecture.attends_to_source).
     """
     source_tokenizer, target_tokenizer = tokenizers
     texts = [target_tokenizer.decode(pieces) for pieces in outputs]
-    unknown = [] if target_tokenizer.is_bytes else [i for i, pieces in enumerate(outputs) if UNK_ID in pieces]
+    replace = replace_unknown and not target_tokenizer.is_bytes
+    unknown = [i for i, pieces in enumerate(outputs) if UNK_ID in pieces] if replace else []
     for chunk in (unknown[at : at + AT_ONCE] for at in range(0, len(unknown), AT_ONCE)):
         sources = [source_tokenizer.encode(lines[i]) for i in chunk]
         aligned = _aligned(model, sources, [outputs[i] for i in chunk], device)

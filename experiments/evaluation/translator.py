@@ -22,7 +22,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import exported_config
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_chosen, load_tokenizers
-from experiments.evaluation.translate import texts_without_unknown, translate
+from experiments.evaluation.translate import texts_of, translate
 from model.layers.attention import KINDS, watching
 from model.protocol import Network
 
@@ -105,11 +105,8 @@ class Translator:
 
             translated = translate(self.model, sources, settings or self.settings, self.device, progress=told)
             for line, hypotheses in zip(window, translated, strict=True):
-                outputs = [h.ids for h in hypotheses]
-                texts = [self.target_tokenizer.decode(pieces) for pieces in outputs]
-                if self.replace_unknown:
-                    lines = [line] * len(outputs)
-                    texts = texts_without_unknown(self.model, self.tokenizers, lines, outputs, self.device)
+                found = self.model, self.tokenizers, [line] * len(hypotheses), [h.ids for h in hypotheses], self.device
+                texts = texts_of(*found, replace_unknown=self.replace_unknown)
                 yield [
                     Translation(text, h.score, h.log_prob, h.finished)
                     for text, h in zip(texts, hypotheses, strict=True)

@@ -22,7 +22,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.counts import bits_per_byte, piece_perplexity, word_perplexity
 from experiments.evaluation.likelihood import measure_likelihood, stream_nll
 from experiments.evaluation.trained import load_model, load_tokenizers
-from experiments.evaluation.translate import texts_without_unknown, translate
+from experiments.evaluation.translate import texts_of, translate
 from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.network import spacing_of
 from experiments.training.network_rows import change_network
@@ -106,10 +106,8 @@ def decode(
         should_stop=context.should_stop,
     )
     best = [hypotheses[0].ids for hypotheses in found]
-    texts = [trained.target_tokenizer.decode(pieces) for pieces in best]
-    if settings.get("replace_unknown"):
-        tokenizers = trained.source_tokenizer, trained.target_tokenizer
-        texts = texts_without_unknown(trained.model, tokenizers, text.source, best, trained.device)
+    tokenizers, replaces = (trained.source_tokenizer, trained.target_tokenizer), bool(settings.get("replace_unknown"))
+    texts = texts_of(trained.model, tokenizers, text.source, best, trained.device, replace_unknown=replaces)
     write_lines(outputs, texts)
     words = np.array([len(sentence.split()) for sentence in text.source], dtype=np.int64)
     np.save(outputs.with_name("source_lengths.npy"), words, allow_pickle=False)

@@ -51,8 +51,8 @@ def spacing_of(evaluation: EvaluationSpec) -> int:
 
 
 TYPICAL_LENGTH = 28  # pieces of a sentence if no corpus was measured
-# The same by `data.units`: of newstest2013, English and German together.
-TYPICAL_LENGTHS = {"bpe": TYPICAL_LENGTH, "unigram": TYPICAL_LENGTH, "word": 18, "char": 118, "byte": 119}
+# The same by other `data.units` than parts of words: of newstest2013, English and German together.
+TYPICAL_LENGTHS = {"word": 18, "char": 118, "byte": 119}
 MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side of one forward and backward pass
 SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for

@@ -194,7 +194,7 @@ class Longest:
     def _bounds(self) -> Lengths | None:
         """Bounds from the text; None if it may not give `data.vocab_size` pieces, or no pair may be left."""
         size, most = self._data.vocab_size, self._data.max_pieces
-        if self._data.units in ("unigram", "word") and not self._data.sized_by_text:
+        if self._data.units in ("unigram", "wordpiece", "word") and not self._data.sized_by_text:
             return None  # which strings repeat, and how many words are unknown, only the tokenizer counts
         words: tuple[set[str], set[str]] = (set(), set())
         signs: tuple[set[str], set[str]] = (set(), set())

@@ -28,6 +28,7 @@ from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.network import (
     OF_WEIGHTS,
     SMALLEST_TOKENS,
+    TYPICAL_LENGTH,
     TYPICAL_LENGTHS,
     disk_bytes,
     evaluation_settings,
@@ -80,7 +81,7 @@ class NetworkTask(Task):
 
     def typical_length(self, config: Any) -> int:
         """Pieces of a sentence, before a corpus is measured."""
-        return TYPICAL_LENGTHS[config.data.units]
+        return TYPICAL_LENGTHS.get(config.data.units, TYPICAL_LENGTH)
 
     def evaluation_settings(self, config: Any) -> dict[str, Any]:
         """The settings of each evaluation."""

@@ -136,8 +136,8 @@ def _trained_on(
 
     def until(step: int) -> NDArray[np.float64]:
         seen, source, target = batches.trained_on(step)
-        forward = cost.forward_flops(config.model, target_vocab_size, source, target)
-        sums = ((seen * source).sum(), (seen * target).sum(), (seen * cost.TRAINING * forward).sum())
+        flops = cost.training_flops(config.model, target_vocab_size, source, target)
+        sums = ((seen * source).sum(), (seen * target).sum(), (seen * flops).sum())
         return np.array(sums, dtype=np.float64)
 
     own = until(steps) - until(shared) if shared else until(steps)

@@ -203,19 +203,6 @@ class Artifacts:
             self._client.log_artifact(mlflow_id, str(source), name.rpartition("/")[0] or None)
 
 
-def attach(store: Store, run_id: str, files: Mapping[Path, str]) -> bool:
-    """Add files (path → name) to a run's artifacts; False if the run is not in MLflow. Raises UserError."""
-    with explained(store.mlflow_db):
-        client = import_mlflow().MlflowClient(tracking_uri=database_uri(store))
-        experiments = [e.experiment_id for e in client.search_experiments()]
-        found = client.search_runs(experiments, f"tags.run_id = '{run_id}'", max_results=1) if experiments else []
-    for known in found:
-        location = known.info.artifact_uri.removeprefix(SCHEME)
-        for source, name in files.items():
-            place_artifact(source, store.artifacts / location / name)
-    return bool(found)
-
-
 def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
     """(file, name) of artifacts: outputs, attention maps, logs, uncommitted changes."""
     for eval_id, made in evaluations(store, run_id):

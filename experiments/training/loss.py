@@ -12,16 +12,21 @@ output matrix, of which the first `vocab_size` are pieces and the rest padding).
 tensor2tensor's constant, which makes its loss reach 0, is left out: it changes no gradient.
 """
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from experiments.config import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
+from experiments.training.reinforcement import expected_gleu_loss
 from model.layers.contract import collecting
+from model.parts.dropout import permutation
+from model.parts.embedding import Classes
 from model.protocol import Network
 
 CPU_CHUNK = 512  # tokens per chunk; more gain little, fewer make slow products
@@ -173,6 +178,65 @@ def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
     return largest_C.to(exact) - p_CW.gather(1, at_C[:, None])[:, 0].to(exact).log()
 
 
+# --- A softmax that training does not compute over all pieces
+
+
+def softmax_loss(model: Network, hidden_ND: Tensor, target_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """(Σ loss, Σ nll) over N tokens, as `model.softmax` says."""
+    config, weight_WD = model.config, model.output_weight
+    if config.softmax == "sampled":
+        samples = config.softmax_samples
+        return sampled_loss(hidden_ND, weight_WD, target_N, model.vocab_size, smoothing, samples)
+    if model.classes is not None:
+        return classes_loss(hidden_ND, weight_WD[: model.vocab_size], target_N, smoothing, model.classes)
+    return smoothed_loss(hidden_ND, weight_WD, target_N, model.vocab_size, smoothing)
+
+
+def sampled_loss(
+    hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float, samples: int
+) -> tuple[Tensor, Tensor]:
+    """The loss with Σ over the other pieces estimated from pieces drawn evenly, each once, for all tokens together.
+
+    Σ_others exp z ≈ (V−1)/S · Σ_drawn exp z, S being the drawn pieces besides the token's own, and their mean of z for
+    that of the others: Jean et al. 2015 (arXiv 1412.2007) with an even proposal. With all pieces drawn it
+    is the whole loss.
+    """
+    drawn_S = permutation(vocab_size, target_N.device)[:samples]
+    z_y_N = (hidden_ND * weight_WD[target_N]).sum(-1).to(torch.promote_types(hidden_ND.dtype, torch.float32))
+    z_NS = (hidden_ND @ weight_WD[drawn_S].T).to(z_y_N.dtype)
+    own_NS = drawn_S == target_N[:, None]
+    count_N1 = (~own_NS).sum(1, keepdim=True)
+    more_NS = (z_NS + (math.log(vocab_size - 1) - count_N1.log())).masked_fill(own_NS, -math.inf)
+    lse_N = torch.cat([z_y_N[:, None], more_NS], 1).logsumexp(1)
+    others_N = z_NS.masked_fill(own_NS, 0).sum(1) / count_N1[:, 0]
+    loss = (lse_N - (1 - smoothing) * z_y_N - smoothing * others_N).sum()
+    return loss, (lse_N - z_y_N).sum().detach()
+
+
+def classes_loss(
+    hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float, classes: Classes
+) -> tuple[Tensor, Tensor]:
+    """−log P(class) − log P(piece | class), each smoothed over its own level. Products are those of the classes, and of
+    the pieces of each token's class.
+    """
+    of_N = target_N // classes.size
+    exact = torch.promote_types(hidden_ND.dtype, torch.float32)
+    loss, nll = _smoothed(classes.output(hidden_ND).to(exact).log_softmax(-1), of_N, smoothing)
+    for one in torch.unique(of_N).tolist():
+        rows = (of_N == one).nonzero()[:, 0]
+        first = one * classes.size
+        z_Rn = (hidden_ND[rows] @ weight_VD[first : first + classes.size].T).to(exact)
+        its_loss, its_nll = _smoothed(z_Rn.log_softmax(-1), target_N[rows] - first, smoothing)
+        loss, nll = loss + its_loss, nll + its_nll
+    return loss, nll
+
+
+def _smoothed(log_prob_NC: Tensor, target_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    right_N = log_prob_NC.gather(1, target_N[:, None])[:, 0]
+    others_N = (log_prob_NC.sum(1) - right_N) / max(1, log_prob_NC.shape[1] - 1)
+    return -((1 - smoothing) * right_N + smoothing * others_N).sum(), -right_N.sum().detach()
+
+
 # --- The training objective as one module: a micro-batch in, its summed loss out
 
 
@@ -182,10 +246,9 @@ class Objective(nn.Module):
     Losses of sub-layers (model/layers/contract.py) are added to the loss of every token.
     """
 
-    def __init__(self, model: Network, smoothing: float, *, masked: bool) -> None:
+    def __init__(self, model: Network, settings: TrainingConfig) -> None:
         super().__init__()
-        self.model, self.smoothing = model, smoothing
-        self.masked = masked  # always pass a mask: one compiled graph instead of two
+        self.model, self.settings = model, settings
 
     def forward(
         self, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, real_N: Tensor, output_N: Tensor
@@ -193,14 +256,18 @@ class Objective(nn.Module):
         with collecting() as auxiliary:
             hidden_BTD = self.model(source_BS, mask_BS, target_input_BT)
         hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, real_N)
-        loss, nll = smoothed_loss(hidden_ND, self.model.output_weight, output_N, self.model.vocab_size, self.smoothing)
+        loss, nll = softmax_loss(self.model, hidden_ND, output_N, self.settings.label_smoothing)
+        if samples := self.settings.gleu_samples:
+            expected = expected_gleu_loss(self.model, source_BS, mask_BS, target_input_BT, samples)
+            loss = self.settings.likelihood_weight * loss + expected
         return (loss + len(real_N) * torch.stack(auxiliary).sum() if auxiliary else loss), nll
 
     def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
         """The arguments of `forward`, on the device."""
         real_N = device.move(real_places(batch.target_output) if batch.real is None else batch.real)
         source_BS = device.move(batch.source)
-        padded = self.masked or batch.num_source_tokens < batch.source.numel()
+        # compiled layers always get a mask: one graph instead of two
+        padded = self.settings.compile or batch.num_source_tokens < batch.source.numel()
         return (
             source_BS,
             source_BS != PAD_ID if padded else None,

@@ -92,7 +92,7 @@ LARGEST = 2**24  # parameters; each replica holds a gradient per parameter
 def replicas_for(model: nn.Module, settings: TrainingConfig, device: Device, group: Group) -> int:
     """Number of replicas of a training; 1 means no replicas."""
     small = sum(p.numel() for p in model.parameters()) <= LARGEST
-    alone = not device.is_cuda and group.size == 1 and not settings.compile
+    alone = not device.is_cuda and group.size == 1 and not settings.compile and not settings.gleu_samples
     return REPLICAS if small and alone and device.threads >= REPLICAS else 1
 
 

@@ -68,7 +68,7 @@ class Training:
         model.train()
         if settings.compile:
             compile_layers(model, threads=device.threads)
-        self._objective = Objective(model, settings.label_smoothing, masked=settings.compile)
+        self._objective = Objective(model, settings)
         self._wrapped = group.wrap(self._objective)
         self._replicas = Replicas(model, replicas, device.threads) if replicas > 1 else None
         self.saver = Saver(device)

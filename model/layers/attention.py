@@ -309,7 +309,7 @@ class CrossAttention(Attention):
         super().__init__(config, options)
         self.query = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=config.bias)
         widths = self.kv_heads * (config.d_k + config.d_v)
-        self.key_value = nn.Linear(config.d_model, widths, bias=config.bias)
+        self.key_value = nn.Linear(options.other_width or config.d_model, widths, bias=config.bias)
 
     def initialise(self) -> None:
         self.compare.initialise()

@@ -1,6 +1,6 @@
 """An LSTM whose gates' matrix is a product of two narrow ones (F-LSTM).
 
-Kuchaiev & Ginsburg 2017, "Factorization tricks for LSTM networks" (arXiv 1703.10722), section 2.2: the affine map of
+Kuchaiev & Ginsburg 2017, "Factorization tricks for LSTM networks" (arXiv 1703.10722): the affine map of
 [x_t; h_{t−1}] to the four gates is W2 · W1, with W1 of size r × 2D and W2 of size 4D × r.
 
 Shapes: B sentences, T positions, K beams, R = B·K rows of a search, D d_model, r rank, G = 4·D gates.

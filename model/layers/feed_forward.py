@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from model.layers.contract import Inputs, State, StepContext, Sublayer
 from model.parts.dropout import Dropout
 from model.settings import ModelSettings
-from model.specs import AverageSpec, Spec
+from model.specs import AverageSpec, ProjectionSpec, Spec
 
 
 class FeedForward(Sublayer):
@@ -43,6 +43,24 @@ class FeedForward(Sublayer):
             inner_F = inner_F * self.value(x_D)
         output_D: Tensor = self.outer(self.dropout(inner_F))
         return output_D
+
+
+class Projection(Sublayer):
+    """x W + b: (…, D) → (…, D'), the width of the layers after it."""
+
+    def __init__(self, config: ModelSettings, options: ProjectionSpec) -> None:
+        super().__init__()
+        self.linear = nn.Linear(options.other_width, options.width, bias=config.bias)
+
+    def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
+        """(B, T, D) → (B, T, D')."""
+        output: Tensor = self.linear(x_BTD)
+        return output
+
+    def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
+        """(R, D) → (R, D')."""
+        output: Tensor = self.linear(x_RD)
+        return output
 
 
 # --- Activations

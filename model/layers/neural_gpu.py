@@ -1,4 +1,4 @@
-"""Active memory: the Extended Neural GPU (Kaiser & Bengio 2016, arXiv 1610.08613, sections 2 and 3, figure 5).
+"""Active memory: the Extended Neural GPU (Kaiser & Bengio 2016, arXiv 1610.08613).
 
 A gated unit of convolutions changes all positions of a memory s at once. With * a convolution over positions,
 

@@ -7,9 +7,10 @@ lstm   Hochreiter & Schmidhuber 1997 with a forget gate, the equations of torch.
 attentional_lstm   an LSTM whose attention is fed back to it (Luong et al. 2015)
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, without_autocast
@@ -30,33 +31,46 @@ class Recurrent(Sublayer):
     """torch's fused network over whole sequences, and the same weights cell by cell in a search.
 
     The outputs of two directions are added, as in Schuster & Paliwal 1997 ("Bidirectional Recurrent Neural Networks"),
-    so that each keeps the width D.
+    so that each keeps the width D. columns: the first half of the width has a network of its own, the second one that
+    reads in the other direction (Zhou et al. 2016, arXiv 1606.04199). units: an LSTM's state is as wide, and its output
+    is projected to D (Sak et al. 2014, arXiv 1402.1128).
     """
 
     def __init__(self, config: ModelSettings, options: RecurrentSpec) -> None:
         super().__init__()
         fused, self.whole, self.cell = CELLS[options.cell]
-        width = config.d_model
-        self.reads_backward = options.backward
-        self.ahead = fused(width, width, bias=config.bias, batch_first=True)
-        self.back = fused(width, width, bias=config.bias, batch_first=True) if options.bidirectional else None
+        self.columns, self.reads_backward = options.columns, options.backward
+        width = config.d_model // (1 + options.columns)
+        projected = {"proj_size": width} if options.units else {}
+
+        def network() -> nn.RNNBase:
+            return fused(width, options.units or width, bias=config.bias, batch_first=True, **projected)
+
+        self.ahead = network()
+        self.back = network() if options.bidirectional or options.columns else None
         self.kept = ("h", "c") if options.cell == "LSTM" else ("h",)
 
     def initialise(self) -> None:
-        """U(±1/√D), biases too, as torch draws them."""
+        """U(±1/√D), biases too, as torch draws them; √units where there are."""
         for network in (self.ahead, self.back):
             if network is not None:
                 network.reset_parameters()
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D). Padding comes after the pieces, so it has no influence on them."""
-        if self.reads_backward:
-            return _reversed(self._run(self.ahead, _reversed(x_BTD, inputs.keep_BT)), inputs.keep_BT)
-        ahead_BTD = self._run(self.ahead, x_BTD)
+        keep_BT, backward = inputs.keep_BT, self.reads_backward
+        first_BTD, second_BTD = x_BTD.chunk(2, -1) if self.columns else (x_BTD, x_BTD)
+        output_BTD = self._directed(self.ahead, first_BTD, keep_BT, backward)
         if self.back is None:
-            return ahead_BTD
-        back_BTD = self._run(self.back, _reversed(x_BTD, inputs.keep_BT))
-        return ahead_BTD + _reversed(back_BTD, inputs.keep_BT)
+            return output_BTD
+        back_BTD = self._directed(self.back, second_BTD, keep_BT, not backward)
+        return torch.cat([output_BTD, back_BTD], -1) if self.columns else output_BTD + back_BTD
+
+    def _directed(self, network: nn.RNNBase, x_BTD: Tensor, keep_BT: Tensor | None, backward: bool) -> Tensor:
+        """The network's outputs at their positions, read from the beginning or from the end."""
+        if not backward:
+            return self._run(network, x_BTD)
+        return _reversed(self._run(network, _reversed(x_BTD, keep_BT)), keep_BT)
 
     def _run(self, network: nn.RNNBase, x_BTD: Tensor) -> Tensor:
         if not (x_BTD.is_cpu and torch.is_autocast_enabled("cpu")):
@@ -67,22 +81,35 @@ class Recurrent(Sublayer):
         weights = [weight.to(narrow) for weight in network.all_weights[0]]
         with without_autocast(x_BTD.device):
             zeros_1BD = x_BTD.new_zeros(1, x_BTD.shape[0], x_BTD.shape[2], dtype=narrow)
-            start = (zeros_1BD, zeros_1BD) if len(self.kept) > 1 else zeros_1BD
+            cell_1BU = zeros_1BD.new_zeros(1, x_BTD.shape[0], network.hidden_size)
+            start = (zeros_1BD, cell_1BU) if len(self.kept) > 1 else zeros_1BD
             options = (network.bias, 1, 0.0, self.training, False, True)  # one layer and direction, batch first
             return self.whole(x_BTD.to(narrow), start, weights, *options)[0]
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """h, and c of an LSTM: zeros (B, K, D)."""
+        """h, and c of an LSTM: zeros (B, K, D); c has the width of `units`."""
         weight = self.ahead.all_weights[0][0]
-        return State(**{n: weight.new_zeros(shape.sentences, shape.beam_size, weight.shape[1]) for n in self.kept})
+        widths = {"h": weight.shape[1], "c": self.ahead.hidden_size}
+        return State(**{n: weight.new_zeros(shape.sentences, shape.beam_size, widths[n]) for n in self.kept})
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         past = tuple(state.of_parents(name, now) for name in self.kept)
-        output = self.cell(x_RD, past if len(past) > 1 else past[0], *self.ahead.all_weights[0])
-        new = output if isinstance(output, tuple) else (output,)
-        state.put({n: new_RD.view(-1, now.beam_size, x_RD.shape[-1]) for n, new_RD in zip(self.kept, new, strict=True)})
+        new = self.one(x_RD, past, self.ahead.all_weights[0])
+        state.put({n: new_R.view(-1, now.beam_size, new_R.shape[-1]) for n, new_R in zip(self.kept, new, strict=True)})
         return new[0]
+
+    def one(self, x_RD: Tensor, past: tuple[Tensor, ...], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """h, and c of an LSTM, after one more position, by a network's weights."""
+        if len(weights) % 2:  # the last one projects; torch has no cell with it
+            *gates, project_DU = weights
+            biases = gates[2:] or (None, None)
+            gates_R4U = F.linear(x_RD, gates[0], biases[0]) + F.linear(past[0], gates[1], biases[1])
+            i, f, g, o = gates_R4U.chunk(4, -1)
+            c_RU = f.sigmoid() * past[1] + i.sigmoid() * g.tanh()
+            return (o.sigmoid() * c_RU.tanh()) @ project_DU.T, c_RU
+        output = self.cell(x_RD, past if len(past) > 1 else past[0], *weights)
+        return output if isinstance(output, tuple) else (output,)
 
 
 def _reversed(x_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:

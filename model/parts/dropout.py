@@ -50,6 +50,12 @@ def drawn(rate: float) -> bool:
     return torch.rand((), generator=getattr(_thread, "generator", None)).item() < rate
 
 
+def permutation(count: int, device: torch.device) -> Tensor:
+    """0 … count − 1 in drawn order, on a processor from this thread's generator."""
+    generator = getattr(_thread, "generator", None) if device.type == "cpu" else None
+    return torch.randperm(count, device=device, generator=generator)
+
+
 def normal_like(x: Tensor) -> Tensor:
     """Draws from N(0, 1) in x's shape and type, on a processor from this thread's generator."""
     if not x.is_cpu:

@@ -1,10 +1,13 @@
 """Embeddings, tied with the softmax (section 3.4). Shapes: B sentences, T positions, D width, W vocabulary."""
 
+import math
 from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from model.specs import class_sizes
 
 ROW_MULTIPLE = 64  # matrix kernels are faster for multiples of it
 
@@ -57,3 +60,26 @@ class Embedding(nn.Module):
         else:
             nn.init.normal_(rows, std=self.weight.shape[1] ** -0.5)
         nn.init.zeros_(self.weight[self.vocab_size :])
+
+
+class Classes(nn.Module):
+    """A hierarchical softmax of two levels: P(piece) = P(class) · P(piece | class), with √V classes of √V pieces.
+
+    Classes of words are Goodman's (2001, arXiv cs/0108006); Morin & Bengio (2005) have a binary tree. A class has
+    neighbours in the vocabulary, which orders pieces by when they were learnt. The pieces' vectors are the usual ones.
+    """
+
+    def __init__(self, width: int, vocab_size: int) -> None:
+        super().__init__()
+        self.size, count = class_sizes(vocab_size)
+        self.output = nn.Linear(width, count, bias=False)
+
+    def log_probs(self, hidden_D: Tensor, logits_W: Tensor) -> Tensor:
+        """log P of every piece, (…, W), from the products of hidden states with the pieces' vectors."""
+        wide = torch.promote_types(logits_W.dtype, torch.float32)
+        classes_C = self.output(hidden_D).log_softmax(-1, dtype=wide)
+        places = classes_C.shape[-1] * self.size
+        padded = F.pad(logits_W.to(wide), (0, places - logits_W.shape[-1]), value=-math.inf)
+        inside_Cn = torch.unflatten(padded, -1, (-1, self.size)).log_softmax(-1)
+        log_prob_W: Tensor = (classes_C.unsqueeze(-1) + inside_Cn).flatten(-2)[..., : logits_W.shape[-1]]
+        return log_prob_W

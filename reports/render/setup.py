@@ -99,7 +99,12 @@ def _network(settings: Mapping[str, Any]) -> str:
 
 def _encoded(base: Outcome) -> str:
     size, units = base.setting("data.vocab_size"), base.setting("data.units")
-    learnt = {"bpe": "a BPE vocabulary", "unigram": "a unigram vocabulary", "word": "a vocabulary of whole words"}
+    learnt = {
+        "bpe": "a BPE vocabulary",
+        "unigram": "a unigram vocabulary",
+        "wordpiece": "a word-piece vocabulary",
+        "word": "a vocabulary of whole words",
+    }
     if base.setting("data.sized_by_text") and units == "word":
         return "each of whose words is a piece"
     if units in learnt:

@@ -128,6 +128,7 @@ def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path,
     assert figure.read_bytes().startswith(b"\x89PNG")
     (run,) = (runs / "runs").iterdir()
     assert len(list((run / "attention").iterdir())) == 2
+    cli("ui", "--rebuild", "mlflow", "--store", runs)
     assert len(list((runs / "artifacts").rglob("attention/*"))) == 2
     assert "numbered from 1" in cli("attention", "The dog.", *named, "--layer", "9", code=2).stderr
 

@@ -1,15 +1,12 @@
-"""More failures of a stub child: hanging, crashing, a full disk; draining; notifications."""
+"""More failures of a stub child: hanging, crashing, a full disk; draining."""
 
 import json
-import logging
 
-import psutil
 import pytest
 
 from experiments.errors import DiskFull, UserError
 from experiments.jobs.coordinator import loop
 from experiments.jobs.coordinator import scheduler as admission
-from experiments.jobs.coordinator.reporter import Notifier
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices import slots as leases
 from experiments.jobs.devices.slots import Slot
@@ -134,39 +131,6 @@ def test_drain_finishes_what_runs_and_leaves_the_rest(store):
     assert [row(store, n).state for n in range(4)] == [State.FINISHED] * 2 + [State.WAITING] * 2
     go(store)  # drained once, not for ever
     assert row(store, 3).state is State.FINISHED
-
-
-def test_who_is_told_hears_of_failures_and_of_the_end_of_a_table(store, tmp_path):
-    command = f"cat >> {tmp_path}/told; env | grep ABLATIONS_ | sort >> {tmp_path}/told"
-    failing = make(1, attempts={"1": {"at": 3, "do": "bug"}}, folder="/studies")
-    go(store, failing, make(2, folder="/studies"), notifier=Notifier(command))
-    told = (tmp_path / "told").read_text()
-    assert "s p c: 1 (seed 1) failed\nstub says bug" in told
-    assert "ABLATIONS_EVENT=failed" in told and f"ABLATIONS_RUN={1:016x}" in told
-    assert told.count("ABLATIONS_EVENT=ended") == 1 and "s p c: ended, 1 failed" in told
-    assert "`ablations report` of the file of the study s in /studies, profile p, prints the table." in told
-
-
-@pytest.mark.parametrize("command", ["exit 3", "sleep 60", "no-such-command"])
-def test_a_notification_that_fails_or_hangs_harms_nothing(store, command, caplog):
-    with caplog.at_level(logging.WARNING):
-        go(store, make(), notifier=Notifier(command, timeout_s=0.5))
-    assert_whole(store)
-    assert "notification command failed" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "command", ["sleep 300 | cat", "sleep 300 & echo $! > {}/pid; wait", "(sleep 300 &); sleep 300 | cat"]
-)
-def test_a_notification_that_takes_too_long_is_ended_with_all_its_parts(store, tmp_path, command, monkeypatch):
-    monkeypatch.setenv("OF_THIS_TEST", str(tmp_path))
-    go(store, make(), notifier=Notifier(command.format(tmp_path), timeout_s=0.5))
-    found = {p: p.info["environ"] or {} for p in psutil.process_iter(["environ"])}
-    mine = [
-        p for p, given in found.items() if given.get("OF_THIS_TEST") == str(tmp_path) and "ABLATIONS_EVENT" in given
-    ]
-    _, alive = psutil.wait_procs(mine, timeout=120)
-    assert not alive
 
 
 def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch):

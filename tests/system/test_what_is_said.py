@@ -167,6 +167,6 @@ def test_run_h_shows_ten_options_and_groups_the_rest(cli: Cli, tmp_path: Path) -
         *("--json", "--help"),
     ]
     heads = [group.partition(" ─")[0] for group in groups]
-    assert heads[3:] == ["Store and queue", "Several devices and clusters", "Accounting and messages", "Printing"]
+    assert heads[3:] == ["Store and queue", "Several devices and clusters", "Accounting", "Printing"]
     said = cli("run", written(tmp_path, "own", SCORES), "--corpus", tmp_path, code=2).stderr
     assert said == "ablations: --corpus: the study own takes no corpus, because its trainer reads its own data.\n"

@@ -6,6 +6,7 @@ a character that is not in the training set, becomes " ⁇ "; U+0000, U+001F and
 Imports no torch, and sentencepiece only when a model is trained or loaded.
 """
 
+import functools
 import hashlib
 import io
 import re
@@ -44,6 +45,7 @@ _SETTINGS: dict[str, Any] = {
 _UNITS: dict[str, dict[str, Any]] = {
     "bpe": {},
     "unigram": {"model_type": "unigram"},
+    "wordpiece": {"model_type": "unigram"},
     "word": {"model_type": "word"},
     "char": {"model_type": "char", "add_dummy_prefix": False},
 }
@@ -64,6 +66,8 @@ def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) 
     if data.units != "byte":
         sample = {"sample_bytes": SAMPLE_BYTES} if isinstance(data, TextData) else {"sample_pairs": SAMPLE_PAIRS}
         settings = {**_SETTINGS, **_learnt(data), "shared": shared, **sample}
+    if data.units == "wordpiece":
+        settings["units"] = "wordpiece"
     return {**settings, "target": {**_SYMBOLS, "vocab_size": target_symbols}} if target_symbols else settings
 
 
@@ -100,7 +104,7 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
         if raised:
             raise raised[0] from None
         raise _explained(str(error), data, what) from error
-    write_bytes(path, model.getvalue())
+    write_bytes(path, (GREEDY if data.units == "wordpiece" and not symbols else b"") + model.getvalue())
 
 
 def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]:
@@ -115,6 +119,7 @@ def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]
 _MOST = {
     "bpe": "merging every pair of pieces gives",
     "unigram": "all strings that repeat, with the characters, give",
+    "wordpiece": "all strings that repeat, with the characters, give",
     "word": "its words and the four special symbols are",
 }
 
@@ -142,7 +147,8 @@ class Tokenizer:
     """A trained model. Pieces are ids in [0, vocab_size); `encode` adds neither BOS nor EOS."""
 
     def __init__(self, model: bytes) -> None:
-        self._model: Any = Utf8() if model == FILE else _learnt_model(model)
+        greedy = model.startswith(GREEDY)
+        self._model: Any = Utf8() if model == FILE else WordPiece(model) if greedy else _learnt_model(model)
         self.sha256 = hashlib.sha256(model).hexdigest()
 
     @classmethod
@@ -205,6 +211,51 @@ def _learnt_model(model: bytes) -> Any:
     processor = sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(model)
     return processor
+
+
+# --- WordPiece: greedy longest match
+
+
+GREEDY = b"transformer-ablations tokenizer: greedy longest match\n"  # stands before the learnt model
+
+
+class WordPiece:
+    """What `Tokenizer` calls of a SentencePieceProcessor, by its names: the same pieces, chosen otherwise.
+
+    Each word, with the sign for the space before it, is cut from its beginning: the longest piece of the vocabulary
+    that it begins with, then the same for the rest, as BERT's tokenizer does. A character that is no piece is unknown.
+    As in Wu et al. 2016 (arXiv 1609.08144, section 4.1), a sign marks the beginning of a word, and pieces are chosen
+    for the likelihood of the training text: here by a unigram model (Kudo 2018), which prunes; theirs (Schuster &
+    Nakajima 2012) grow from characters. How they cut a word, they do not say.
+    """
+
+    def __init__(self, model: bytes) -> None:
+        learnt = _learnt_model(model.removeprefix(GREEDY))
+        self.Decode, self.DecodePieces = learnt.Decode, learnt.DecodePieces
+        self.IdToPiece, self.GetPieceSize = learnt.IdToPiece, learnt.GetPieceSize
+        self._ids = {learnt.IdToPiece(piece): piece for piece in range(UNK_ID + 1, learnt.GetPieceSize())}
+        self._longest = max(map(len, self._ids))
+        self._cut = functools.lru_cache(1 << 18)(self._cut_word)
+
+    def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[Any]:  # noqa: N802
+        """Pieces of a text, or of each of several."""
+        if not isinstance(text, str):
+            return [self.Encode(line) for line in text]
+        return [self._ids.get(piece, UNK_ID) for piece in self.EncodeAsPieces(text)]
+
+    def EncodeAsPieces(self, text: str) -> list[str]:  # noqa: N802
+        """The pieces' text; of an unknown one the character."""
+        words = re.split(f"(?={SPACE})", SPACE + text.replace(" ", SPACE)) if text else []
+        return [piece for word in words for piece in self._cut(word)]
+
+    def _cut_word(self, word: str) -> list[str]:
+        pieces, at = [], 0
+        while at < len(word):
+            ends = range(min(len(word), at + self._longest), at, -1)
+            end = next((end for end in ends if word[at:end] in self._ids), at + 1)
+            pieces.append(word[at:end])
+            at = end
+        return pieces
 
 
 # --- Bytes of UTF-8 as pieces: nothing is learnt, and any text comes back

@@ -1,101 +1,19 @@
-"""The coordinator's reports: progress to queue and terminal, runs to the tracking store, messages to the user."""
+"""The coordinator's reports: progress to queue and terminal, runs to the tracking store."""
 
 import contextlib
-import logging
-import os
 import statistics
-import subprocess
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from experiments.errors import Damaged
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.queue.job import Claimed, Job, Member, State
+from experiments.jobs.queue.job import Claimed, Job, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import left_s
 from experiments.records import TrackedRun
-
-# --- Run a command of the user when a row fails or a table ends: a mail, a chat message, a sound
-# The text comes on its standard input. Its environment contains:
-#     ABLATIONS_EVENT     "failed" or "ended"
-#     ABLATIONS_SUBJECT   one line: "table3 demo builtin: A-h16 (seed 1) failed"
-#     ABLATIONS_STUDY  ABLATIONS_PROFILE  ABLATIONS_CORPUS  ABLATIONS_ROW  ABLATIONS_SEED  ABLATIONS_RUN
-# It runs in parallel to the work. Failures and hangs are only logged.
-
-
-TIMEOUT_S = 60.0
-_TIMED_OUT = 124  # exit code of `timeout`
-log = logging.getLogger(__name__)
-
-
-class Notifier:
-    """Starts the user's shell command in a thread for each notification."""
-
-    def __init__(self, command: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._command, self._timeout_s = command, timeout_s
-        self._threads: list[threading.Thread] = []
-        self._failed: dict[tuple[str, str, str], int] = {}
-
-    def ended(self, job: Job, state: State, error: str, unfinished: Callable[[Member], int]) -> None:
-        """Notify of a run's end. `unfinished(member)`: number of the table's runs that have not ended."""
-        for member in job.members:
-            table = " ".join(filter(None, member[:3]))
-            if state is State.FAILED:
-                self._failed[member[:3]] = self._failed.get(member[:3], 0) + 1
-                self._tell("failed", f"{table}: {member.row} ({seed_in_words(job.seed)}) failed", error, job, member)
-            if unfinished(member) == 0:
-                failed = self._failed.pop(member[:3], 0)
-                subject = f"{table}: ended, {failed} failed" if failed else f"{table}: ended"
-                self._tell("ended", subject, _how_to_print(job, member), job, member)
-
-    def close(self) -> None:
-        """Wait for running commands, each at most its time limit."""
-        for thread in self._threads:
-            thread.join()
-
-    def _tell(self, event: str, subject: str, text: str, job: Job, member: Member) -> None:
-        values = {
-            "EVENT": event,
-            "SUBJECT": subject,
-            "STUDY": member.study,
-            "PROFILE": member.profile,
-            "CORPUS": member.corpus,
-            "ROW": member.row if event == "failed" else "",
-            "SEED": str(job.seed) if event == "failed" else "",
-            "RUN": job.run_id if event == "failed" else "",
-        }
-        environment = {f"ABLATIONS_{name}": value for name, value in values.items()}
-        thread = threading.Thread(target=self._run, args=(environment, f"{subject}\n{text}\n"), daemon=True)
-        self._threads = [t for t in self._threads if t.is_alive()] + [thread]
-        thread.start()
-
-    def _run(self, environment: Mapping[str, str], text: str) -> None:
-        limited = ["timeout", "--kill-after=1", f"{self._timeout_s}", "sh", "-c", self._command]  # the whole pipeline
-        whole, code = {**os.environ, **environment}, 1
-        with tempfile.TemporaryFile() as said:  # not a pipe: what the command leaves behind may hold it
-            with contextlib.suppress(OSError):
-                code = subprocess.run(limited, env=whole, input=text.encode(), stdout=said, stderr=said).returncode
-            said.seek(0)
-            words = said.read().decode(errors="replace").strip()
-        if code:
-            how = f"ended after {self._timeout_s:g} s" if code == _TIMED_OUT else f"exit code {code}"
-            log.warning("the notification command failed: %s: %s %s", self._command, how, words)
-
-
-def _how_to_print(job: Job, member: Member) -> str:
-    """The queue knows the folder of an own study, and not the name of its file."""
-    where = f" in {job.folder}" if job.folder else ""
-    study = f"the file of the study {member.study}" if job.folder else member.study
-    return f"`ablations report` of {study}{where}, profile {member.profile}, prints the table."
-
-
-# --- Reports while the coordinator runs
-
 
 PROGRESS_S = 0.5
 STATUS = {
@@ -151,11 +69,10 @@ class Reporter:
         ledger: Ledger,
         tracker: Background | None,
         on_progress: Callable[[View], None] | None,
-        notifier: Notifier | None = None,
         sinks: Sequence[Background] = (),
     ) -> None:
         self._sinks = sinks
-        self._ledger, self._tracker, self._on_progress, self._notifier = ledger, tracker, on_progress, notifier
+        self._ledger, self._tracker, self._on_progress = ledger, tracker, on_progress
         self._shown_at = 0.0
         self.summary = Summary()
 
@@ -166,8 +83,6 @@ class Reporter:
             if state is State.FAILED:
                 rows = ", ".join(dict.fromkeys(member.row for member in claimed.job.members)) or claimed.job.run_id
                 self.summary.failures[f"{rows} ({seed_in_words(claimed.job.seed)})"] = error
-            if self._notifier is not None:
-                self._notifier.ended(claimed.job, state, error, self._ledger.unfinished)
         self.track(claimed, state, error)
 
     def track(self, claimed: Claimed, state: State, error: str = "") -> None:

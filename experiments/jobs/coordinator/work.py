@@ -16,7 +16,7 @@ from experiments.errors import explain_os_errors
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import HANG_S, Coordinator, Interrupts, Until
 from experiments.jobs.coordinator.placement import LoadTask, Placement
-from experiments.jobs.coordinator.reporter import Notifier, Reporter, Summary, View
+from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
@@ -42,7 +42,6 @@ def work(
     child: Sequence[str] = CHILD,
     refill: Callable[[], None] | None = None,
     hang_s: float = HANG_S,
-    notifier: Notifier | None = None,
     sinks: Sequence[Background] = (),
     only: Collection[str] | None = None,
 ) -> Summary:
@@ -63,7 +62,7 @@ def work(
         ledger.shares = load_shares(store)
         sweep(store, running=ledger.in_state(State.RUNNING))
         interrupts = stack.enter_context(Interrupts())
-        reporter = Reporter(ledger, tracker, on_progress, notifier, sinks)
+        reporter = Reporter(ledger, tracker, on_progress, sinks)
         placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
         try:
             with explain_os_errors(f"work on the store {store.root}"):
@@ -77,9 +76,6 @@ def work(
             for sink in sinks:
                 with contextlib.suppress(KeyboardInterrupt):
                     sink.close(SINKS_S)
-            if notifier is not None:
-                with contextlib.suppress(KeyboardInterrupt):
-                    notifier.close()
         reporter.note_tracked()
         reporter.summary.interrupted = interrupts.number
         reporter.summary.left = len(ledger.waiting(-1)) if until == "empty" else 0

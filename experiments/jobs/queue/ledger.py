@@ -249,15 +249,6 @@ class Ledger(Queue):
         else:
             self._write("DELETE FROM notes WHERE name=?", (name,))
 
-    def unfinished(self, member: Member) -> int:
-        """Number of a table's runs that wait or run."""
-        [(count,)] = self._read(
-            "SELECT count(*) FROM members m JOIN jobs j ON j.run_id = m.run_id WHERE m.study=? AND m.profile=? "
-            "AND m.corpus=? AND j.state IN ('waiting', 'running')",
-            member[:3],
-        )
-        return int(count)
-
     def tracked(self, run_ids: Iterable[str]) -> None:
         """Record that the ends of these jobs are in the tracking store."""
         with self._change():

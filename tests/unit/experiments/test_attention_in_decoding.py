@@ -14,7 +14,7 @@ from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenize
 from experiments.device import Device
 from experiments.evaluation.beam import Hypothesis, SearchSettings, coverage_penalty
 from experiments.evaluation.likelihood import evaluating
-from experiments.evaluation.translate import texts_without_unknown, translate
+from experiments.evaluation.translate import texts_of, translate
 from experiments.evaluation.translator import Translator, attention_maps
 from experiments.identity import eval_identity
 from experiments.tasks.network import evaluation_settings
@@ -155,7 +155,7 @@ def test_an_unknown_word_becomes_the_source_word_with_most_attention(tmp_path: P
     lines = ["der Öltank läuft schnell", "Katze und Zebra", "", "der Hund schläft"]
     outputs = [[5, UNK_ID, 6], [UNK_ID, 7, UNK_ID], [], [4, 5]]
     translator = Translator(model, (tokenizer, tokenizer), CPU, SearchSettings(2, 0.6, 3), replace_unknown=True)
-    texts = texts_without_unknown(model, (tokenizer, tokenizer), lines, outputs, CPU)
+    texts = texts_of(model, (tokenizer, tokenizer), lines, outputs, CPU, replace_unknown=True)
     for line, output, text in zip(lines, outputs, texts, strict=True):
         words = [tokenizer.decode([piece]) for piece in output]
         if UNK_ID in output:

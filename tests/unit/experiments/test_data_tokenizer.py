@@ -195,3 +195,55 @@ def test_settings_tell_vocabularies_apart() -> None:
     ]
     assert kinds[0] != kinds[1] != kinds[2] != kinds[0]
     assert kinds[0]["normalization_rule_name"] == "identity"
+
+
+# --- WordPiece
+
+
+def longest_match(word: str, pieces: frozenset[str]) -> list[str]:
+    """The definition: of all pieces that the word begins with the longest, then the same for the rest."""
+    if not word:
+        return []
+    first = max((piece for piece in pieces if word.startswith(piece)), key=len, default=word[0])
+    return [first, *longest_match(word[len(first) :], pieces)]
+
+
+WORDS = ["the cat sat on the mat", "a caterpillar sat there", "the mats are on the cats", "theatre of the other cat"]
+
+
+@pytest.fixture(scope="module")
+def wordpiece(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
+    path = tmp_path_factory.mktemp("wordpiece") / "t.model"
+    train_tokenizer(WORDS * 4, sized(29, "wordpiece"), path, "the text")
+    return Tokenizer.load(path)
+
+
+@settings(max_examples=200)
+@given(text=st.text("catsmheronpil zé▁", max_size=30))
+def test_word_pieces_are_the_greedy_longest_match(wordpiece: Tokenizer, text: str) -> None:
+    pieces = frozenset(wordpiece.pieces(range(UNK_ID + 1, wordpiece.vocab_size)))
+    marked = "".join(f"▁{word}" for word in text.replace("▁", " ").split(" ")) if text else ""
+    words = [f"▁{word}" for word in marked.split("▁")[1:]]
+    expected = [piece for word in words for piece in longest_match(word, pieces)]
+    ids = wordpiece.encode(text)
+    assert wordpiece.surfaces(text) == expected
+    assert ids == [wordpiece.encode_batch([text])[0][n] for n in range(len(ids))]
+    assert [piece for piece, n in zip(wordpiece.pieces(ids), ids, strict=True) if n != UNK_ID] == [
+        piece for piece in expected if piece in pieces
+    ]
+    unknown = [piece for piece in expected if piece not in pieces]
+    assert wordpiece.decode(ids, unknown) == text.replace("▁", " ")
+
+
+def test_word_pieces_are_a_unigram_model_s_cut_otherwise(tmp_path: Path) -> None:
+    text = Path(__file__).read_text(encoding="utf-8").split("\n")
+    lines, models = [line for line in text if not set(line) & set(NOT_KEPT)], {}
+    for units in ("unigram", "wordpiece"):
+        train_tokenizer(lines, sized(300, units), tmp_path / units, "the text")
+        models[units] = Tokenizer.load(tmp_path / units)
+    unigram, wordpiece = models["unigram"], models["wordpiece"]
+    assert unigram.pieces(range(300)) == wordpiece.pieces(range(300)) and unigram.sha256 != wordpiece.sha256
+    assert all(wordpiece.decode(wordpiece.encode(line)) == line for line in lines)
+    assert any(wordpiece.encode(line) != unigram.encode(line) for line in lines)
+    named = [digest(tokenizer_settings(sized(300, units), shared=True)) for units in ("unigram", "wordpiece", "bpe")]
+    assert len(set(named)) == 3

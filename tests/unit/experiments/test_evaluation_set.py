@@ -33,7 +33,7 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
     text = cast(EncodedSet, SimpleNamespace(name="dev", source=LINES, target=LINES[::-1], facts={"of": "the set"}))
     events: list[dict[str, Any]] = []
     context = cast(Context, SimpleNamespace(emit=lambda kind, **f: events.append(f), should_stop=lambda: False))
-    trained = Trained(model, tokenizer, tokenizer, CPU)
+    trained = Trained(model, tokenizer, tokenizer, CPU, {})
     settings = {"beam_size": 2, "length_penalty": 0.6, "max_extra_length": 3}
 
     ids = [tokenizer.encode(line) for line in LINES]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config import DeviceSpec, RunConfig, TrainingConfig
 from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
 from experiments.tasks import train_network as made_of
@@ -111,7 +111,7 @@ def test_places_of_real_tokens_come_with_the_batch_and_pinned() -> None:
     batch = to_tensors(Batch(ids, ids, ids, 5, 5))
     assert batch.real is not None and batch.real.tolist() == [0, 1, 3, 4, 5]
     device = Device(torch.device("cpu"), "fp32", 1)
-    objective = Objective(build_model(random_config(PADDED[0]), 20), 0.1, masked=False)
+    objective = Objective(build_model(random_config(PADDED[0]), 20), TrainingConfig())
     ahead, here = (objective.inputs(one, device) for one in (batch, replace(batch, real=None)))
     assert all(torch.equal(a, b) for a, b in zip(ahead[2:], here[2:], strict=True))
     assert ahead[-1].tolist() == [5, 3, 4, 5, 3]
@@ -129,7 +129,7 @@ PADDED = [seed for seed in range(200) if not not_compiled(random_config(seed))]
 def test_rows_and_columns_of_padding_change_no_gradient_of_any_network(seed: int) -> None:
     torch.manual_seed(1)
     model = build_model(random_config(seed), 20).double()
-    objective = Objective(model, 0.1, masked=False)
+    objective = Objective(model, TrainingConfig())
     device = Device(torch.device("cpu"), "fp32", 1)
     ids = torch.randint(4, 20, (3, 5))
     found = []

@@ -62,7 +62,7 @@ def switched(training_of):
             for group in optimizer.param_groups:
                 group["betas"] = (now.adam_beta1, now.adam_beta2)
                 group["weight_decay"] = now.weight_decay if group["params"][0].ndim >= 2 else 0.0
-        objective, batch = Objective(model, now.label_smoothing, masked=False), pairs(step)
+        objective, batch = Objective(model, now), pairs(step)
         device.seed(mix(1, step))
         loss, _ = objective(*objective.inputs(batch, device))
         set_learning_rate(optimizers, make_schedule(now, SIZES.d_model)(step))

@@ -110,11 +110,11 @@ def test_arithmetic_equals_what_torch_counts(seed: int) -> None:
 
 
 def unrolled(part: Recurrent, network: torch.nn.RNNBase, x_BTD: torch.Tensor) -> tuple[torch.Tensor]:
-    zeros_BD = torch.zeros_like(x_BTD[:, 0])
-    states = [(zeros_BD, zeros_BD) if len(part.kept) == 2 else zeros_BD]
+    zeros_BD, cell_BU = torch.zeros_like(x_BTD[:, 0]), x_BTD.new_zeros(len(x_BTD), network.hidden_size)
+    states: list[tuple[torch.Tensor, ...]] = [(zeros_BD, cell_BU)[: len(part.kept)]]
     for x_BD in x_BTD.unbind(1):
-        states.append(part.cell(x_BD, states[-1], *network.all_weights[0]))
-    return (torch.stack([state[0] if len(part.kept) == 2 else state for state in states[1:]], 1),)
+        states.append(part.one(x_BD, states[-1], network.all_weights[0]))
+    return (torch.stack([state[0] for state in states[1:]], 1),)
 
 
 @pytest.mark.parametrize("kind", ["rnn", "gru", "lstm"])

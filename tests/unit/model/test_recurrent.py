@@ -5,10 +5,11 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import architecture
+from model import architecture, cost
 from model.config import ModelConfig
 from model.layers import recurrent
-from model.layers.contract import Inputs
+from model.layers.contract import CacheShape, Inputs, StepContext
+from model.network import build_model
 from model.recurrent_specs import GRUSpec, LSTMSpec, RecurrentSpec, RNNSpec
 
 TORCH = {RNNSpec: nn.RNN, GRUSpec: nn.GRU, LSTMSpec: nn.LSTM}
@@ -83,3 +84,72 @@ def test_an_option_that_it_lacks_is_named():
 def test_what_the_row_does_not_read_is_known():
     read = architecture.settings_read(ModelConfig(encoder="lstm", decoder="lstm, cross_attention"))
     assert "bias" in read and "d_ff" not in read
+
+
+# --- A state wider than its output, two columns, and layers of other widths
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_units_are_torchs_projection_in_a_pass_and_step_by_step(bias):
+    ours = built(LSTMSpec(units=11), bias=bias)
+    theirs = nn.LSTM(D, 11, bias=bias, batch_first=True, proj_size=D).double()
+    theirs.load_state_dict(ours.ahead.state_dict())
+    x_BTD = torch.randn(B, T, D, dtype=torch.float64)
+    expected_BTD = theirs(x_BTD)[0]
+    torch.testing.assert_close(ours(x_BTD, Inputs(causal=True)), expected_BTD, atol=0, rtol=0)
+    state = ours.start(Inputs(causal=True), CacheShape(B, 1, T))
+    steps = [ours.step(x_BTD[:, t], state, StepContext(t, 1, None, None, Inputs(causal=True))) for t in range(T)]
+    torch.testing.assert_close(torch.stack(steps, 1), expected_BTD, atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("options", [LSTMSpec(units=11), LSTMSpec(units=11, bidirectional=True), GRUSpec(columns=True)])
+def test_counts_with_units_and_columns(options):
+    cost = options.cost(ModelConfig(d_model=D), T, T, "encoder")
+    assert sum(parameter.numel() for parameter in built(options).parameters()) == cost.params
+    projected = nn.LSTM(512, 2048, proj_size=512)  # one of MoE's layers
+    params = sum(parameter.numel() for parameter in projected.parameters())
+    assert LSTMSpec(units=2048).cost(ModelConfig(), 1, 1, "decoder").params == params
+
+
+@pytest.mark.parametrize("backward", [False, True])
+def test_columns_are_two_networks_that_read_in_opposite_directions(backward):
+    ours = built(LSTMSpec(columns=True, backward=backward))
+    x_BTD = torch.randn(B, T, D, dtype=torch.float64)
+    first, second = x_BTD.chunk(2, -1)
+    ahead, back = lambda x: ours.ahead(x)[0], lambda x: ours.back(x)[0]
+    turned = lambda run, x: run(x.flip(1)).flip(1)  # noqa: E731
+    halves = (turned(ahead, first), back(second)) if backward else (ahead(first), turned(back, second))
+    found = ours(x_BTD, Inputs(causal=False))
+    torch.testing.assert_close(found, torch.cat(halves, -1), atol=1e-12, rtol=0)
+
+
+def test_a_projection_sets_the_width_of_the_layers_after_it_and_attention_reads_the_memory():
+    config = ModelConfig(
+        d_model=8, num_heads=1, d_k=4, d_v=4, norm="none", memory_embeddings=True,
+        encoder="convolution, projection(width=12), 2 * convolution, projection(width=8)",
+        decoder="2 * (convolution, cross_attention), projection(width=12), (convolution, cross_attention), "
+        "projection(width=8)",
+    )  # fmt: skip
+    widths = [part.config.d_model for layer in architecture.layers(config, "encoder") for part in layer]
+    assert widths == [8, 12, 12, 12, 8]
+    model = build_model(config, 64)
+    wide = model.decoder.layers[3].cross_attention
+    assert (wide.query.in_features, wide.key_value.in_features, wide.output.out_features) == (12, 8, 12)
+    assert sum(p.numel() for p in model.parameters()) == cost.num_params(config, 64)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"encoder": "projection(width=4), lstm"}, "ends with the width 4: close it with projection.width=512."),
+        ({"encoder": "projection(width=4), lstm, projection(width=512)", "layer_drop": 0.1}, "leave out a projection"),
+        ({"decoder": "projection(width=4), last_state, projection(width=512)"}, "has the width 512, not 4"),
+        ({"encoder": "projection(width=4, norm=none), projection(width=512)"}, "projection has no option norm"),
+        ({"encoder": "lstm(units=512)"}, "units=512 are projected"),
+        ({"encoder": "lstm(columns=true, bidirectional=true)"}, "take one of them"),
+        ({"decoder": "lstm(columns=true), cross_attention"}, "only an encoder"),
+    ],
+)
+def test_widths_that_fit_nothing_are_refused(settings, words):
+    with pytest.raises(ValueError, match=words):
+        ModelConfig(**settings)
