@@ -300,7 +300,7 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
          , "git diff --binary"),
         ("nothing\n", "No valid patches"),
         (NO_GATE.replace("train.py", "study.toml"), "changes study.toml, which is the study"),
-        (NO_GATE.replace("train.py", "p.diff"), "changes p.diff, which is the study, or a patch"),
+        (NO_GATE.replace("train.py", "p.diff"), "changes p.diff, which is the study, a patch or a link"),
     ],
 )  # fmt: skip
 def test_patches_that_are_refused(cli: Cli, mine: Path, patch: str, said: str) -> None:
