@@ -114,6 +114,8 @@ def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, fl
     Pascanu et al. 2013 ("On the difficulty of training recurrent neural networks", arXiv 1211.5063): it vanishes with
     K or explodes. Empty without an encoder; without the distances that no sentence has.
     """
+    if not model.config.encoder:
+        return {}
     source_BS = device.move(source_BS[: max(1, PLACES // source_BS.shape[1])])
     real_BS = source_BS != PAD_ID
     inputs: list[Tensor] = []
@@ -124,8 +126,6 @@ def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, fl
         inputs.append(arguments[0].detach().requires_grad_())
         return (*inputs, *arguments[1:])
 
-    if not model.config.encoder:
-        return {}
     hook = next(model.layers()).register_forward_pre_hook(see)
     model.eval()
     with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward pass in eval mode
