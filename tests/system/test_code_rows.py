@@ -432,7 +432,8 @@ def test_no_run_sees_the_files_of_another(cli: Cli, tmp_path: Path, number: int)
     text = rows(*entries).replace("train.py --lr {lr} --seed {seed}", "probe.py").replace("base = {lr = 0.1}\n", "")
     (mine / "study.toml").write_text(text)
     before = whole(mine)
-    cli("run", "study.toml", "--devices", "cpu:4", cwd=mine)
+    words = command("run", "study.toml", "--devices", "cpu:4", "--notes", "none")  # longer than `cli` waits
+    subprocess.run(words, cwd=mine, env=environment(), check=True, timeout=3600, capture_output=True)
     table = as_json(cli("report", "study.toml", "--format", "json", cwd=mine))
     assert {row["row"]: int(row["acc_test"]) for row in table} == expected
     assert whole(mine) == before
