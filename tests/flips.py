@@ -147,11 +147,11 @@ def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str
     return {"kinds": ends, "harms": totals.total(), **totals}
 
 
-def printed(study: Path | str, store: Path, seeds: int | None = None) -> dict[str, str]:
-    """A table in every format, with all notes and the warnings that go to the terminal."""
+def printed(study: Path | str, store: Path, seeds: int | None = None, notes: str = "full") -> dict[str, str]:
+    """A table in every format, with its notes and the warnings that go to the terminal."""
     chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), print, used=False)
     table = table_of(chosen)
-    table = replace(table, choices=table.choices.model_copy(update={"notes": "full"}))
+    table = replace(table, choices=table.choices.model_copy(update={"notes": notes}))
     warnings = "".join(f"warning: {warning}\n" for warning in table.warnings)
     return {name: render(table, name) + warnings for name in RENDERERS}
 

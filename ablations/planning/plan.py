@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from ablations.planning.match import matched
 from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf, by_name
 from ablations.planning.resolve import published_names, resolve
 from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
@@ -23,6 +24,7 @@ def plan_study(
     store: the store's folder. state_of: looks up a run's state. find: looks up the run of settings.
     Raises UserError for mistakes in the study or the selection (see `resolve`), and for an unreadable corpus.
     """
+    study, of_match = matched(study, selection, task)
     rows = resolve(study, selection, task)
     inputs = Inputs(task, store, find)
     name, profile = study.profile_named(selection.profile)
@@ -72,6 +74,7 @@ def plan_study(
     of_profile = () if selection.forced else profile.notes
     notes = (
         *filter(None, [study.code_note]),
+        *of_match,
         *of_settings(rows),
         *of_words(runs),
         *of_added(runs),

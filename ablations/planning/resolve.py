@@ -24,7 +24,9 @@ from experiments.tasks.columns import MEASURED
 
 
 @dataclass(frozen=True)
-class _Context:
+class Context:
+    """A study with what was selected of it, and its task."""
+
     study: Study
     profile_name: str
     profile: Profile
@@ -32,6 +34,7 @@ class _Context:
     task: Task
 
     def where(self, row: Variation | None) -> str:
+        """The row, or base for None, for messages."""
         name = f'row "{row.key}"' if row else "[base]"
         return f'{self.study.origin}, {name}, profile "{self.profile_name}"'
 
@@ -40,17 +43,17 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     """The selected rows in the study's order. Raises UserError for every mistake visible without the corpus."""
     name, profile = study.profile_named(selection.profile)
     rows = select_rows(study, selection.rows)
-    context = _Context(study, name, profile, selection, task)
-    _check_words(context)
+    context = Context(study, name, profile, selection, task)
+    check_words(context)
     for row in rows:
         if row.ensemble and not task.ensembles:
             raise UserError(
                 f"{context.where(row)}: the task {study.task} has no ensembles: only tasks of this program "
                 "average the probabilities of several trainings. Remove the row."
             )
-    configured = [(row, *_row_config(context, row)) for row in (as_run(study, row) for row in rows)]
+    configured = [(row, *row_config(context, row)) for row in (as_run(study, row) for row in rows)]
     _refuse_unread(context, configured)
-    reference = dict(flatten(_row_config(context, None)[0]))
+    reference = dict(flatten(row_config(context, None)[0]))
     planned = []
     for row, config, replaced in configured:
         changed = _changes(config, reference)
@@ -69,20 +72,20 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
     return planned
 
 
-def _branched(context: _Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
+def _branched(context: Context, row: PlannedRow, reference: Mapping[str, Any]) -> PlannedRow:
     """A branch with its parent as a row of the same seeds; another row as it is. Raises UserError (`check_branch`)."""
     if row.variation.branch is None:
         return row
     where = context.where(row.variation)
     of = next(other for other in context.study.variations if other.key == row.variation.branch.row)
     step = first_step(row.variation, context.profile_name, context.profile, where)
-    config, _ = _row_config(context, of)
+    config, _ = row_config(context, of)
     check_branch(row.variation, config, row.config, step, context.task, where)
     parent_run = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
     return replace(row, parent_run=parent_run, shared_steps=step)
 
 
-def _check_words(context: _Context) -> None:
+def check_words(context: Context) -> None:
     """Check that every named setting exists, and that a column exists for every published number."""
     study, known = context.study, setting_names(context.task.config_type)
     given = context.task.config_type.setting_roles.given_elsewhere
@@ -101,7 +104,7 @@ def _check_words(context: _Context) -> None:
         check_names([name], known, option, given)
 
 
-def _row_config(context: _Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
+def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:
     """One row's configuration (base's for None), by the order that the head of this file gives."""
     study, profile, where = context.study, context.profile, context.where(row)
     by_profile = f'profile "{context.profile_name}"'
@@ -131,7 +134,7 @@ def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:
     return {name: Setting(value, source) for name, value in values.items()}
 
 
-def _refuse_unread(context: _Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
+def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig, object]]) -> None:
     """Refuse a setting of a row on which nothing in that row depends, and one of --set that no row reads."""
     for row, config, _ in rows:
         names = [*row.set, *row.fixed, *row.by_profile.get(context.profile_name, {})]

@@ -36,6 +36,15 @@ MOST_SEEDS = 10_000  # more are a slip, whose plan would fill the memory
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS)]
 
 
+class Match(StrictModel):
+    """What is made equal to base's before training, and by which setting: of a study, a profile or a row."""
+
+    match: Literal["params", "flops", "none"] | None = Field(
+        None, description="the count that the plan makes equal to base's: params, or flops of training"
+    )
+    by: Text = Field("", description="the setting that it solves for: model.d_ff …; or width, depth, steps")
+
+
 class Sinks(StrictModel):
     """Other views of the runs besides MLflow's; see docs/sinks.md. They name no run."""
 

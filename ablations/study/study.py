@@ -14,6 +14,7 @@ from ablations.study.overrides import dotted
 from ablations.study.parts import (
     Group,
     Key,
+    Match,
     Metric,
     SameAs,
     SeedCount,
@@ -39,7 +40,7 @@ class Protected(StrictModel):
     paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, from the study's folder")
 
 
-class Study(StrictModel):
+class Study(Match):
     """A table. Attribute names are plural where the file has one entry each: [profile.x], [[variation]]."""
 
     name: Key

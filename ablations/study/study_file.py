@@ -28,6 +28,8 @@ _INHERITED = (
     "python",
     "default_profile",
     "seeds",
+    "match",
+    "by",
     "base",
     "profile",
     "metric",

@@ -14,6 +14,7 @@ from ablations.study.parts import (
     Ensemble,
     Group,
     Key,
+    Match,
     SeedCount,
     Settings,
     Text,
@@ -39,7 +40,7 @@ class Scale(StrictModel):
                 yield name, Fraction(str(ratio)), (*settings, *heads)
 
 
-class Profile(StrictModel):
+class Profile(Match):
     """A size of the whole table."""
 
     description: Text = ""
@@ -50,7 +51,7 @@ class Profile(StrictModel):
     )
 
 
-class Variation(StrictModel):
+class Variation(Match):
     """A row: base plus `set` (in the paper's sizes; profiles scale and replace it) plus `fixed` (in every profile)."""
 
     key: Key

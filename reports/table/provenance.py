@@ -159,7 +159,8 @@ def decoding(table: Table) -> Iterator[Note]:
         return
     sets: dict[str, list[str]] = {}
     for name, scored in base.scored.items():
-        settings = ", ".join(f"{key} {value}" for key, value in sorted(flatten(scored.spec.settings)))
+        chosen = sorted(flatten(scored.spec.settings))
+        settings = ", ".join(f"{key} {'+'.join(map(str, v)) if isinstance(v, list) else v}" for key, v in chosen)
         sets.setdefault(settings, []).append(_size(name, scored))
     differ = any(_settings_of(row.outcomes[0]) != _settings_of(base) for row in table.rows)
     opening = f"Evaluated ({base.run.row}): " if differ else "Evaluated: "

@@ -22,6 +22,7 @@ ITS_OWN = (
     "AG Grid",
     "ResizeObserver",
     "attribute transform: Expected number",
+    "attribute transform: Trailing garbage",
     "attribute d: Expected",
 )
 
@@ -94,7 +95,7 @@ def in_training_mode(page: Any) -> bool:
     return heading and "workflowType=machine_learning" in page.url and "/traces" not in page.url
 
 
-CUT = "e => [...e.querySelectorAll('*')].some(one => one.clientWidth && one.scrollWidth > one.clientWidth + 1)"
+CUT = "e => [...e.querySelectorAll('*')].some(one => one.clientWidth > 1 && one.scrollWidth > one.clientWidth + 1)"
 
 
 def names_in(page: Any) -> list[str]:

@@ -42,7 +42,7 @@ def test_it_says_what_the_table_says(visit: Any, page: Path, rows: list[dict[str
     headings = seen.page.locator("h2").all_inner_texts()
     assert headings == ["Figures", "Experimental setup", "Reproducibility checklist", "Runs"]
     drawn = [svg.bounding_box() for svg in seen.page.locator("figure .wide svg").all()]
-    assert len(drawn) == 4 and all(box["width"] > 1000 and box["height"] > 100 for box in drawn)
+    assert len(drawn) == 3 and all(box["width"] > 1000 and box["height"] > 100 for box in drawn)
     assert not seen.page.locator("figure .narrow").first.is_visible()
     subtitle = seen.page.locator(".summary").inner_text()
     assert re.fullmatch(

@@ -89,11 +89,11 @@ def test_what_cannot_be_believed_is_a_gap_with_its_reason(tiny: Path, store: Pat
 
 
 def test_what_was_deleted_as_advised_is_made_again(cli: Cli, tiny: Path, store: Path) -> None:
-    whole, [place, *_] = printed(tiny, store, 2), _places(store)
+    whole, [place, *_] = printed(tiny, store, 2, "short"), _places(store)
     _digit(place, place)
     (place / "result.json").unlink()
     cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1")
-    assert _lasting(printed(tiny, store, 2)) == _lasting(whole)
+    assert _lasting(printed(tiny, store, 2, "short")) == _lasting(whole)
 
 
 def _lasting(texts: dict[str, str]) -> dict[str, str]:

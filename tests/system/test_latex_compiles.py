@@ -189,7 +189,7 @@ def test_korean_compiles_where_its_note_says(tmp_path: Path, engine: str) -> Non
     if not names:
         pytest.skip("there is no Korean font")
     preferred = next((name for name in names if name.startswith("Nanum")), names[0])
-    table = replace(table3(title="변형 실험", note="한국어 각주"), chosen=Choices(notes="full"))
+    table = table3(title="변형 실험", note="한국어 각주")
     compiled(tmp_path, table, engine, KOREAN % preferred)
     text = text_of(tmp_path)
     assert not text or ("변형 실험" in text and "한국어 각주" in text)

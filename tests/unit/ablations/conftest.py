@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from ablations.planning.match import matched
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRow, RunState
 from ablations.planning.resolve import resolve
@@ -17,6 +18,7 @@ from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.columns import Column
 from experiments.tasks.sequence import SequenceTask
 from experiments.training.warm_start import why_no_branch
+from model.cost import num_params
 
 HEAD = 'name = "mine"\ntitle = "A study of mine"\n'
 
@@ -45,7 +47,7 @@ class FakeTask(Task):
         return [EvaluationSpec(name, settings, {"set": name}) for name in config.evaluation.sets]
 
     def num_params(self, config: RunConfig) -> int:
-        return config.model.d_model
+        return num_params(config.model, config.data.vocab_size)
 
     def cost(self, config: RunConfig) -> float:
         return float(config.model.d_model * config.training.train_steps)
@@ -85,6 +87,7 @@ def rows_of(task: FakeTask) -> Callable[..., dict[str, PlannedRow]]:
     """Resolved rows by key; keywords are the command line's options."""
 
     def rows(study: Study, **options: Any) -> dict[str, PlannedRow]:
+        study, _ = matched(study, selection(**options), task)
         return {row.variation.key: row for row in resolve(study, selection(**options), task)}
 
     return rows

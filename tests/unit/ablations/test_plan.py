@@ -135,7 +135,7 @@ def test_json_is_the_contract(plan_of):
     assert one_head["paper"] == {"perplexity": 5.29, "bleu": 24.9, "params": None, "flops": None}
     assert one_head["overrides"] == {"model.num_heads": 1, "model.d_k": 512, "model.d_v": 512}
     assert (one_head["row"], one_head["group"], one_head["seed"], one_head["state"]) == ("A-h1", "A", 1, "missing")
-    assert one_head["num_params"] == 512
+    assert one_head["num_params"] == base["num_params"] == 63_082_496
 
 
 @pytest.mark.parametrize("more", [{"sets": ["training.train_steps=20"]}, {"corpus": "/letters"}])

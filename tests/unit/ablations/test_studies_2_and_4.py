@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from ablations.planning.match import matched
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRow, RunState
 from ablations.planning.resolve import resolve
@@ -41,6 +42,7 @@ CITED_4 = [88.3, 90.4, 90.4, 91.7, 91.3, 91.3, 92.1, 92.1, 93.0, 93.3]
 def rows_of(name: str, **options: object) -> dict[str, PlannedRow]:
     study = load_study(name)
     chosen = selection(**options)  # type: ignore[arg-type]
+    study, _ = matched(study, chosen, load_task(study.task))
     return {row.variation.key: row for row in resolve(study, chosen, load_task(study.task))}
 
 
@@ -96,7 +98,9 @@ def test_table_2_of_the_demo_needs_no_files(tmp_path: Path) -> None:
 
 
 def test_table_2_s_other_systems_are_those_of_history() -> None:
-    """Layers and sizes stand in both files: these are kept equal here. How they decode, table2 alone says."""
+    """Layers and the paper's sizes stand in both files: these are kept equal here. How they decode, and widths of the
+    miniatures, for which history solves, table2 alone says."""
+    widths = {"model.d_model", "model.d_ff", "model.d_k", "model.d_v"}
     theirs = {row.key: row for row in load_study("history").variations}
     others = [
         row for row in load_study("table2").variations if row.key not in OURS_2 and not (row.ensemble or row.branch)
@@ -111,7 +115,11 @@ def test_table_2_s_other_systems_are_those_of_history() -> None:
         assert model == same.fixed and row.label.startswith("ours, after ") and not row.paper
         for profile in ("paper", "demo", "small"):
             ours, its = (
-                {name: v for name, v in each.by_profile[profile].items() if name.startswith("model.")}
+                {
+                    name: v
+                    for name, v in each.by_profile[profile].items()
+                    if name.startswith("model.") and (profile == "paper" or name not in widths)
+                }
                 for each in (row, same)
             )
             own_stack = (row.key, profile) == ("convs2s-en-fr", "paper")
@@ -119,14 +127,14 @@ def test_table_2_s_other_systems_are_those_of_history() -> None:
 
 
 def test_table_2_of_the_small_profile_costs_the_same_in_every_row() -> None:
-    """FLOPs of training, counted by model/cost.py, within 5 % of base's; steps make it so."""
+    """FLOPs of training, counted by model/cost.py, are base's; steps make it so."""
     task = load_task("translation")
     whole = [row for row in rows_of("table2", profile="small").values() if not row.variation.ensemble]
     trained = [row for row in whole if not row.variation.branch]
     costs = {row.variation.key: task.cost(row.config) for row in trained}
     assert len(costs) == 12
     for key, cost in costs.items():
-        assert cost == pytest.approx(costs["base-en-de"], rel=0.05), key
+        assert cost == pytest.approx(costs["base-en-de"], rel=0.01), key
     smaller = [
         task.cost(row.config)
         for key, row in rows_of("table2").items()

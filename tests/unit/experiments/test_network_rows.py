@@ -313,7 +313,7 @@ def test_weights_of_a_changed_network_are_restored_with_its_means() -> None:
 
 @pytest.mark.parametrize("kind", [name for name, kind in architecture.KINDS.items() if "encoder" in kind.sides])
 def test_every_kind_of_sub_layer_can_be_left_out(kind: str) -> None:
-    model = network(encoder=f"2 * {kind}")
+    model = network(encoder=f"2 * {kind}{'(width=8)' if kind == 'projection' else ''}")
     change_network(model, ["encoder.layers[0] -> remove"])
     model(PAIR.source, None, PAIR.target_input)
 
