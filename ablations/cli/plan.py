@@ -38,6 +38,7 @@ from experiments.identity import seed_in_words
 from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING
 from experiments.jobs.attempts.probe import probe as probe_runs
 from experiments.jobs.devices.slots import parse_slots
+from experiments.tasks.own.tree import CODE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.comparable import change_digits
@@ -102,6 +103,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run, state in zip(planned.trainings, states, strict=True):
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
+        changes = f"{run.label} ({run.overrides[CODE][:12]})" if CODE in run.overrides else changes
         size = _size(run, predicted)
         typer.echo(
             f"  {run.row:<{width}}  {seed_in_words(run.seed)}  {run.run_id}  {state:<{wide}}{size}  {changes}".rstrip()

@@ -32,7 +32,8 @@ from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
-from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
+from experiments.tasks.own.command import PATTERNS, PROGRESS
+from experiments.tasks.own.tree import CODE, LINES, LINKS
 from reports.audit.bundle_archive import is_bundle
 
 if TYPE_CHECKING:
@@ -232,8 +233,10 @@ def task_of(study: Study) -> Task:
         PATTERNS: [list(metric.reading) for metric in study.metrics if metric.pattern],
         PROGRESS: study.progress,
         LINKS: list(study.links),
+        CODE: study.code_tree,
     }
     declared = nested(study.base) | {name: value for name, value in said.items() if value}
+    declared |= {LINES: 0, LINKS: list(study.links)} if study.code_tree else {}
     try:
         task = task.with_settings(declared)
     except UserError as error:

@@ -32,6 +32,7 @@ from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
+from experiments.store.trees import TREES
 from experiments.tasks.base import EvaluationSpec, Progress
 from experiments.tracking.sinks.sink import check_sink
 
@@ -162,6 +163,7 @@ def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
         store = Store.open(folder)
         store.corpora.rmdir()
         store.corpora.symlink_to(chosen.store.corpora)
+        (store.root / TREES).symlink_to(chosen.store.root / TREES)
         enqueue(replace(chosen, store=store, priority=0), plan, plan.trainings, "keep", limit=EXAMPLES)
         yield Smoke(store, tuple(plan.trainings))
 

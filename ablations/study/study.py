@@ -8,7 +8,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.claims import Cited, Claim, compared, parse
-from ablations.study.messages import suggestion
+from ablations.study.code_rows import Code
+from ablations.study.messages import show, suggestion
 from ablations.study.overrides import dotted
 from ablations.study.parts import (
     Group,
@@ -27,8 +28,16 @@ from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
 from experiments.tasks.own.patterns import check_pattern
+from experiments.tasks.own.tree import CODE, LINES
+from model.settings import StrictModel
 
 # --- The study, and where it is loaded from
+
+
+class Protected(StrictModel):
+    """[protected]: what measures the rows. The study itself always is."""
+
+    paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, from the study's folder")
 
 
 class Study(Match):
@@ -89,6 +98,9 @@ class Study(Match):
     same_as: tuple[SameAs, ...] = Field(
         (), strict=False, description="runs of an own task with other settings that stand for the study's"
     )
+    protected: Protected = Field(Protected(), description="what no row's code may change")
+    code_tree: str = Field("", description="git's digest of base's code, if rows change code")
+    code_note: str = Field("", description="what base's code is, for the reader of the table")
     origin: str = Field("", description="where the study was read from, for messages")
     folder: Path | None = Field(None, description="folder of the study file; None for a built-in study")
 
@@ -151,7 +163,8 @@ class Study(Match):
     def _check_command(self) -> None:
         """Raises ValueError for what is said of a command where there is none, or that no command can follow."""
         patterns = any(metric.pattern for metric in self.metrics)
-        for name, given in {"progress": self.progress, "links": self.links, "[[metric]] pattern": patterns}.items():
+        links = self.links and not any(row.change for row in self.variations)
+        for name, given in {"progress": self.progress, "links": links, "[[metric]] pattern": patterns}.items():
             if given and not self.command:
                 raise ValueError(f"{name} is for a study with a command, whose output or folder it is about")
         if self.progress:
@@ -233,7 +246,31 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 
     many: accept designs of over 10,000 rows (the user confirmed them, or the study is only read).
     """
-    return read_study(name_or_path, Study, many)
+    study = read_study(name_or_path, Study, many)
+    return _with_trees(study) if any(row.change for row in study.variations) else study
+
+
+def _with_trees(study: Study) -> Study:
+    """A study whose rows, base too, have the setting `code_tree`. Raises UserError (ablations/study/code_rows.py)."""
+    where, rows = study.origin, list[Variation]()
+    try:
+        if not study.command and ":" not in study.task:
+            raise UserError(f"Rows that change code are for a command or a function of your own, not for {study.task}.")
+        code = Code(study.folder)
+        patches = [row.patch for row in study.variations if row.patch]
+        code.begin([Path(study.origin).name, *patches], study.links, study.protected.paths)
+        for row in study.variations:
+            where = f'{study.origin}, row "{row.key}"'
+            if row.change:
+                tree, diff, lines, words = code.of(row.change)
+                settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
+                made = {"label": row.label or ", ".join([words, *settings]), "design": row.design or "code"}
+                row = row.model_copy(update={**made, "diff": diff, "fixed": {**row.fixed, CODE: tree, LINES: lines}})
+            rows.append(row)  # with a design: rows of equal trees are one
+    except UserError as error:
+        raise UserError(f"{where}: {error}") from None
+    begun = {"code_tree": code.base, "code_note": code.note(), "links": tuple(code.links)}
+    return study.model_copy(update={"variations": tuple(rows), **begun})
 
 
 # --- Checks of what a study says of its printed table: `pivot`

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from ablations.study.code_rows import with_rows
 from ablations.study.messages import nearest, plain, show, suggestion
 from experiments.config import flatten
 from experiments.errors import UserError
@@ -34,7 +35,7 @@ _INHERITED = (
     "metric",
     "tune",
 )
-_OURS = ("origin", "folder")  # fields of Study that the reader fills in
+_OURS = ("origin", "folder", "code_tree", "code_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
 _DEEPEST = 50
@@ -52,7 +53,7 @@ def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Mod
     many: accept more than `MANY_ROWS` rows.
     """
     table, origin, folder = _read(name_or_path, Path(), _LONGEST_CHAIN)
-    table = expand(table, origin, many)
+    table = expand(with_rows(table, origin, folder), origin, many)
     for name in _OURS:
         if name in table:
             raise UserError(f"{origin}: there is nothing called {name} in a study; take it out.")
@@ -177,7 +178,7 @@ def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> st
         location = (location[0], *location[2:])
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
-        known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends",))]
+        known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends", "ablate"))]
         return f"{place}there is nothing called {location[-1]}. {suggestion(str(location[-1]), known, 'names')[:-1]}"
     place = _place(location[:-1], table)
     if not location:

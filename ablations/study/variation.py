@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from pydantic import Field, FiniteFloat, model_validator
 
+from ablations.study.code_rows import Change
 from ablations.study.messages import show
 from ablations.study.overrides import Overrides, Setting
 from ablations.study.parts import (
@@ -66,6 +67,13 @@ class Variation(Match):
     seeds: SeedCount | None = Field(None, description="number of seeds of this row; the study's if unset")
     seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
     note: Text = Field("", description="a footnote to the row")
+    patch: Text = Field("", description="a diff that changes the code of this row; see docs/code-rows.md")
+    commit: Text = Field("", description="a commit or branch, whose code the row has in place of base's")
+    commits: Text = Field("", description="a range, main..feature: the code at its begin with these commits")
+    parts: tuple[int, ...] | None = Field(
+        None, strict=False, description="of the patch its hunks, or of the range its commits, by number; all if unset"
+    )
+    diff: str = Field("", description="what the row's code has otherwise than base's; the program fills it in")
     design: Text = Field("", description="key of the design that gave this row (ablations/study/study_file.py)")
     ensemble: Ensemble | None = Field(
         None, description="the row trains nothing: members of another row decode together"
@@ -100,7 +108,13 @@ class Variation(Match):
     def is_base(self) -> bool:
         """Whether the row changes nothing."""
         changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
-        return not (changes or self.imported)
+        return not (changes or self.imported or self.change)
+
+    @property
+    def change(self) -> Change | None:
+        """The row's change of code."""
+        given = Change(self.patch, self.commit, self.commits, self.parts)
+        return given if any(given[:3]) else None
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -113,6 +127,9 @@ class Variation(Match):
             raise ValueError("an ensemble trains nothing, so it has no `from`: leave out one of `ensemble` and `from`")
         if self.branch is not None and self.seed_offset:
             raise ValueError("a branch has the seeds of its parent run, with which it begins: leave out `seed_offset`")
+        if self.change and (sum(map(bool, self.change[:3])) > 1 or self.imported or self.ensemble or self.branch):
+            raise ValueError("a row has one of `patch`, `commit` and `commits`, and then none of `imported`, "
+                             "`ensemble` and `from`")  # fmt: skip
         if self.imported and (self.ensemble or self.branch or self.tuned):
             raise ValueError("`imported` rows were trained elsewhere: leave out `ensemble`, `from` and `tuned`")
         return self

@@ -37,7 +37,7 @@ from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run
 from experiments.processes.identity import age_s
 from experiments.processes.meter import Meter
 from experiments.records import TRAINING, ChildExit, FailureClass
-from experiments.store import ensembles, provenance
+from experiments.store import ensembles, provenance, trees
 from experiments.store.checksummed import write_json
 from experiments.store.code import code_digest, code_digests
 from experiments.store.known_runs import name_of
@@ -47,6 +47,7 @@ from experiments.store.retention import Keep, union
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
+from experiments.tasks.own.tree import CODE
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
@@ -140,11 +141,18 @@ def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> 
         members=spec.members,
         device=spec.device,
         code_digest=code,
-        revision=provenance.revision_of(task.code[TRAINING], task.script, task.folder).facts(),
+        revision=_revision(spec, task).facts(),
         tool=provenance.tool(),
         versions=task.versions(),
         **provenance.host(),
     )
+
+
+def _revision(spec: AttemptSpec, task: Task) -> provenance.Revision:
+    """The repository of the run's code; of code that is a tree, as it was planned."""
+    if tree := spec.config.get(CODE):
+        return trees.revision_of(Path(spec.store), tree)
+    return provenance.revision_of(task.code[TRAINING], task.script, task.folder)
 
 
 def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
@@ -257,7 +265,7 @@ def _record(spec: AttemptSpec, **facts: Any) -> TrainingResult:
 def _write_result(
     spec: AttemptSpec, task: Task, context: Context, store: Store, facts: dict[str, Any], seconds: float
 ) -> None:
-    revision = provenance.revision_of(task.code[TRAINING], task.script, task.folder)
+    revision = _revision(spec, task)
     if revision.diff:
         (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
     result = _record(

@@ -103,15 +103,22 @@ def _as_new(top: Path, name: str) -> str:
 
 
 def _git(folder: Path, *arguments: str, ends_with: int = 0) -> str | None:
-    elsewhere = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")  # of a hook that runs this program
-    environment = {name: value for name, value in os.environ.items() if name not in elsewhere}
+    done = run_git(folder, arguments, {}, s=10)
+    return done.stdout.decode(errors="replace") if done and done.returncode == ends_with else None
+
+
+Ran = subprocess.CompletedProcess[bytes]
+
+
+def run_git(folder: Path, words: Iterable[str], own: Mapping[str, str], given: bytes = b"", s: int = 600) -> Ran | None:
+    """Run git in a folder, with variables of its own; None if it cannot be started, or takes more than `s` seconds."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # of a hook that runs us
+    kept |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C", **own}
+    command = ["git", "-C", str(folder), *words]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments], capture_output=True, timeout=10, check=False, env=environment
-        )
+        return subprocess.run(command, env=kept, input=given, capture_output=True, timeout=s, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.decode(errors="replace") if done.returncode == ends_with else None
 
 
 def versions(packages: Iterable[str] | None) -> dict[str, str]:

@@ -88,6 +88,12 @@ def _head(
 ) -> dict[str, Any]:
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
+    if not redaction.texts and plan.study.code_tree:  # a reviewer's rows have their numbers and the words of the author
+        shared["notes"] = [note for note in shared["notes"] if note != plan.study.code_note]
+        shared["study"]["code_note"] = ""
+        for row in shared["study"]["variation"]:
+            row |= {"diff": "", "commit": "", "commits": ""}
+            row["label"] = re.sub("^commit .*", "another commit", row["label"])
     # run_ids that depend on a path or a name that is left out cannot be computed by a reader
     renamed = any(redaction.names_run(run.config) for run in plan.trainings)
     return {

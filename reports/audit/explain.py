@@ -36,6 +36,7 @@ def explain(table: Table, cell: str) -> Explanation:
     found: Explanation = {"from_bundle": table.bundle} if table.bundle else {}
     found |= {"cell": cell, "study": table.name, "row": row.key, "label": row.label}
     found["changes_from_base"] = dict(row.outcomes[0].run.overrides)
+    found |= {"diff": row.diff.splitlines()} if row.diff else {}
     for cost in costs:
         found[cost.name] = {"computed": cost.value(row, table), "trained": _recorded(row, cost.name)}
         found[cost.name]["paper"] = row.paper.get(cost.key)
@@ -134,6 +135,7 @@ def in_short(found: Mapping[str, Any]) -> str:
     last = [*last[:2], "More (--full): configuration, decoding, digests of the data, versions, devices, costs."]
     lines = [f"from bundle: {found['from_bundle']}"] if "from_bundle" in found else []
     lines += [f"{found['study']} {found['row']}: {changes or 'no change from base'}"]
+    lines += [f"its code: a diff of {number(len(found['diff']), 'line')} (--full)"] if "diff" in found else []
     lines += _up_to(SHORT - len(lines) - len(last) - 1, map(_value_in_short, found["values"].values()), "column")
     lines += _up_to(SHORT - len(lines) - len(last), (_run_in_short(run, found["values"]) for run in runs), "run")
     return "\n".join(map(plain, [*lines, *last])) + "\n"
@@ -185,6 +187,9 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield head
             given = {key: item for key, item in part.items() if item is not None and key != "task"}
             yield from (f"{indent}  {plain(shlex.quote(as_set(key, item)))}" for key, item in given.items())
+        elif name == "diff":
+            yield head
+            yield from (indent + plain(f"|{line}") for line in part)
         elif isinstance(part, Mapping):
             if part:
                 yield head

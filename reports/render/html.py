@@ -73,7 +73,7 @@ def _lines(lines: Iterable[str]) -> Any:
     """Text of several lines, which only an element that keeps them shows as such."""
     from markupsafe import Markup
 
-    return Markup("\n".join(map(escape, lines)))
+    return Markup("\n".join(" " * (len(line) - len(line.lstrip(" "))) + escape(line) for line in lines))
 
 
 def render(
@@ -103,6 +103,7 @@ def render(
         figures=figures or {},
         in_page=lambda svg, title: Markup(_in_page(svg.decode(), title)),
         failed=failed,
+        changed=[row for row in table.rows if row.diff],
         paragraph=paragraph(table),
         checklist=checklist(table),
         run_heads=RUN_HEADS,

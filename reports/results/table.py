@@ -115,6 +115,7 @@ class Row:
     paper: Mapping[str, Any]
     outcomes: tuple[Outcome, ...]  # one per seed: where every number comes from
     here: str = ""  # "8 → 4": the key names a size that the profile scales
+    diff: str = ""  # what its code has otherwise than base's
 
     @property
     def name(self) -> str:

@@ -33,8 +33,8 @@ def build_table(
     resolved = _columns(columns, grouped)
     families = _families(plan.study, grouped)
     made = {r.key: r for base, family in families for r in _rows(family, base, resolved, plan.paper_keys)}
-    declared = {row.key: row.declared for row in plan.study.variations}
-    rows = tuple(replace(made[key], here=settings.here(made[key], declared[key])) for key in grouped)
+    of = {row.key: row for row in plan.study.variations}
+    rows = tuple(replace(made[k], here=settings.here(made[k], of[k].declared), diff=of[k].diff) for k in grouped)
     bases = {base for base, _ in families}
     changed = [(row.label, row.settings) for row in rows if row.key not in bases]
     varying = dict.fromkeys(name for _, change in changed for name in change)  # in any group

@@ -9,7 +9,8 @@ from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.identity import without_runs
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
-from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
+from experiments.tasks.own.command import PATTERNS, PROGRESS
+from experiments.tasks.own.tree import CODE, LINES, LINKS
 from reports.results import comparable
 from reports.results.results import Outcome, Scored
 from reports.results.table import Note, Row, Table
@@ -110,7 +111,8 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    said = [*_IN_TRAINING, PATTERNS, PROGRESS, LINKS, *(name for name in table.settings if name in row.settings)]
+    of_own = (PATTERNS, PROGRESS, CODE, LINES, LINKS)
+    said = [*_IN_TRAINING, *of_own, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
         yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")

@@ -141,8 +141,8 @@ SECTIONS = {
     "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `[[same_as]]`": SameAs,
     "## `[sinks]`": Sinks,
 }  # fmt: skip
-OF_THE_READER = {"origin", "folder"}
-WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "sinks"}
+OF_THE_READER = {"origin", "folder", "code_tree", "code_note"}
+WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "sinks", "protected"}
 
 
 @pytest.mark.parametrize(("head", "model"), SECTIONS.items(), ids=SECTIONS)

@@ -20,7 +20,7 @@ import copy
 import os
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -39,6 +39,7 @@ from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, ope
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
+from experiments.tasks.own.tree import CODE, LINES, LINKS, WATCH, link_in, own_code
 from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
@@ -46,8 +47,8 @@ GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "th
 WORK = "work"  # in the run's folder: where a command with `links` runs
 # What a study says of its command besides the settings. Each is a setting only where the study says it, so that it
 # changes the run_id of no other.
-PATTERNS, PROGRESS, LINKS = "output_patterns", "output_progress", "folder_links"
-SAID = ("task", "seed", "command", PATTERNS, PROGRESS, LINKS)
+PATTERNS, PROGRESS = "output_patterns", "output_progress"
+SAID = ("task", "seed", "command", PATTERNS, PROGRESS, LINKS, CODE, LINES)
 ROLES = SettingRoles(
     given_elsewhere={
         **GIVEN_ELSEWHERE,
@@ -56,8 +57,8 @@ ROLES = SettingRoles(
         PROGRESS: "the study's own `progress` gives it",
         LINKS: "the study's own `links` gives it",
     },
-    not_in_run_id=(PROGRESS, LINKS),
-    always_recorded=(PATTERNS,),
+    not_in_run_id=(PROGRESS, LINKS, LINES),
+    always_recorded=(PATTERNS, CODE),
 )
 
 
@@ -107,7 +108,9 @@ class CommandTask(_Declared):
         changed, command = super().with_settings(settings), str(settings.get("command", ""))
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
-        changed.roots, changed.script, changed.interpreter = tuple(named.roots), named.script, named.interpreter
+        changed.interpreter = named.interpreter
+        if CODE not in settings:  # otherwise the tree names the run, so that no edit of these files makes it stale
+            changed.roots, changed.script = tuple(named.roots), named.script
         refuse_quoted(command)
         return changed
 
@@ -128,8 +131,14 @@ class CommandTask(_Declared):
         patterns, links = getattr(config, PATTERNS, []), getattr(config, LINKS, [])
         readings = Readings(patterns, getattr(config, PROGRESS, ""), context.emit)
         home = self.folder or Path.cwd()
-        where = _own_folder(folder / WORK, home, links) if links else home
-        ended = run_command(config.command, given, where, context, readings, home if links else None)
+        self._refuse_changed(config, context, "after the run was planned")
+        if getattr(config, CODE, ""):
+            with own_code(config, context, home, folder / WORK) as where:
+                ended = run_command(config.command, given, where, context, readings, WATCH)
+        else:
+            where = link_in(folder / WORK, home, links) if links else home
+            ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
+        self._refuse_changed(config, context, "while the run trained")
         wrote = files["metrics.out"] if "metrics" in names(config.command) else None
         if patterns:
             if ended.stopped and not readings.complete:
@@ -235,25 +244,6 @@ def _copy_earlier(context: Context) -> None:
                     (here / path.name).symlink_to(to)
                 elif path.is_file():
                     shutil.copyfile(path, here / path.name)
-
-
-def _own_folder(folder: Path, home: Path, links: Sequence[str]) -> Path:
-    """The run's own working folder, with these entries of the study's folder linked into it. Raises UserError.
-
-    What the command writes beside them stays there, so that no two runs meet, and a resumed run finds it.
-    """
-    if missing := [name for name in links if not (home / name).exists()]:
-        raise UserError(
-            f"`links` of the study names {missing[0]}, which is not in {home}. Correct it, or leave it out."
-        )
-    for name in links:
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_symlink():  # of the attempt before
-            place.unlink()
-        if not place.exists():
-            place.symlink_to((home / name).resolve())
-    return folder
 
 
 def _refuse(error: OSError) -> None:

@@ -14,14 +14,16 @@ again. It runs in a process of its own (process.py). See docs/own-task.md.
 
 import base64
 import contextlib
+import copy
 import functools
 import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
 from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
 
@@ -32,10 +34,12 @@ from experiments.records import TRAINING
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.code import Root, files_of, root_at
 from experiments.store.results import RESULT_FILE, TrainingResult
+from experiments.store.trees import keep
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
 from experiments.tasks.own.process import TrainerProcess
+from experiments.tasks.own.tree import CODE, LINES, LINKS, link_digests, own_code
 from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
@@ -45,7 +49,7 @@ N = TypeVar("N", int, float)
 class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once. Its code is the user's alone: `roots`."""
 
-    prepare_reads = ()
+    prepare_reads: tuple[str, ...] | None = (CODE,)
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     roots: tuple[Root, ...] = ()
 
@@ -57,7 +61,17 @@ class OwnTask(Task):
         return dict.fromkeys((TRAINING, *self.evaluation_parts), self.roots)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        return {}
+        return link_digests(config, self.folder or Path.cwd(), store)
+
+    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
+        """Raises UserError if the content of what the run reads differs from that of the plan."""
+        now = self.inputs(config, context.store)
+        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        if changed:
+            raise UserError(
+                f"{', '.join(changed)} changed {when}. The run's identity has the earlier content, so no result is "
+                "kept. `ablations run` plans it with the present content."
+            )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
         """One evaluation per set of the columns; its settings are the metrics that the trainer must return."""
@@ -82,6 +96,9 @@ class OwnTask(Task):
         return 0.0
 
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
+        """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
+        if tree := getattr(config, CODE, ""):
+            keep(tree, store)
         return {}
 
     def evaluate(
@@ -121,24 +138,26 @@ class FunctionTask(OwnTask):
         self.files, self.script = files_of(self.roots), str(Path(told["file"]).resolve())
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
-        return {name: _digest(path) for name, path in self._files(config).items()}
+        """Digests of the files of `reads`, by file name; relative paths start at the module's folder. Of links too."""
+        return {**super().inputs(config, store), **{n: _digest(path) for n, path in self._files(config).items()}}
 
     def _files(self, config: Any) -> dict[str, Path]:
         home = Path(self._process.declared["file"]).parent
         paths = [home / path for path in self._process.answer("reads", settings_of(config)) or ()]
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
-    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
-        """Raises UserError if the files of `reads` or their content differ from those of the plan."""
-        files = self._files(config)
-        now = {name: _digest(path) for name, path in files.items()}
-        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
-        if changed:
-            raise UserError(
-                f"{', '.join(str(files.get(name, name)) for name in changed)} changed {when}. The run's identity has "
-                "the earlier content, so no result is kept. `ablations run` plans it with the present content."
-            )
+    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+        """This task with the code of a study's rows, if they change code."""
+        given = {name: settings[name] for name in (CODE, LINES, LINKS) if name in settings}
+        if CODE not in given:
+            return self
+        changed, roles = copy.copy(self), self.config_type.setting_roles
+        fields: Any = {name: (list[str] if name == LINKS else type(value), value) for name, value in given.items()}
+        changed.config_type = create_model("Tree", __base__=self.config_type, __module__=__name__, **fields)
+        names = (*roles.not_in_run_id, LINES, LINKS)
+        changed.config_type.setting_roles = replace(roles, not_in_run_id=names, always_recorded=(CODE,))
+        changed.roots, changed.script = (), ""  # the tree names a run, so that no edit makes it stale
+        return changed
 
     def versions(self) -> dict[str, str]:
         """Of the trainer's interpreter and of the packages there, as the code imported them when this was made."""
@@ -190,7 +209,12 @@ class FunctionTask(OwnTask):
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
-        ended = self._process.train(request, context)
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        own = own_code(config, context, home, context.folder / "code") if tree else contextlib.nullcontext(home)
+        with own as place:
+            python = str(home / self.interpreter) if self.interpreter else ""
+            process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
+            ended = process.train(request, context)
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(context.folder / FINAL, ended["returned"])
         theirs = {"device": name} if (name := ended["device_name"]) else {}
@@ -277,8 +301,8 @@ class OwnConfig(TaskConfig):
 
 def settings_of(config: TaskConfig) -> dict[str, Any]:
     """The user's settings in a configuration, nested, with JSON types only."""
-    settings = config.model_dump(mode="json").items()
-    return {name: value for name, value in settings if name not in (*GIVEN_ELSEWHERE, "modules")}
+    ours = (*GIVEN_ELSEWHERE, "modules", CODE, LINES, LINKS)
+    return {name: value for name, value in config.model_dump(mode="json").items() if name not in ours}
 
 
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:

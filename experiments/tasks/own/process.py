@@ -26,6 +26,7 @@ from experiments.store.layout import LOG
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import new_checkpoint, report
 from experiments.tasks.own.shell import Log, copy
+from experiments.tasks.own.tree import WATCH
 
 STOP_EVERY_S, READ_S = 0.2, 10.0  # the rest of what it printed is read so long, once it has ended
 _FRAMES = 12  # lines of a traceback in a message
@@ -276,6 +277,7 @@ def environment() -> dict[str, str]:
     """The environment of a trainer: the user's own, without the path to this program."""
     kept = {**os.environ, "PYTHONUNBUFFERED": "1", "ABLATIONS_PROGRAM": str(HOME)}
     path = [one for one in kept.pop("PYTHONPATH", "").split(os.pathsep) if one and Path(one).absolute() != HOME]
+    path[:0] = [WATCH] if "ABLATIONS_WATCH" in kept else []
     kept.pop("PYTHONSAFEPATH", None)
     return kept | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
 

@@ -322,7 +322,7 @@ def run_command(
     cwd: Path,
     context: Context,
     readings: Readings | None = None,
-    path: Path | None = None,
+    path: str = "",
 ) -> Ended:
     """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
 
@@ -334,8 +334,8 @@ def run_command(
     environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
     environment.pop("PYTHONSAFEPATH", None)
     environment.pop("PYTHONPATH", None)  # the path to this program's packages is not for the trainer
-    if path is not None:
-        environment["PYTHONPATH"] = str(path)
+    if path:
+        environment["PYTHONPATH"] = path
     text, variables = filled(command, values)
     stopped, log, errors = threading.Event(), Log(), Tail()
     log.limit(context.folder / LOG)

@@ -1,0 +1,238 @@
+"""Rows that change code: `patch`, `commit`, and the rows for which [[ablate]] stands. docs/code-rows.md describes them.
+
+A row's change becomes a tree of git (experiments/store/trees.py) when the study is loaded, so all mistakes in patches
+are reported before anything is queued. Base is the last commit with the uncommitted changes of tracked files.
+"""
+
+import os
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import ValidationError
+
+from ablations.study.messages import plain
+from experiments.errors import UserError
+from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, parts_of, planned
+from model.settings import StrictModel
+
+
+class Ablate(StrictModel):
+    """[[ablate]]: a row without each part of a change, or with each alone; its other fields are those of the rows."""
+
+    key: str = ""
+    patch: str = ""
+    commits: str = ""
+    by: Literal["hunk", "file", "commit"] | None = None
+    only: bool = False
+
+
+class Change(NamedTuple):
+    """A row's change of code: a patch, a commit in place of base's, or a range of commits. parts: None for all."""
+
+    patch: str
+    commit: str
+    commits: str
+    parts: tuple[int, ...] | None = None
+
+
+def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dict[str, Any]:
+    """The study's table with rows in place of [[ablate]]. Raises UserError."""
+    rest, found = dict(table), list[dict[str, Any]]()
+    entries = rest.pop("ablate", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(f"{origin}: write [[ablate]] above each entry.")
+    for count, entry in enumerate(entries, start=1):
+        try:
+            asked = Ablate.model_validate({n: v for n, v in entry.items() if n in Ablate.model_fields})
+            if bool(asked.patch) == bool(asked.commits) or (asked.by and (asked.by == "commit") != bool(asked.commits)):
+                raise UserError('write patch = "all.diff", with by = "hunk" or "file", or commits = "main..feature".')
+            parts = Code(folder).parts(Change(asked.patch, "", asked.commits))
+            if not parts:
+                raise UserError(f"{asked.patch or asked.commits} has no change: expected what `git diff` prints.")
+        except (ValidationError, UserError) as error:
+            said = str(error) if isinstance(error, UserError) else plain(error.errors()[0])
+            raise UserError(f"{origin}, [[ablate]] number {count}: {said}") from None
+        units, word = dict[str, list[int]](), "only" if asked.only else "without"
+        for number, part in enumerate(parts, start=1):
+            units.setdefault(f"the change of {part.file}" if asked.by == "file" else part.name, []).append(number)
+        for number, (name, own) in enumerate(units.items(), start=1):
+            kept = own if asked.only else [n for n in range(1, len(parts) + 1) if n not in own]
+            row = {"label": f"{word} {name}", "group": asked.key, **entry, "parts": kept}
+            row["key"] = f"{asked.key or word}-{name[:7] if asked.commits else number}"
+            found.append({name: value for name, value in row.items() if name not in ("by", "only")})
+    return {**rest, "variation": [*rest.get("variation", ()), *found]} if found else rest
+
+
+class Code:
+    """The code of a study's rows. Its methods raise UserError; the caller says where."""
+
+    def __init__(self, folder: Path | None) -> None:
+        if folder is None:
+            raise UserError("Rows that change code are for your own study, beside your own code.")
+        self._folder, self._git = folder.resolve(), Repository(folder)
+        self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
+        self._linked, self._protected = list[str](), list[str]()
+        self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
+
+    # --- base
+
+    def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str]) -> None:
+        """Make base's tree, and find what of `links` git does not track.
+
+        All are paths from the study's folder. own: the study and its patches. protected: what no row may change.
+        """
+        git, asked = self._git, [self._path(name) for name in links]
+        if missing := [name for name in links if not (self._folder / name).exists()]:
+            raise UserError(f"`links` names {missing[0]}, which is not in {self._folder}. Correct it, or leave it out.")
+        self._hidden = [self._path(one) for one in dict.fromkeys(own)]
+        self._protected = [self._path(path) for path in protected]
+        whole = git.base()
+        modules = [path for path, mode, _ in git.entries(git.nothing, whole) if mode == SUBMODULE]
+        of_git = {"a submodule, exported as an empty folder": modules, "a pointer of git LFS": git.pointers()}
+        for what, paths in of_git.items():
+            self._linked += [path for path in paths if path in asked]
+            if lost := [path for path in paths if not _below(path, asked)]:
+                raise UserError(f"In the trees of the rows, {_names(lost)} is {what}: its content is not in this "
+                                "repository. Name it in `links`, to give runs that of your working copy.")  # fmt: skip
+        found = git.untracked("-x", "__pycache__/", below=asked) if asked else []
+        self._linked += [path.rstrip("/") for path in found if not path.endswith("__pycache__/")]
+        self.links = [os.path.relpath(path, git.prefix) for path in self._linked]
+        self._hidden += self._linked
+        self.base = git.without(whole, self._hidden)
+        self._check(git.nothing, self.base)
+        planned[self.base] = (git, git.head, self._hidden)
+
+    def note(self) -> str:
+        """What base's code is, for the reader of the table."""
+        changed = [path for path in self._git.uncommitted() if path not in self._hidden]
+        new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py")]
+        said = f"with uncommitted changes in {_names(changed)}" if changed else "without uncommitted changes"
+        said += f", without {_names(new)}, which git does not track" if new else ""
+        linked = f" and link {_names(self.links)}" if self.links else ""
+        return (f"Base's code is commit {self._git.head[:12]} of {self._git.top.name} {said}. Each row has a tree; "
+                f"all run with the same interpreter and packages{linked}.")  # fmt: skip
+
+    # --- rows
+
+    def of(self, change: Change) -> tuple[str, str, int, str]:
+        """A row's tree, what it has otherwise than base's with its size in lines, and the change in words."""
+        git, begins = self._git, self._git.head
+        if change.commit:
+            begins = git.commit(change.commit)
+            tree = git.without(begins, self._hidden)
+            words = f"commit {begins[:7]} {git.log('-1', begins)[0][1]}"
+        else:
+            tree = self._applied(change)
+            words = f"patch {change.patch}" if change.patch else f"commits {change.commits}"
+        if found := [path for path in self._check(self.base, tree) if _below(path, self._protected)]:
+            raise UserError(f"It changes {_names(found)}, which [protected] names: no row changes what measures it.")
+        planned[tree] = (git, begins, self._hidden)
+        diff = git.diff(self.base, tree, "--find-renames").decode(errors="replace")
+        return tree, diff, git.lines(self.base, tree), words
+
+    def parts(self, change: Change) -> list[Part]:
+        """The hunks of a patch, or the commits of a range."""
+        if change.patch:
+            return parts_of(self._read(change.patch))
+        listed = self._git.log("--reverse", "--no-merges", "..".join(self._ends(change)))
+        text = {one: self._git.diff(f"{one}^", one, "--binary", self._hidden) for one, _ in listed}
+        return [Part("", f"{one[:7]} {subject}"[:60], text[one]) for one, subject in listed]
+
+    def _applied(self, change: Change) -> str:
+        """The tree with a change, or with some parts of it."""
+        git, begin, parts = self._git, self.base, self.parts(change)
+        every = self._read(change.patch) if change.patch else b"".join(part.text for part in parts)
+        if refused := [part.file for part in parts if part.file in self._hidden]:
+            raise UserError(f"Its patch changes {refused[0]}, which is the study, a patch or a link: take it out.")
+        numbers = range(1, len(parts) + 1) if change.parts is None else change.parts
+        if not {*numbers} <= {*range(1, len(parts) + 1)}:
+            raise UserError(f"parts = {list(numbers)}, and {change.patch or change.commits} has {len(parts)}.")
+        try:
+            if change.commits:
+                first, last = self._ends(change)
+                begin = git.without(git.fork(first, last), self._hidden)
+                if git.apply(begin, every) != git.without(last, self._hidden):
+                    raise GitError("merges are among them; rebase them to a line")
+            elif change.parts is None:
+                return git.apply(begin, every)
+            elif self._applies(begin, every, "--reverse"):  # base has all of it
+                begin = git.apply(begin, every, "--reverse")
+            else:
+                git.apply(begin, every)
+        except GitError as error:
+            raise UserError(_why(str(error), change, parts)) from None
+        kept = [part for number, part in enumerate(parts, start=1) if number in numbers]
+        joined = b"".join(part.text for part in kept)
+        count = len(kept) if not kept or self._applies(begin, joined) else 0
+        while count < len(kept) and self._applies(begin, b"".join(one.text for one in kept[: count + 1])):
+            count += 1
+        if count < len(kept):
+            others = [one for one in parts if one not in kept]
+            for one in others:
+                with_it = b"".join(each.text for each in parts if each in (*kept[: count + 1], one))
+                others = [one] if self._applies(begin, with_it) else others
+            raise UserError(f"{kept[count].name} does not apply without {', '.join(one.name for one in others)}: take "
+                            'by = "file", or write rows with `parts`.')  # fmt: skip
+        return git.apply(begin, joined) if kept else begin
+
+    def _applies(self, tree: str, patch: bytes, *options: str) -> bool:
+        try:
+            self._git.apply(tree, patch, *options)
+        except GitError:
+            return False
+        return True
+
+    # --- what is checked
+
+    def _check(self, before: str, tree: str) -> list[str]:
+        """The paths in which a tree differs. Refuses a link that leads out, and what no tree may have."""
+        changed = self._git.entries(before, tree)
+        for path, mode, name in changed:
+            target = os.fsdecode(self._git.git("cat-file", "blob", name)).strip() if mode == LINK else ""
+            if os.path.normpath(Path("/", path).parent.relative_to("/") / target).startswith(("..", "/")):
+                raise UserError(f"{path} is a link to {target}, which leads out of the tree. Remove it, or let git "
+                                "ignore it and name it in `links`.")  # fmt: skip
+            if mode == SUBMODULE or _below(path, self._linked):
+                raise UserError(f"Its code has {path}, a submodule or the place of a link. Remove it there.")
+        return [path for path, *_ in changed]
+
+    def _ends(self, change: Change) -> tuple[str, str]:
+        first, dots, last = change.commits.partition("..")
+        if not dots or last.startswith("."):
+            raise UserError(f'commits = "{change.commits}": expected a range, such as "main..feature".')
+        return self._git.commit(first or "HEAD"), self._git.commit(last or "HEAD")
+
+    def _path(self, name: str) -> str:
+        """A path from the study's folder as the repository has it. Refuses one outside."""
+        path = os.path.normpath(self._git.prefix / name)
+        if path.startswith(("..", "/")):
+            raise UserError(f"{name} lies outside the repository {self._git.top}.")
+        return path
+
+    def _read(self, name: str) -> bytes:
+        self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # a link may lead out
+        try:
+            return (self._folder / name).read_bytes()
+        except OSError as error:
+            raise UserError(f"The patch {name} cannot be read: {error.strerror}.") from None
+
+
+def _why(said: str, change: Change, parts: Sequence[Part]) -> str:
+    """Why a change does not apply, from git's words: the file and the hunk."""
+    place = re.search(r"patch failed: (.*):(\d+)", said)
+    hunk = next((p.name for p in parts if place and p.name.endswith(f"({place[1]}, line {place[2]})")), "")
+    ends = " The patch has line ends of Windows (CRLF)." if any(b"\r\n" in part.text for part in parts) else ""
+    binary = " Make the patch with `git diff --binary`." if "binary patch" in said else ""
+    first = said.splitlines()[0].removeprefix("git apply: ").removeprefix("error: ")
+    what = f"{change.patch} does not apply to base's code" if change.patch else f"commits {change.commits}"
+    return f"{what}: {f'{hunk}; ' if hunk else ''}{first}.{ends}{binary}"
+
+
+def _below(path: str, folders: Collection[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") or folder == "." for folder in folders)
+
+
+def _names(paths: Sequence[str]) -> str:
+    return ", ".join(paths[:5]) + " …" * (len(paths) > 5)
