@@ -23,7 +23,6 @@ from ablations.service.forecast import (
     measure,
     noise_of,
     short_spec,
-    wanted_difference,
     why_unknown,
 )
 from ablations.service.preflight import Refusal, paragraphs, refusals, warnings
@@ -213,23 +212,17 @@ def _number(value: float | None) -> str:
 # --- `ablations noise`: how much base varies with its seed, and how many seeds a difference needs
 
 
-Seeds = tuple[int | None, int | None, int | None]  # at the spread, and at both ends of its interval
-SEEDS = (2, 3, 4, 5, 7, 10, 15, 20)
+SEEDS = (2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
 
 
 def noise(
     study: options.StudyName,
     selectors: Annotated[Selectors, options.Without(("seeds",))],
     seeds: Annotated[int, typer.Option(metavar="N", min=2, help="Seeds of base; missing ones are trained.")] = 5,
-    detect: Annotated[
-        list[str] | None,
-        typer.Option(metavar="[COLUMN=]D", help="Also the seeds a row that show a difference D from base; repeatable."),
-    ] = None,
     devices: options.Devices = "auto",
     as_json: options.Json = False,
 ) -> None:
     """Train seeds of base; print their spread, what so many seeds of every row can show, and the hours for it."""
-    asked = [wanted_difference(text) for text in detect or ()]
     chosen = choose(study, selectors)
     base = base_of(chosen)
     alone = replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds)
@@ -239,13 +232,11 @@ def noise(
         raise UserError(
             f"{base.key}: no metric of it varies between {number(seeds, 'seed')}, so there is no noise to print."
         )
-    wanted = [(one, one.of(found)) for one in asked]
     hours = hours_of_rows(study, selectors, parse_slots(devices))
     known = [value for value in hours.values() if value is not None]
     per_seed = sum(known) if known and len(known) == len(hours) else None
-    answers = [(of, one.difference, of.seeds_for(one.difference)) for one, of in wanted]
     if as_json:
-        print_json(_spread_as_json(base.key, seeds, found, per_seed, answers))
+        print_json(_spread_as_json(base.key, seeds, found, per_seed))
         return
     typer.echo(f"{base.key} of {chosen.study.name}, profile {chosen.plan.profile}: {number(seeds, 'seed')}\n")
     typer.echo(_spreads(found))
@@ -255,20 +246,8 @@ def noise(
         f"rows are taken to spread as {base.key} does:\n"
     )
     typer.echo(_shown(found, per_seed))
-    for answer in answers:
-        typer.echo(seeds_needed(*answer))
     if per_seed is None:
         typer.echo(f"Hours are unknown: {why_unknown(chosen.plan.runs)}.")
-
-
-def seeds_needed(of: Noise, difference: float, seeds: Seeds) -> str:
-    """How many seeds show a difference, with the uncertainty of the spread."""
-    first, low, high = ("more than 1,000" if n is None else str(n) for n in seeds)
-    unit = " in ln" if of.column.logarithmic else ""
-    return (
-        f"{of.column.header}: a difference of {difference:g}{unit} needs {first} seeds of every row "
-        f"({low} to {high}, as the spread is known from {number(len(of.values), 'seed')} only)."
-    )
 
 
 def _spreads(found: Sequence[Noise]) -> str:
@@ -294,9 +273,7 @@ def _shown(found: Sequence[Noise], per_seed: float | None) -> str:
     return pipe([*heads, "hours of work"], lines, [False] * (len(heads) + 1))
 
 
-def _spread_as_json(
-    base: str, seeds: int, found: Sequence[Noise], per_seed: float | None, answers: Sequence[tuple[Noise, float, Seeds]]
-) -> dict[str, Any]:
+def _spread_as_json(base: str, seeds: int, found: Sequence[Noise], per_seed: float | None) -> dict[str, Any]:
     return {
         "base": base,
         "seeds": seeds,
@@ -316,9 +293,5 @@ def _spread_as_json(
                 "smallest_difference": {str(n): one.shown_by(n) for n in SEEDS},
             }
             for one in found
-        ],
-        "detect": [
-            {"column": of.column.key, "difference": size, "seeds": first, "seeds_interval": interval}
-            for of, size, (first, *interval) in answers
         ],
     }

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import prepare, trained_again
 from ablations.service.selected import Selected, Selectors, choose
-from ablations.study.messages import duration, number, suggestion
+from ablations.study.messages import duration, number
 from ablations.study.overrides import nested
 from ablations.study.selectors import only_row
 from ablations.study.variation import Variation
@@ -19,9 +19,9 @@ from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kep
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.jobs.queue.queue import makespan
 from experiments.tasks.base import Progress
-from experiments.tasks.columns import Column, named
+from experiments.tasks.columns import Column
 from reports.results.comparable import scale
-from reports.results.dunnett import seeds_for, smallest_difference, spread
+from reports.results.dunnett import smallest_difference, spread
 from reports.table.build import build_table
 
 PROBED_S = 120.0  # time limit for measuring more than the cheapest and the most expensive row
@@ -224,50 +224,6 @@ class Noise:
     def shown_by(self, seeds: int) -> float | None:
         """The smallest true difference from base that so many seeds a row show; None: one shows no spread."""
         return smallest_difference(self.sd, self.rows, seeds)
-
-    def seeds_for(self, difference: float) -> tuple[int | None, int | None, int | None]:
-        """Seeds a row that show a true difference: at this spread, and at both ends of its interval."""
-        first, low, high = (seeds_for(difference, sd, self.rows) for sd in (self.sd, self.low, self.high))
-        return first, low, high
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """A difference from base that a table should show."""
-
-    difference: float
-    column: str = ""  # a column's key; "": the first that is not compared by logarithms
-
-    def of(self, found: Sequence[Noise]) -> Noise:
-        """The noise of the column. Raises UserError for an unknown one."""
-        if not self.column:
-            plain = [noise for noise in found if not noise.column.logarithmic]
-            if not plain:
-                raise UserError(
-                    f"--detect {self.difference:g}: only {found[0].column.header} varies, which is compared by "
-                    f"logarithms. Name it: --detect {found[0].column.key}=0.05."
-                )
-            return plain[0]
-        by_key = {noise.column.key: noise for noise in found}
-        column = named(self.column, [noise.column for noise in found])
-        if column is None:
-            raise UserError(
-                f"--detect {self.column}=…: no column of this name varies between the seeds of base. "
-                f"{suggestion(self.column, by_key, 'columns')}"
-            )
-        return by_key[column.key]
-
-
-def wanted_difference(text: str) -> Wanted:
-    """Parse --detect: "0.5", or "bleu=0.5". Raises UserError."""
-    column, _, size = text.rpartition("=")
-    try:
-        difference = float(size)
-    except ValueError:
-        difference = 0.0
-    if not 0 < difference < float("inf"):
-        raise UserError(f"--detect {text}: write the difference as a number above 0, or COLUMN=NUMBER: bleu=0.5.")
-    return Wanted(difference, column.strip())
 
 
 def base_of(chosen: Selected) -> Variation:

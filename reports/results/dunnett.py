@@ -183,9 +183,6 @@ def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
 # of them. Its power for one row depends on the true difference over the spread alone.
 
 
-MOST_SEEDS = 1000
-
-
 def table_of(sd: float, rows: int, seeds: int) -> Family:
     """The test of a table with so many seeds a row, where single seeds spread by `sd`."""
     return Family(seeds, (seeds,) * rows, sd**2, (rows + 1) * (seeds - 1))
@@ -194,17 +191,6 @@ def table_of(sd: float, rows: int, seeds: int) -> Family:
 def smallest_difference(sd: float, rows: int, seeds: int) -> float | None:
     """The true difference from base that is marked with probability POWER; None: one seed shows no spread."""
     return detectable(table_of(sd, rows, seeds), seeds) if seeds > 1 else None
-
-
-def seeds_for(difference: float, sd: float, rows: int) -> int | None:
-    """The fewest seeds a row that show this true difference; None: more than MOST_SEEDS."""
-    # With the spread known exactly, seeds go with the square of sd over difference; estimating it takes a few more.
-    known = smallest_difference(sd, rows, MOST_SEEDS) or math.inf
-    first = max(2, math.floor(MOST_SEEDS * (known / difference) ** 2))
-    for seeds in range(first, MOST_SEEDS + 1):
-        if (smallest_difference(sd, rows, seeds) or math.inf) <= difference:
-            return seeds
-    return None
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

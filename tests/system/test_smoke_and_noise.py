@@ -71,7 +71,7 @@ def test_smoke_needs_a_setting_for_steps(cli: Cli, tmp_path: Path) -> None:
 
 def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     store = tmp_path / "store"
-    words = ["--detect", "ppl=0.01", "--store", store, "--devices", "cpu:2x1"]
+    words = ["--store", store, "--devices", "cpu:2x1"]
     found = as_json(cli("noise", tiny, "--seeds", "3", *words, "--json"))
     assert {path.parent.name for path in store.glob("runs/*/result.json")} == {
         run["run_id"]
@@ -81,17 +81,7 @@ def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: 
     assert ppl["logarithmic"] and len(ppl["values"]) == 3 and found["rows_compared"] == 2
     low, _ = ppl["sd_interval"]
     assert stats.chi2.cdf(2 * ppl["sd"] ** 2 / low**2, 2) == pytest.approx(0.975)
-    for seeds in (2, 5, 20):
+    for seeds in (2, 5, 100):
         assert ppl["smallest_difference"][str(seeds)] == pytest.approx(smallest_difference(ppl["sd"], 2, seeds))
-    [asked] = found["detect"]
     again = cli("noise", tiny, "--seeds", "3", *words)
-    assert f"needs {asked['seeds']} seeds of every row" in again.stdout
     assert "all done, nothing to train" in again.stderr and "95 % interval of the sd" in again.stdout
-
-
-@pytest.mark.parametrize(
-    ("text", "words"), [("bleu=zero", "COLUMN=NUMBER"), ("-1", "above 0"), ("ppk=1", "Nearest columns: ppl")]
-)
-def test_a_difference_that_is_none(cli: Cli, finished: Path, tiny: Path, text: str, words: str) -> None:
-    done = cli("noise", tiny, "--seeds", "2", "--store", finished, f"--detect={text}", code=2)
-    assert words in done.stderr and "Traceback" not in done.stderr

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports.results.dunnett import POWER, family, seeds_for, smallest_difference, spread, table_of
+from reports.results.dunnett import POWER, family, smallest_difference, spread, table_of
 
 
 @pytest.mark.parametrize(("rows", "seeds"), [(1, 2), (3, 3), (19, 3), (8, 10)])
@@ -26,17 +26,6 @@ def test_more_seeds_show_less_and_one_shows_nothing():
     shown = [smallest_difference(1.0, 9, seeds) for seeds in (2, 3, 5, 10)]
     assert shown == sorted(shown, reverse=True)
     assert smallest_difference(1.0, 9, 1) is None
-
-
-@pytest.mark.parametrize("difference", [0.8, 1.6, 5.0])
-def test_the_fewest_seeds_show_it_and_one_less_does_not(difference):
-    seeds = seeds_for(difference, 1.0, 5)
-    assert smallest_difference(1.0, 5, seeds) <= difference
-    assert seeds == 2 or smallest_difference(1.0, 5, seeds - 1) > difference
-
-
-def test_what_no_number_of_seeds_shows():
-    assert seeds_for(0.01, 1.0, 5) is None
 
 
 def test_the_spread_and_its_interval():
