@@ -2,6 +2,8 @@
 
 import re
 import shlex
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -67,10 +69,18 @@ TOML = blocks("toml")
 @pytest.mark.parametrize(("page", "block"), TOML, ids=[f"{page}: {block[:30]!r}" for page, block in TOML])
 @pytest.mark.process
 def test_a_study_file_can_be_planned(page: str, block: str, tmp_path: Path) -> None:
-    """A trainer is taken from the page; rows alone are completed by a name and base. Other parts must be TOML."""
+    """A trainer is taken from the page; rows alone are completed by a name and base. Other parts must be TOML.
+
+    Rows of commits are planned in tests/system/test_code_rows.py; a row with a patch needs a repository.
+    """
     part = tomllib.loads(block)
-    if "name" not in part and set(part) != {"variation"}:
+    if ("name" not in part and set(part) != {"variation"}) or " commit = " in block:
         return
+    if " patch = " in block:
+        shutil.copytree(ROOT / "examples/digits", tmp_path, dirs_exist_ok=True)
+        as_ann = ("-c", "user.name=ann", "-c", "user.email=ann@example.org")
+        for words in (("init", "-q"), ("add", "."), (*as_ann, "commit", "-q", "-m", "digits")):
+            subprocess.run(("git", "-C", str(tmp_path), *words), check=True)
     head = "" if "name" in part else 'name = "x"\ntitle = "X"\n'
     if "name" not in part and 'key = "base"' not in block:
         head += '[[variation]]\nkey = "base"\n'
