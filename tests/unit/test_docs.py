@@ -77,18 +77,19 @@ def test_a_study_file_can_be_planned(page: str, block: str, tmp_path: Path) -> N
     if ("name" not in part and set(part) != {"variation"}) or " commit = " in block:
         return
     if " patch = " in block:
-        shutil.copytree(ROOT / "examples/digits", tmp_path, dirs_exist_ok=True)
+        shutil.copytree(ROOT / "examples/digits", tmp_path / "examples/digits")
         as_ann = ("-c", "user.name=ann", "-c", "user.email=ann@example.org")
         for words in (("init", "-q"), ("add", "."), (*as_ann, "commit", "-q", "-m", "digits")):
             subprocess.run(("git", "-C", str(tmp_path), *words), check=True)
     head = "" if "name" in part else 'name = "x"\ntitle = "X"\n'
     if "name" not in part and 'key = "base"' not in block:
         head += '[[variation]]\nkey = "base"\n'
-    (tmp_path / "study.toml").write_text(head + block, encoding="utf-8")
+    folder = tmp_path / "examples/digits" if " patch = " in block else tmp_path
+    (folder / "study.toml").write_text(head + block, encoding="utf-8")
     for other, code in blocks("python"):
         if other == page and (named := re.match(r"# (\w+\.py)", code)):
-            (tmp_path / named[1]).write_text(code, encoding="utf-8")
-    assert choose(str(tmp_path / "study.toml"), Selectors(store=tmp_path / "store")).plan.runs
+            (folder / named[1]).write_text(code, encoding="utf-8")
+    assert choose(str(folder / "study.toml"), Selectors(store=tmp_path / "store")).plan.runs
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
