@@ -166,7 +166,7 @@ def import_(
     ] = "",
     seed_by: Annotated[str, typer.Option("--seed-by", metavar="NAME", help="Column or setting of the seed.")] = "",
     metrics: Annotated[
-        str | None, typer.Option("--metrics", metavar="A,B", help="Their metrics to import; else those of the study.")
+        str | None, typer.Option("--metric", metavar="A,B", help="Their metrics to import; else those of the study.")
     ] = None,
     settings: Annotated[
         str | None, typer.Option("--settings", metavar="A,B", help="Their settings that count; else all.")
@@ -255,7 +255,7 @@ class _Import:
             if (set_, metric) not in _sets_and_metrics(columns):
                 raise UserError(
                     f"{name} is {metric} of {set_}, which the study does not print. Add it to the study as "
-                    "[[metric]], or leave it out of --metrics."
+                    "[[metric]], or leave it out of --metric."
                 )
         planned: dict[str, list[int]] = {}
         for run in plan.runs:

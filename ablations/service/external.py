@@ -84,7 +84,7 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
     lacking = [name for name in metrics if name not in named]
     if lacking:
         raise UserError(
-            f"--metrics {lacking[0]}: {foreign.source} has no such metric. {suggestion(lacking[0], named, 'names')}"
+            f"--metric {lacking[0]}: {foreign.source} has no such metric. {suggestion(lacking[0], named, 'names')}"
         )
     if metrics:
         found = {name: set_and_metric(name) for name in metrics}
@@ -94,11 +94,11 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
         found = {name: set_and_metric(name) for name in named if foreign.metrics or "/" in name}
     if not found:
         what = "has no metric that the study prints" if columns else "does not say which of its columns are metrics"
-        raise UserError(f"{foreign.source} {what}. Name them with --metrics A,B. Its columns: {', '.join(named[:40])}.")
+        raise UserError(f"{foreign.source} {what}. Name them with --metric A,B. Its columns: {', '.join(named[:40])}.")
     twice = [score for score in found.values() if list(found.values()).count(score) > 1]
     if twice:
         names = ", ".join(name for name, score in found.items() if score == twice[0])
-        raise UserError(f"{names} are all {twice[0][1]} of {twice[0][0]}: name one with --metrics.")
+        raise UserError(f"{names} are all {twice[0][1]} of {twice[0][0]}: name one with --metric.")
     return found
 
 

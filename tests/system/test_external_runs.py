@@ -294,7 +294,7 @@ def test_runs_of_another_mlflow_become_rows(tmp_path: Path, cli: Cli) -> None:
             client.set_terminated(run.info.run_id, "FAILED" if (optimizer, seed) == ("sgd", 2) else "FINISHED")
     before = database.read_bytes()
     study, store = tmp_path / "sweep.toml", tmp_path / "runs"
-    said = cli("import", study, "--mlflow", f"sqlite:///{database}", "--store", store, "--metrics", "val_accuracy")
+    said = cli("import", study, "--mlflow", f"sqlite:///{database}", "--store", store, "--metric", "val_accuracy")
     assert "left out: run sgd-2: its status is FAILED" in said.stderr and "5 runs of 2 rows" in said.stdout
     found = rows(cli, study, store)
     assert (found["adam"]["accuracy_val"], found["sgd"]["accuracy_val"]) == (91.0, 91.5)
@@ -391,7 +391,7 @@ def test_runs_exported_from_wandb_as_json(tmp_path: Path, cli: Cli, shape: str) 
             del run["summary"]
     file.write_text("\n".join(map(json.dumps, runs)) if shape == "lines" else json.dumps(runs), encoding="utf-8")
     said = cli(
-        "import", tmp_path / "w.toml", "--wandb-export", file, "--store", tmp_path / "runs", "--metrics", "test/acc"
+        "import", tmp_path / "w.toml", "--wandb-export", file, "--store", tmp_path / "runs", "--metric", "test/acc"
     )
     assert "left out: run sweet-sun-4: its status is crashed" in said.stderr
     found = rows(cli, tmp_path / "w.toml", tmp_path / "runs")
