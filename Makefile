@@ -83,10 +83,10 @@ test-clusters: setup
 test-slurm test-ray: test-%: setup
 	$(PYTEST) tests/conformance tests/system -m "$* and not nightly"
 
-# kills at random moments: 200 stub runs 100 times, six rows of Table 3 trained for real 20 times; then every verb, which
+# kills at random moments: 400 stub runs 100 times, six rows of Table 3 trained for real 20 times; then every verb, which
 # takes an hour
 chaos: setup
-	$(BIN)/python -m tests.chaos stub --runs 200 --slots 8 --kills 100
+	$(BIN)/python -m tests.chaos stub --runs 400 --slots 8 --kills 100
 	$(BIN)/python -m tests.chaos table --kills 20
 	$(BIN)/python -m tests.chaos verbs --kills 20
 

@@ -1,7 +1,7 @@
 """Random faults, then every number is checked: SIGKILL to children, the coordinator or both, steps of the clock,
 damaged lines among the events of running attempts, locks on MLflow's database.
 
-    python -m tests.chaos stub --runs 200 --slots 8 --kills 100     runs of a stub task
+    python -m tests.chaos stub --runs 400 --slots 8 --kills 100     runs of a stub task
     python -m tests.chaos table --kills 20                          six rows of Table 3 in miniature, trained for real
     python -m tests.chaos verbs --kills 20 [--only forget]          single commands (chaos_verbs.py)
     python -m tests.chaos flips                                     harm to every file of a store (flips.py)

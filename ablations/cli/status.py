@@ -8,7 +8,7 @@ import os
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -25,13 +25,13 @@ from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
-from ablations.service.work import agree, agreed_in_words, collect_detached, users_of
+from ablations.service.work import collect_detached, users_of
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue, left_s
-from experiments.jobs.queue.shares import load_shares
+from experiments.jobs.queue.shares import DAYS
 from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
@@ -47,23 +47,16 @@ def status(
     users: Annotated[
         bool, typer.Option("--users", help="Show instead what each user of the store has used in the last 7 days.")
     ] = False,
-    quota: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="USER=HOURS", help="Set the most device-hours of a user in 7 days; none for no quota; repeatable."
-        ),
-    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
 
     With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
-    last table used. Quotas are a convention, not a protection: anyone who can write to the store can change them. The
-    user who has used least goes first.
+    last table used. The user who has used least goes first.
     """
     opened = selectors.open()
-    if users or quota:
-        _users(opened, quota or (), as_json)
+    if users:
+        _users(opened, as_json)
         return
     collect_detached(opened)
     table = _table(study, selectors) if study or not as_json else None
@@ -91,18 +84,13 @@ def status(
                 head[0] = _of_plan(table[0].plan)
 
 
-def _users(store: Store, quotas: Sequence[str], as_json: bool) -> None:
-    """Set quotas, and show each user's part."""
-    agree(store, quotas)
-    agreed, found = users_of(store)
-    lines = [agreed_in_words(agreed)]
+def _users(store: Store, as_json: bool) -> None:
+    """Show each user's part."""
+    found = users_of(store)
+    lines = [f"device-hours of the last {DAYS} days:"]
     for user in found:
-        of = f" of {user.quota_h:g}" if user.quota_h is not None else ""
-        waits = f"; {user.waits}" if user.waits else ""
-        lines.append(
-            f"  {user.user or '(unknown)'}: {user.used_h:.3g}{of} device-hours used, {user.running} running, "
-            f"{user.waiting} waiting{waits}"
-        )
+        counts = f"{user.running} running, {user.waiting} waiting"
+        lines.append(f"  {user.user or '(unknown)'}: {user.used_h:.3g} device-hours used, {counts}")
     answer(as_json, {"users": [asdict(user) for user in found]}, lines)
 
 
@@ -191,11 +179,11 @@ def _line(row: JobStatus) -> str:
 
 def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int], str]:
     """A function that says why a run waits behind so many others."""
-    holder, draining, over = store.coordinator(), "drain" in queue.notes(), queue.over_quota(load_shares(store))
+    holder, draining = store.coordinator(), "drain" in queue.notes()
 
     def why(row: JobStatus, before: int) -> str:
-        if row.held or row.user in over:
-            return row.held or over[row.user]
+        if row.held:
+            return row.held
         if not holder:
             gone_on = f" ({row.doing})" if row.doing else ""
             return f"no coordinator is running; start `ablations work`{gone_on}"

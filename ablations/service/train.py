@@ -30,7 +30,6 @@ from experiments.identity import (
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import load_shares
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.trees import TREES
@@ -74,7 +73,7 @@ class Training:
             self.say(f"{words}: `ablations work` trains {'it' if others == 1 else 'them'}")
 
     def _own(self, summary: Summary, runs: Iterable[PlannedRun]) -> Summary:
-        """Of the runs that were not started only these: others may wait for another user's quota."""
+        """Of the runs that were not started only these: others may be another user's."""
         if not summary.left:
             return summary
         with Queue(self.chosen.store.queue_db, create=False) as queue:
@@ -100,9 +99,6 @@ def queue_runs(
     kinds = Counter(run.state_in_words for run in runs if run.state != "waiting")
     kinds_in_words = "; ".join(f"{count} {kind}" for kind, count in kinds.items())
     say(f"{number(len(every), 'run')}: {words}{f' ({kinds_in_words})' if kinds.keys() - {'missing'} else ''}")
-    with Queue(chosen.store.queue_db, create=False) as queue:
-        for line in queue.over_quota(load_shares(chosen.store)).values():
-            say(f"note: {line}")
     return counts
 
 

@@ -1,4 +1,4 @@
-"""Work on a store's queue: the options of a coordinator, detached results, progress in words, and shares of users."""
+"""Work on a store's queue: the options of a coordinator, detached results, progress in words, and use by user."""
 
 import contextlib
 import math
@@ -23,7 +23,7 @@ from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import DAYS, Shares, Use, check_user, keep_shares, load_shares, login
+from experiments.jobs.queue.shares import Use, check_user, login
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
@@ -173,9 +173,9 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def held(store: Store) -> list[str]:
-    """The reasons why queued runs are held or wait for a quota, each once."""
+    """The reasons why queued runs are held, each once."""
     with Queue(store.queue_db) as queue:
-        return [*queue.held(), *queue.over_quota(load_shares(store)).values()]
+        return queue.held()
 
 
 # --- Results of runs that were left to a cluster (`work --detach`): most commands collect them first
@@ -249,7 +249,7 @@ def numbers(live: RunningAttempt) -> list[str]:
     return [*shown, *([f"{duration(left)} left"] if left else [])]
 
 
-# --- Users of one store: what each has used, which quotas they have agreed upon, and whose runs wait for one
+# --- Users of one store: what each has used
 
 
 @dataclass(frozen=True)
@@ -260,8 +260,6 @@ class UserShare:
     running: int
     waiting: int
     used_h: float  # device-hours of the last DAYS days
-    quota_h: float | None
-    waits: str  # why the runs wait: the quota is used up; else ""
 
 
 def user_name(given: str | None) -> str:
@@ -269,48 +267,16 @@ def user_name(given: str | None) -> str:
     return login() if given is None else check_user(given)
 
 
-def users_of(store: Store) -> tuple[Shares, list[UserShare]]:
-    """What is agreed in a store, and its users by name."""
-    shares = load_shares(store)
+def users_of(store: Store) -> list[UserShare]:
+    """A store's users, by name."""
     with Queue(store.queue_db, create=False) as queue:
-        used, over = queue.use(), queue.over_quota(shares)
-        counts = queue.counts_by_user()
-    names = sorted({*used, *shares.quotas, *(user for user, _ in counts)})
-    return shares, [
+        used, counts = queue.use(), queue.counts_by_user()
+    return [
         UserShare(
             user,
             counts.get((user, State.RUNNING), 0),
             counts.get((user, State.WAITING), 0),
             used.get(user, Use()).used_s / 3600,
-            shares.quotas.get(user),
-            over.get(user, ""),
         )
-        for user in names
+        for user in sorted({*used, *(user for user, _ in counts)})
     ]
-
-
-def agree(store: Store, quotas: Sequence[str]) -> None:
-    """Change quotas (USER=HOURS, USER=none); the coordinator is told. Raises UserError."""
-    if not quotas:
-        return
-    changed = dict(load_shares(store).quotas)
-    for text in quotas:
-        user, equals, said = text.partition("=")
-        if not equals:
-            raise UserError(f"--quota {text}: write USER=HOURS, or USER=none for no quota.")
-        if said == "none":
-            changed.pop(user, None)
-            continue
-        try:
-            changed[user] = float(said)
-        except ValueError:
-            raise UserError(f"--quota {text}: {said!r} is no number of device-hours.") from None
-    shares = Shares(changed)
-    keep_shares(store, shares)
-    with Queue(store.queue_db) as queue:
-        queue.agree(agreed_in_words(shares))
-
-
-def agreed_in_words(shares: Shares) -> str:
-    quotas = ", ".join(f"{user} {hours:g}" for user, hours in sorted(shares.quotas.items()))
-    return f"device-hours of the last {DAYS} days; quotas: {quotas or 'none'}"

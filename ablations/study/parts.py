@@ -196,12 +196,11 @@ class Tune(StrictModel):
 
 # --- [table]: how a table is printed. `ablations report` has options of the same names, which go before it
 # A choice that is not made is None (or empty), so that choices can be laid over each other: the format's own defaults,
-# then [table], then [table.FORMAT], then the command's. CSV and JSON are for programs: [table] alone leaves them whole.
+# then [table], then [table.FORMAT], then the command's. CSV and JSON are for programs, and whole.
 
 
 Notes = Literal["none", "short", "full"]
 Names = tuple[Text, ...]
-FOR_PROGRAMS = ("csv", "json")
 
 
 def _for_every_column(value: Any) -> Any:
@@ -258,18 +257,15 @@ class TableChoices(Choices):
     terminal: Choices = Choices()
     latex: Choices = Choices()
     html: Choices = Choices()
-    csv: Choices = Choices()
-    json_: Choices = Field(Choices(), alias="json")
 
     def layers(self, format_: str) -> Iterable[Choices]:
         """Those that hold in a format, the stronger ones last."""
-        of = getattr(self, "json_" if format_ == "json" else format_, None)
-        general = () if format_ in FOR_PROGRAMS else (self,)
-        return (*general, *((of,) if isinstance(of, Choices) else ()))
+        of = getattr(self, format_, None)
+        return (self, *((of,) if isinstance(of, Choices) else ()))
 
     @model_validator(mode="after")
     def _has_a_column(self) -> Self:
-        for choices in (self, self.markdown, self.terminal, self.latex, self.html, self.csv, self.json_):
+        for choices in (self, self.markdown, self.terminal, self.latex, self.html):
             both = [name for name in choices.columns if name in choices.hide]
             if both:
                 raise ValueError(f"{both[0]} is in both columns and hide; keep one")

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 
 MOST_POINTS = 200  # of a line
-MOST_TIPS = 12  # points of a line that tell their values
 Curves = dict[str, tuple[NDArray[np.int64], NDArray[np.float64]]]  # row → steps, means over seeds
 
 
@@ -68,14 +67,10 @@ def _mean(seeds: list[dict[int, float]], log: bool) -> tuple[NDArray[np.int64], 
     steps = [step for step in steps if not log or all(seed[step] > 0 for seed in seeds)]
     if not steps:
         return None
-    kept = [steps[i] for i in _some(len(steps), MOST_POINTS)]
+    places = np.linspace(0, len(steps) - 1, min(len(steps), MOST_POINTS)).round()  # with the first and the last
+    kept = [steps[int(i)] for i in places]
     values = np.array([[seed[step] for step in kept] for seed in seeds])
     return np.array(kept), np.exp(np.log(values).mean(axis=0)) if log else values.mean(axis=0)
-
-
-def _some(points: int, most: int) -> NDArray[np.int64]:
-    """Numbers of at most so many points of a line, at equal distances, with the first and the last."""
-    return np.unique(np.linspace(0, points - 1, min(points, most)).round().astype(np.int64))
 
 
 @contextmanager
@@ -89,9 +84,6 @@ def draw_curves(table: Table, store: Store, size: style.Size = style.PAPER) -> I
     def line(axes: Any, row: Row, look: Mapping[str, Any]) -> None:
         steps, values = curves[row.key]
         axes.plot(steps, values, **{**look, "marker": "None"})
-        at = _some(len(steps), MOST_TIPS)
-        tips = [f"{row.key}\n{shown.words} {values[i]:.4g}\nstep {steps[i]:,}" for i in at]
-        style.marks_along(axes, steps[at], values[at], tips, look["color"])
         if shown.column.logarithmic:
             axes.set_yscale("log")
 
@@ -122,9 +114,6 @@ def draw_lengths(
     def line(axes: Any, row: Row, look: Mapping[str, Any]) -> None:
         middles, scores, _ = lines[row.key]
         axes.plot(middles, scores, **look)
-        texts = zip(middles, scores, strict=True)
-        tips = [f"{row.key}\n{column.header} {y:.{column.digits}f}\n{x:.1f} words on average" for x, y in texts]
-        style.marks_along(axes, middles, scores, tips, look["color"])
 
     side = "source" if all(of_source for *_, of_source in lines.values()) else "reference"
     score = style.toward(style.label(column.header), column)

@@ -42,7 +42,7 @@ def draw(table: Table, store: Store, formats: Iterable[str]) -> dict[str, Any]:
 
 
 def for_page(table: Table, store: Store) -> dict[str, Drawn]:
-    """The same for the HTML page: each for a desk and for a phone, its marks with their values."""
+    """The same for the HTML page: each for a desk and for a phone."""
     found: dict[str, Drawn] = {}
     for name, (title, drawing) in FIGURES.items():
         sizes = {"wide": style.WIDE, "narrow": style.NARROW}

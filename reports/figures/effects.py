@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.tasks.columns import Column
 from reports.figures import style
-from reports.render.cells import fixed, group_name
-from reports.results.comparable import change_digits
+from reports.render.cells import group_name
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:
@@ -65,28 +64,9 @@ def _panel(axes: Any, rows: list[Row], column: Column) -> None:
         axes.plot([], [], linestyle="None", marker="o", label="marked *", **filled)
     if any(m.reported_change is not None for m in measures):
         axes.plot([], [], linestyle="None", marker="x", color=style.COLOURS[1], label="as published")
-    for place, (row, measure) in enumerate(zip(rows, measures, strict=True)):
+    for place, measure in enumerate(measures):
         if measure.change is not None:
             look = filled if measure.test and measure.test.marked else hollow
-            [point] = axes.plot([measure.change], [place], linestyle="None", marker="o", **look)
-            style.mark(point, _ours(row, column))
+            axes.plot([measure.change], [place], linestyle="None", marker="o", **look)
         if measure.reported_change is not None:
-            [point] = axes.plot(
-                [measure.reported_change], [place], linestyle="None", marker="x", color=style.COLOURS[1]
-            )
-            change = fixed(measure.reported_change, change_digits(column), signed=True)
-            style.mark(point, f"{row.key}, as published\n{column.header} {measure.reported}, {change} from base")
-
-
-def _ours(row: Row, column: Column) -> str:
-    """What a mark tells: the mean over seeds, the change, its interval."""
-    measure, places = row.measures[column.key], change_digits(column)
-    value = "" if measure.mean is None else f" {fixed(measure.mean, column.digits)}"
-    spread = "" if measure.sd is None else f" ± {fixed(measure.sd, column.digits)}"
-    unit = " (ln)" if column.logarithmic else ""
-    change = fixed(measure.change or 0.0, places, signed=True)
-    lines = [f"{row.key}\n{column.header}{value}{spread}, {change}{unit} from base"]
-    if measure.test is not None:
-        low, high = (fixed(bound, places, signed=True) for bound in (measure.test.low, measure.test.high))
-        lines.append(f"95% interval {low} … {high}{', marked *' if measure.test.marked else ''}")
-    return "\n".join(lines)
+            axes.plot([measure.reported_change], [place], linestyle="None", marker="x", color=style.COLOURS[1])

@@ -6,16 +6,12 @@ network or JavaScript, and MLflow brings it along anyway. Labels are never read 
 """
 
 import io
-import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from numpy.typing import NDArray
 
 from experiments.tasks.columns import Column
 from reports.render import page
@@ -41,7 +37,6 @@ class Size:
     across: int  # panels of one metric each, at most
     groups: int  # panels with a legend beside each, at most
     legend: int  # its columns, at most
-    tips: bool = True  # whether marks carry their values
 
     @property
     def scale(self) -> float:
@@ -52,7 +47,7 @@ class Size:
         return inches * self.scale
 
 
-PAPER = Size(6.4, 7.5, 3, 2, 7, tips=False)
+PAPER = Size(6.4, 7.5, 3, 2, 7)
 WIDE, NARROW = Size(11.0, 9.5, 3, 3, 8), Size(3.9, 9.5, 1, 1, 3)  # the page's: on a desk, on a phone
 PANEL_HEIGHT = 2.1  # inches on paper
 
@@ -84,24 +79,7 @@ def canvas(
     }
     with matplotlib.rc_context({**matplotlib.rc_params_from_file(_STYLE), "backend": "agg", **own}):
         figure = Figure(figsize=(size.width, size.inches(height) * rows), layout="constrained")
-        figure.ablations_tips = {} if size.tips else None  # type: ignore[attr-defined]
         yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
-
-
-def mark(artist: Any, tip: str) -> None:
-    """Let a mark tell its values, where the figure is shown on a page."""
-    tips = artist.get_figure().ablations_tips
-    if tips is not None:
-        artist.set_gid(f"tip-{len(tips)}")
-        tips[artist.get_gid()] = tip
-
-
-def marks_along(axes: Any, steps: NDArray[Any], values: NDArray[Any], tips: Sequence[str], colour: str) -> None:
-    """Some points of a line that tell their values: unseen until they are pointed at, none on paper."""
-    if axes.get_figure().ablations_tips is not None:
-        for x, y, tip in zip(steps, values, tips, strict=True):
-            [point] = axes.plot([x], [y], linestyle="None", marker="o", color=colour, alpha=0)
-            mark(point, tip)
 
 
 def _others() -> list[str]:
@@ -120,18 +98,7 @@ def save(figure: "Figure", name: str, format_: str) -> bytes:
     with matplotlib.rc_context({**ours, "svg.hashsalt": name}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         figure.savefig(stream, format=format_, metadata=_NO_DATE[format_])
-    tips: Mapping[str, str] | None = figure.ablations_tips  # type: ignore[attr-defined]
-    return _with_tips(stream.getvalue(), tips) if format_ == "svg" and tips else stream.getvalue()
-
-
-def _with_tips(svg: bytes, tips: Mapping[str, str]) -> bytes:
-    """Each mark with its values as its title, which SVG shows by itself where the page's script does not run."""
-
-    def titled(found: re.Match[str]) -> str:
-        lines = "&#10;".join(escape(plain(line)) for line in tips[found[1]].split("\n"))
-        return f'<g class="point"><title>{lines}</title>'
-
-    return re.sub(r'<g id="(tip-\d+)">', titled, svg.decode()).encode()
+    return stream.getvalue()
 
 
 def logarithmic(axis: Any) -> None:

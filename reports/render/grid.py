@@ -9,7 +9,7 @@ from experiments.tasks.columns import Column
 from reports.render.cells import Cell, Grid, Head, Line, decimals, fixed, gap, group_name, plain_number, power, signed
 from reports.results.comparable import change_digits
 from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table
-from reports.table.cost import COSTS, Cost, shown
+from reports.table.cost import COSTS, Cost
 from reports.table.notes import in_order
 from reports.table.settings import show
 
@@ -20,9 +20,9 @@ MARK = "*"  # of a tested difference
 Layout = list[tuple[Head, Callable[[Row], Cell]]]
 
 
-def layout_of(table: Table, costs: Sequence[Cost] | None = None) -> Layout:
+def layout_of(table: Table, costs: Sequence[Cost]) -> Layout:
     """Every column that the table has, as in the paper, with what makes a row's cell in it: what varies, each metric
-    with its change and the paper's, params, n. `costs`: in other units.
+    with its change and the paper's, params, n. `costs`: those that it prints.
     """
     rows = in_order(table)
     layout: Layout = []
@@ -34,7 +34,7 @@ def layout_of(table: Table, costs: Sequence[Cost] | None = None) -> Layout:
         layout.append((Head("label", "", kind="label"), lambda row: Cell(row.label)))
     for column in table.columns:
         layout += _metric(column, table)
-    layout += _costs(table, shown(table) if costs is None else costs)
+    layout += _costs(table, costs)
     layout += [_printed_alone(name, head, table) for name, head in table.published.items()]
     layout.append((Head("n", "n"), _seeds))
     return [(head, _of_any_row(head, make, table)) for head, make in layout]

@@ -23,6 +23,7 @@ def render(table: Table) -> str:
     shown = printed(table, "latex")
     body = body_of(shown.grid)
     environment = "table*" if shown.choices.wide else "table"
+    below, after = _notes(shown)
     parts = [
         *_preface(shown),
         rf"\begin{{{environment}}}[t]",
@@ -38,21 +39,28 @@ def render(table: Table) -> str:
         *lines(body),
         r"\bottomrule",
         r"\end{tabular}}",
-        *_notes(shown),
+        *below,
         rf"\end{{{environment}}}",
+        *after,
         *_comments(shown),
     ]
     return "\n".join(parts) + "\n"
 
 
 def _caption(shown: Printed) -> Iterator[str]:
-    label = f"tab:{shown.table.name}" if shown.choices.label is None else shown.choices.label
+    label = _label(shown)
     if shown.table.title:
         yield rf"\caption{{{escape(shown.table.title)}}}"
-    if label and shown.table.title:  # without a caption there is no number to refer to
+    if label:
         yield rf"\label{{{label}}}"
     if shown.table.title:
         yield r"\smallskip"
+
+
+def _label(shown: Printed) -> str:
+    """Without a caption there is no number to refer to."""
+    label = f"tab:{shown.table.name}" if shown.choices.label is None else shown.choices.label
+    return label if shown.table.title else ""
 
 
 def _preface(shown: Printed) -> Iterator[str]:
@@ -74,12 +82,20 @@ def _preface(shown: Printed) -> Iterator[str]:
         yield f"% compile with XeLaTeX or LuaLaTeX and a font that has {some}{' …' if missing[8:] else ''}"
 
 
-def _notes(shown: Printed) -> list[str]:
+_MOST_LINES, _WIDTH = 50, 90  # rows and lines of notes in a float: LaTeX cuts off what the page has no place for
+
+
+def _notes(shown: Printed) -> tuple[list[str], list[str]]:
+    """Warnings and notes below the table; where these do not fit, after its float, over as many pages as they need."""
+    texts, face = [*shown.warnings, *shown.notes], r"\scriptsize\raggedright"
+    if not texts:
+        return [], []
     notes = [rf"\emph{{Warning:}} {escape(text)}\par" for text in shown.warnings]
     notes += [rf"{escape(text)}\par" for text in shown.notes]
-    if not notes:
-        return []
-    return [r"\par\smallskip", r"\begin{minipage}{\linewidth}\scriptsize\raggedright", *notes, r"\end{minipage}"]
+    if len(shown.grid.lines) + sum(1 + len(text) // _WIDTH for text in texts) <= _MOST_LINES:
+        return [r"\par\smallskip", rf"\begin{{minipage}}{{\linewidth}}{face}", *notes, r"\end{minipage}"], []
+    of = rf"Table~\ref{{{_label(shown)}}}" if _label(shown) else "the table"
+    return [], ["", rf"{{{face}\noindent Notes on {of}:\par", *notes, "}", ""]
 
 
 def _comments(shown: Printed) -> Iterator[str]:

@@ -27,7 +27,7 @@ def variables(dark: bool) -> str:
 
 
 # --- The style sheet, whose colours come from the variables, and the script
-# The script is inline: values of marks in figures; then sorting, hiding and copying the table. The page's policy allows
+# The script is inline: places of details; then sorting, hiding and copying the table. The page's policy allows
 # exactly this text, by its digest. It loads nothing, keeps nothing, and makes elements only from text. Without it the
 # page shows the same numbers.
 

@@ -1,57 +1,29 @@
-"""The records of a table for programs, as CSV and as JSON: whole, unless columns are chosen for that format."""
+"""The records of a table for programs, as CSV and as JSON: whole, whatever columns are chosen."""
 
 import csv
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from reports.render.cells import plain
 from reports.render.grid import layout_of
-from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, NOTES_FIELD, choices_for, chosen
+from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, NOTES_FIELD, chosen
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
 from reports.table.build import SPENT, record
-from reports.table.cost import COSTS, shown
-from reports.table.settings import at
+from reports.table.cost import shown
 
 
-def records(table: Table, format_: str) -> tuple[list[dict[str, Any]], list[str]]:
-    """One per row, and the settings that are columns. Raises UserError for a column that the table does not have.
+def records(table: Table) -> list[dict[str, Any]]:
+    """One per row. A cost that no table prints by itself is there if the command's columns name it.
 
-    Names and states of rows and their runs always stay, so that a number leads back to these.
+    Raises UserError for a name that no column has.
     """
+    chosen(layout_of(table, shown(table, table.chosen.columns)), table, table.chosen, compact=False)
     made = {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
     first = {BUNDLE_FIELD: table.bundle} if table.bundle else {}
-    choices = choices_for(table, format_)
-    costs = shown(table, choices.columns)
-    found = [first | record(row, table, costs) | made for row in table.rows]
-    if not (choices.columns or choices.hide or choices.plain or choices.paper is not None):
-        return found, list(table.settings)
-    heads = [head for head, _ in chosen(layout_of(table, costs), table, choices, compact=False)[0]]
-    settings = [head.key for head in heads if head.kind == "setting"]
-    keys = {head.key for head in heads}
-    return [_only(keys, settings, *pair, table) for pair in zip(found, table.rows, strict=True)], settings
-
-
-def _only(keys: set[str], settings: list[str], values: Mapping[str, Any], row: Row, table: Table) -> dict[str, Any]:
-    """A record with what stands in these columns."""
-    place = {"n": "n", "seeds": "n"}  # name in the record → the column that prints it
-    for key in (column.key for column in table.columns):
-        place |= {key: f"{key}.ours", f"{key}_sd": f"{key}.ours", f"{key}_paper_change": f"{key}.paper_change"}
-        place |= {f"{key}_{end}": f"{key}.change" for end in ("change", "p", "marked", "low", "high")}
-    place |= {c.name: f"{c.key}.{c.sub.replace(' ', '_') if c.sub == 'by time' else 'ours'}" for c in COSTS}
-    papers = {column.paper for column in table.columns if f"{column.key}.paper" in keys}
-    papers |= {key.removesuffix(".paper") for key in keys}
-    kept = {name: value for name, value in values.items() if place.get(name, name) in keys or name not in place}
-    kept["settings"] = {}
-    kept["paper"] = {name: value for name, value in values["paper"].items() if name in papers}
-    for name in settings:
-        if name in table.settings:
-            kept["settings"] |= {name: row.settings[name]} if name in row.settings else {}
-        else:
-            kept["settings"] |= at(row, [name])
-    return kept
+    return [first | record(row, table) | made for row in table.rows]
 
 
 # --- CSV for spreadsheets and programs: one line per row, numbers in full, no text that would run as a formula
@@ -63,8 +35,7 @@ _FORMULA = tuple("=+-@＝＋－＠")
 
 def render_csv(table: Table) -> str:
     """The records of reports/table/build.py, one line each, under one line of names."""
-    found, settings = records(table, "csv")
-    lines = [dict(_flat(values, settings)) for values in found]
+    lines = [dict(_flat(values, table.settings)) for values in records(table)]
     names = list(dict.fromkeys(name for line in lines for name in line))
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
@@ -79,7 +50,7 @@ def text(value: object) -> str:
     return f"'{clean}" if clean.startswith(_FORMULA) else clean
 
 
-def _flat(values: Mapping[str, Any], settings: Sequence[str]) -> Iterator[tuple[str, Any]]:
+def _flat(values: Mapping[str, Any], settings: Iterable[str]) -> Iterator[tuple[str, Any]]:
     """The record's nested parts as columns of their own; settings only as in the table: blank where as in base."""
     for name, value in values.items():
         if name == SPENT:
@@ -113,7 +84,7 @@ def render_json(table: Table) -> str:
 
     The first object has the table's notes and warnings, each with its kind.
     """
-    first, *others = records(table, "json")[0]
+    first, *others = records(table)
     notes = [("warning", text) for text in table.warnings] + [(note.kind, note.text) for note in table.footnotes]
     found = [first | {NOTES_FIELD: [{"kind": kind, "text": text} for kind, text in notes]}, *others]
     text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)

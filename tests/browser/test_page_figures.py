@@ -1,4 +1,4 @@
-"""Figures of the HTML page in a real browser: their width, labels, colours in the dark, values of their marks."""
+"""Figures of the HTML page in a real browser: their width, labels, colours in the dark."""
 
 from pathlib import Path
 from typing import Any
@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from reports.render.page import PAGE, VARIABLES
-from tests.browser.conftest import PHONE
 from tests.small_tables import OWN, finish
-from tests.system.conftest import Cli, as_json
+from tests.system.conftest import Cli
 
 from .test_page import luminance
 
@@ -107,54 +106,10 @@ def test_in_the_dark_figures_are_dark(visit: Any, page: Path) -> None:
             assert luminance(drawing.evaluate(background)) == pytest.approx(behind, abs=0.01)
             light, low = sorted((luminance(drawing.evaluate(ink)), behind), reverse=True)
             assert (light + 0.05) / (low + 0.05) > 7
-            strokes = "e => [...e.querySelectorAll('.point use')].map(u => getComputedStyle(u).stroke)"
+            strokes = "e => [...e.querySelectorAll('use')].map(u => getComputedStyle(u).stroke)"
             assert set(drawing.evaluate(strokes)) <= {rgb(pair[dark]) for pair in VARIABLES.values()} | {"none"}
     seen.shot("page-dark-figures", whole=True)
 
 
 def rgb(colour: str) -> str:
     return f"rgb({', '.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))})"
-
-
-def test_a_mark_tells_its_values_by_pointing_and_keeps_them_by_a_click(
-    visit: Any, cli: Cli, tiny: Path, finished: Path, page: Path
-) -> None:
-    rows = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
-    seen = visit(page.as_uri())
-    box, mark = seen.page.locator(".tip.at"), seen.page.locator("#figure-effects .wide .point").first
-    assert not box.is_visible()
-    at = pointed(seen.page, mark)
-    seen.page.mouse.move(*at)
-    told = box.inner_text()
-    assert told.startswith("h1\nPPL (dev) ") and f"{rows[1]['ppl']:.2f} ± {rows[1]['ppl_sd']:.2f}" in told
-    assert mark.evaluate("e => e.matches('.on')")
-    seen.page.mouse.move(5, at[1])
-    assert not box.is_visible()
-    seen.page.mouse.click(*pointed(seen.page, mark))
-    seen.page.mouse.move(5, 5)
-    assert box.is_visible() and box.inner_text() == told
-    frame = box.bounding_box()
-    assert frame["x"] >= 0 and frame["x"] + frame["width"] <= 1400 and frame["y"] >= 0
-    seen.page.keyboard.press("Escape")
-    assert not box.is_visible()
-    seen.page.locator("#figure-curves .wide svg").focus()
-    seen.page.keyboard.press("ArrowRight")
-    assert "step" in box.inner_text()
-    assert seen.requests == [page.as_uri()] and not seen.complaints
-
-
-def pointed(page: Any, mark: Any) -> tuple[float, float]:
-    mark.scroll_into_view_if_needed()
-    box = mark.bounding_box()
-    return box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
-
-
-def test_a_mark_tells_its_values_by_a_touch(visit: Any, page: Path) -> None:
-    seen = visit(page.as_uri(), PHONE)
-    x, y = pointed(seen.page, seen.page.locator("#figure-effects .narrow .point").first)
-    seen.page.touchscreen.tap(x + 12, y)  # as near as a finger comes
-    box = seen.page.locator(".tip.at")
-    assert "from base" in box.inner_text()
-    frame = box.bounding_box()
-    assert frame["x"] >= 0 and frame["x"] + frame["width"] <= PHONE["width"]
-    assert seen.requests == [page.as_uri()] and not seen.complaints

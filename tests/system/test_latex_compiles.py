@@ -156,6 +156,17 @@ def test_other_choices_compile(tmp_path: Path, options: dict[str, Any]) -> None:
     assert "Overfull \\hbox" not in compiled(tmp_path, table)
 
 
+@pytest.mark.parametrize("layout", ["article", "twocolumn"])
+def test_notes_that_are_longer_than_a_page_follow_the_table_and_none_is_lost(tmp_path: Path, layout: str) -> None:
+    table = replace(planned("table2", "demo"), chosen=Choices(notes="full"))
+    assert sum(map(len, (note.text for note in table.footnotes))) > 5000
+    log = compiled(tmp_path, table, head=CLASSES[layout][0])
+    assert "Float too large" not in log
+    if text := text_of(tmp_path):
+        words = " ".join(text.split())
+        assert "Notes on Table" in words and "equal cost is the profile small." in words
+
+
 def test_one_column_of_two_scales_what_is_too_wide(tmp_path: Path) -> None:
     assert "Overfull \\hbox" not in compiled(tmp_path, table3(), head=CLASSES["twocolumn"][0])
 

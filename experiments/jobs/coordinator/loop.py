@@ -10,7 +10,7 @@ from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
-from experiments.errors import Damaged, DiskFull, UserError
+from experiments.errors import Damaged, DiskFull
 from experiments.events.event_log import content_of, record_time
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
@@ -22,7 +22,6 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.shares import load_shares
 from experiments.store.layout import Store
 
 # --- When different rows of a table fail alike, the rest of the table waits with the reason: it would fail one by one
@@ -251,21 +250,13 @@ class Coordinator:
             return False
         if self._interrupts.number or self._draining or self._disk_full:
             return True
-        return (
-            until == "empty"
-            and not self._placement.preparation.current
-            and not self._ledger.waiting(1, turns=self._ledger.turns())
-        )
+        return until == "empty" and not self._placement.preparation.current and not self._ledger.waiting(1)
 
     def _take_requests(self) -> None:
         """Ask the child of a cancelled run to stop; after a signal, or once the disk is full, ask all of them."""
         version = self._ledger.data_version()
         if version != self._seen_version:
             self._seen_version, self._placement.look = version, True
-            try:
-                self._ledger.shares = load_shares(self._store)
-            except UserError as error:  # edited by hand: what was agreed before goes on
-                log.warning("%s", error)
             self._draining = "drain" in self._ledger.notes()
             cancelled = self._ledger.in_state(State.RUNNING, request="cancel")
             self._watch.ask([self._watch.live[r] for r in cancelled if r in self._watch.live], "cancel")

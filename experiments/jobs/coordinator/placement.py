@@ -2,9 +2,7 @@
 
 import errno
 import logging
-import math
 import threading
-import time
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -164,7 +162,6 @@ class Placement:
         self._leased: set[str] = set()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
         self._failed: dict[str, str] = {}  # GPU → why it gets no run any more
-        self._lifted_at = math.inf  # when a user's quota may be lifted, by time.monotonic
         self.look = True
 
     @property
@@ -175,7 +172,7 @@ class Placement:
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
         """Start what can be started on slots not held by `lives`, the running attempts."""
         leased = {name for live in lives for name in live.leased}
-        if (self._alone and self._gpu_occupancy.due) or self._memory.due or time.monotonic() >= self._lifted_at:
+        if (self._alone and self._gpu_occupancy.due) or self._memory.due:
             self.look = True
         self.look |= not leased >= self._leased  # GPUs that a run no longer needs
         self._leased = leased
@@ -190,11 +187,10 @@ class Placement:
         if not free:
             return []
         unready = [self.preparation.current] if self.preparation.current else []
-        turns = self._ledger.turns()
-        self._lifted_at = time.monotonic() + turns.lifted_in_s
-        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready, turns)
+        charged = self._ledger.charged()
+        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready, charged)
         ready = [job for job in candidates if self._prepared(job)]
-        placed = place(ready, free, self._slots, turns)
+        placed = place(ready, free, self._slots, charged)
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
         pairs = self._admit(pairs, lives)
         return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])

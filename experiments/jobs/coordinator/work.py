@@ -22,7 +22,6 @@ from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.shares import load_shares
 from experiments.store import locks
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
@@ -59,7 +58,6 @@ def work(
         stack.enter_context(store.coordinator_lock())
         ledger = stack.enter_context(Ledger(store.queue_db))
         ledger.check()
-        ledger.shares = load_shares(store)
         sweep(store, running=ledger.in_state(State.RUNNING))
         interrupts = stack.enter_context(Interrupts())
         reporter = Reporter(ledger, tracker, on_progress, sinks)

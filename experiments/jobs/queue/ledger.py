@@ -5,7 +5,6 @@ only the coordinator makes stand in one class.
 """
 
 import json
-import math
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from experiments.events.event_log import record_time
 from experiments.jobs.queue.database import explain
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting, to_text
 from experiments.jobs.queue.queue import LEFT, Queue
-from experiments.jobs.queue.shares import DAY_S, DAYS, Shares, Turns, Use, in_turns
+from experiments.jobs.queue.shares import DAY_S, DAYS, in_turns
 
 # A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
 # none, and not all jobs of the queue for each.
@@ -26,19 +25,15 @@ _MEMBER_LEFT = (
 
 
 class Ledger(Queue):
-    """A queue with the changes that only the coordinator makes. `shares`: what its users have agreed upon."""
-
-    shares = Shares()
+    """A queue with the changes that only the coordinator makes."""
 
     def waiting(
-        self,
-        limit: int,
-        without: Collection[str] = (),
-        turns: Turns = Turns(),  # noqa: B008 - constant
+        self, limit: int, without: Collection[str] = (), charged: Mapping[str, float] | None = None
     ) -> list[Waiting]:
-        """The first waiting jobs of each user but those over their quota; none of the inputs_keys in `without`.
+        """The first waiting jobs of each user; none of the inputs_keys in `without`.
 
-        Of a user by priority, turn, predicted cost and age; of several users in turn (shares.py). An ensemble is left
+        Of a user by priority, turn, predicted cost and age; of several users in turn (shares.py), by what each is
+        `charged`. An ensemble is left
         out while a member waits or runs, a branch while its parent run does.
         """
         marks = ",".join("?" * len(without))
@@ -51,23 +46,17 @@ class Ledger(Queue):
                 (user, *without, limit),
             )
             for user in self.users(State.WAITING)
-            if user not in turns.over
         ]
         found = [Waiting(*row) for rows in by_user for row in rows]
         if len(by_user) < 2:
             return found
-        return list(in_turns(sorted(found, key=lambda job: -job.priority), turns.charged))
+        return list(in_turns(sorted(found, key=lambda job: -job.priority), charged or {}))
 
-    def turns(self) -> Turns:
-        """Whose jobs may start now. One user alone without a quota needs no look at what was used."""
-        users, shares = self.users(State.WAITING), self.shares
-        if len(users) < 2 and not shares.quotas:
-            return Turns()
-        found = self.use()
-        used = {user: found.get(user, Use()).used_s for user in users}
-        over = [user for user in users if shares.over(user, used[user])]
-        lifted_in_s = DAY_S - record_time() % DAY_S if over else math.inf
-        return Turns(over, {user: use.charged_s for user, use in found.items()}, lifted_in_s)
+    def charged(self) -> dict[str, float]:
+        """Use.charged_s by user: the least goes first. One user alone needs no look at what was used."""
+        if len(self.users(State.WAITING)) < 2:
+            return {}
+        return {user: use.charged_s for user, use in self.use().items()}
 
     def in_state(self, state: State, **also: Any) -> list[str]:
         """run_ids in a state; `also`: further conditions, column=value."""

@@ -30,7 +30,7 @@ from experiments.jobs.queue.job import (
     merge,
     to_text,
 )
-from experiments.jobs.queue.shares import DAY_S, DAYS, RESERVED_S, Shares, Use
+from experiments.jobs.queue.shares import DAY_S, DAYS, RESERVED_S, Use
 from experiments.store.retention import union
 
 # --- Read the queue's SQLite file, without locks and without changes
@@ -119,14 +119,6 @@ class Reading:
             own_s = 0.0 if begun is None else devices * max(0.0, now - begun)
             found[user] = Use(used_s + own_s, charged_s + max(own_s, devices * RESERVED_S))
         return found
-
-    def over_quota(self, shares: Shares) -> dict[str, str]:
-        """Users whose waiting jobs wait for their quota, with the reason."""
-        if not shares.quotas:
-            return {}
-        used, waiting = self.use(), self.users(State.WAITING)
-        over = {user: used.get(user, Use()).used_s for user in waiting}
-        return {user: shares.why_over(user, used_s) for user, used_s in over.items() if shares.over(user, used_s)}
 
     def asked_of_failed(self) -> dict[str, set[str]]:
         """Failed run → its requested eval_ids; runs with damaged entries are left out."""
@@ -330,10 +322,6 @@ class Queue(Reading):
     def drain(self) -> None:
         """Request the coordinator to finish running jobs and start no others. Does not affect the next coordinator."""
         self._write("INSERT OR REPLACE INTO notes VALUES ('drain', 'draining: starts no other runs')")
-
-    def agree(self, shares: str) -> None:
-        """Let the coordinator know that other shares were agreed upon, and `status` say so. `shares`: a line."""
-        self._write("INSERT OR REPLACE INTO notes VALUES ('shares', ?)", (shares,))
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:

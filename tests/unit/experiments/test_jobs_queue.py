@@ -14,7 +14,7 @@ from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue, left_s
-from experiments.jobs.queue.shares import Shares, Use
+from experiments.jobs.queue.shares import Use
 from experiments.store.retention import BEST, SPACED, Keep
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
@@ -413,10 +413,6 @@ def test_use_counts_ended_attempts_and_running_ones_at_least_ten_minutes(ledger)
     spoil(ledger, 1, begun=now - 1000.0)
     spoil(ledger, 2, begun=now + 50.0)  # of a clock that is ahead
     assert ledger.use(now) == {"a": Use(2000.0, 600.0 + 2000.0), "b": Use(0.0, 300.0)}
-    assert ledger.over_quota(Shares({"a": 0.1, "c": 0.0})).keys() == {"c"}  # nothing of `a` waits
-    ledger.enqueue([make(9, user="a")])
-    assert ledger.over_quota(Shares({"a": 0.1, "b": 0.0})).keys() == {"a"}
-    assert ledger.over_quota(Shares({"a": 9.9})) == ledger.over_quota(Shares()) == {}
 
 
 def test_speed_is_cost_by_second_of_runs_that_finished_at_once(ledger):

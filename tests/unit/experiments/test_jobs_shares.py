@@ -1,6 +1,4 @@
-"""Fair shares: use of the last days, turns between users, quotas, on real queues."""
-
-import json
+"""Fair shares: use of the last days, turns between users, on real queues."""
 
 import pytest
 
@@ -10,9 +8,7 @@ from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Slot, join
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
-from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import DAY_S, DAYS, FILE, Shares, check_user, keep_shares, load_shares, login
-from experiments.store.layout import Store
+from experiments.jobs.queue.shares import DAY_S, DAYS, check_user, login
 
 DONE = Ending(State.FINISHED, Outcome.FINISHED)
 HOUR = 3600.0
@@ -33,8 +29,8 @@ def work_off(ledger, slots=1, hours=1.0, limit=10_000):
     """Starts jobs as the coordinator does, each for so long; the users in the order of the starts."""
     all_slots, order, now = [Slot(f"cpu:{i}", "cpu") for i in range(slots)], [], clock.record_time()
     while len(order) < limit:
-        turns = ledger.turns()
-        placed = place(ledger.waiting(slots + 64, turns=turns), all_slots, all_slots, turns)
+        charged = ledger.charged()
+        placed = place(ledger.waiting(slots + 64, charged=charged), all_slots, all_slots, charged)
         if not placed:
             return order
         for waiting, (slot,) in placed:
@@ -45,7 +41,7 @@ def work_off(ledger, slots=1, hours=1.0, limit=10_000):
     return order
 
 
-def test_what_counts_are_the_last_days_and_a_day_later_a_quota_is_lifted(ledger):
+def test_what_counts_are_the_last_days(ledger):
     ledger.enqueue([job(n, user) for n, user in enumerate(["ann", "ann", "ann", "bob"])])
     now = clock.record_time()
     for number, days_ago in enumerate([0, DAYS - 1, DAYS, DAYS - 1]):
@@ -54,11 +50,6 @@ def test_what_counts_are_the_last_days_and_a_day_later_a_quota_is_lifted(ledger)
         ledger.end(job(number).run_id, 1, DONE, span=(end - 3 * HOUR, end))
     assert {user: use.used_s for user, use in ledger.use(now).items()} == {"ann": 12 * HOUR, "bob": 6 * HOUR}
     assert {user: use.used_s for user, use in ledger.use(now + DAY_S).items()} == {"ann": 6 * HOUR}
-    ledger.shares = Shares({"ann": 12.0})
-    ledger.enqueue([job(9, "ann")])
-    assert ledger.turns().over == ["ann"]
-    assert ledger.turns().lifted_in_s == pytest.approx(DAY_S - now % DAY_S, abs=60)
-    assert ledger.use(now + ledger.turns().lifted_in_s + 60)["ann"].used_s == 6 * HOUR
 
 
 @pytest.mark.parametrize("slots", [1, 2, 8])
@@ -90,7 +81,7 @@ def test_one_user_alone_has_the_order_of_before(ledger, user):
     jobs = [job(n, user, priority=n % 3, turn=n % 4) for n in range(60)]
     ledger.enqueue(jobs)
     expected = [one.run_id for one in sorted(jobs, key=lambda one: (-one.priority, one.turn, one.run_id))]
-    assert [one.run_id for one in ledger.waiting(-1, turns=ledger.turns())] == expected
+    assert [one.run_id for one in ledger.waiting(-1, charged=ledger.charged())] == expected
     assert [one.run_id for one in ledger.rows(State.WAITING, 100)] == expected
 
 
@@ -117,19 +108,6 @@ def test_running_attempts_count_from_their_first_event(ledger):
     assert ledger.use(now + 5 * HOUR)["ann"].used_s == pytest.approx(5 * HOUR)
 
 
-def test_a_quota_stops_new_runs_until_it_is_raised_and_loses_none(ledger):
-    ledger.shares = Shares({"ann": 2.5})
-    ledger.enqueue([job(n, "ann") for n in range(10)] + [job(n, "bob") for n in range(10, 13)])
-    assert sorted(work_off(ledger)) == ["ann", "ann", "ann", "bob", "bob", "bob"]
-    [(user, why)] = ledger.over_quota(ledger.shares).items()
-    assert user == "ann" and "(3 of 2.5 device-hours in 7 days): other runs of ann wait until" in why
-    assert len(ledger.waiting(-1)) == 7 and not ledger.waiting(-1, turns=ledger.turns())
-    with Queue(ledger.path) as other:  # each connection sees the same
-        assert other.over_quota(ledger.shares).keys() == {"ann"}
-    ledger.shares = Shares()
-    assert len(work_off(ledger)) == 7
-
-
 def test_twenty_thousand_jobs_of_many_users_are_dealt_out_without_a_look_at_all_of_them(ledger):
     ledger.enqueue(job(n, f"user{n % 20}") for n in range(20_000))
     steps = 0
@@ -139,29 +117,8 @@ def test_twenty_thousand_jobs_of_many_users_are_dealt_out_without_a_look_at_all_
         steps += 1
 
     ledger._db.set_progress_handler(count, 1000)  # every thousand instructions of SQLite
-    assert len({one.user for one in ledger.waiting(8, turns=ledger.turns())}) == 20
+    assert len({one.user for one in ledger.waiting(8, charged=ledger.charged())}) == 20
     assert steps < 100, "as many instructions as some hundred rows need"
-
-
-def test_shares_are_kept_in_a_file_with_its_format(tmp_path):
-    store = Store.open(tmp_path / "store")
-    assert load_shares(store) == Shares()
-    keep_shares(store, Shares({"ann": 100.5}))
-    assert load_shares(store) == Shares({"ann": 100.5})
-    path = store.root / FILE
-    for wrong, said in (
-        ('{"format": 1, "half_life_hours": 72}', "has the format 1, this program reads 3"),
-        ("{", "is no JSON"),
-        ("[]", "is not as `ablations status --quota` writes it"),
-        ('{"format": 3, "quotas": 2}', "is not as `ablations status --quota` writes it"),
-        ('{"format": 3, "quotas": {"ann": -1}}', "quota of ann is -1 hours: it must be 0 to"),
-        ('{"format": 3, "quotas": {"ann": "x"}}', "expected a number of hours"),
-        ('{"format": 3, "quotas": {"ann": NaN}}', "expected a number of hours"),
-        (json.dumps({"format": 3, "quotas": {"an n": 1}}), "without spaces"),
-    ):
-        path.write_text(wrong, encoding="utf-8")
-        with pytest.raises(UserError, match=said):
-            load_shares(store)
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a=1", "a,b", "a\x1b[31m", "x" * 65, "a\n", "'"])

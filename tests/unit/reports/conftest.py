@@ -17,6 +17,7 @@ from reports.render.cells import Grid
 from reports.render.grid import arranged, layout_of
 from reports.results.table import Table
 from reports.table.build import build_table
+from reports.table.cost import shown
 from tests.stores import made_once
 from tests.unit.reports import real
 
@@ -30,7 +31,7 @@ SIGNATURE = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.5.1"
 
 def lay_out(table: Table) -> Grid:
     """Every column of a table."""
-    return arranged(table, layout_of(table))
+    return arranged(table, layout_of(table, shown(table)))
 
 
 @dataclass

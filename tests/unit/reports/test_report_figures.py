@@ -96,30 +96,6 @@ def test_no_two_lines_of_a_panel_share_a_colour():
     assert len({colour for colour, _ in found.values()}) == curves.MOST_LINES
 
 
-def test_marks_tell_their_values_on_the_page_alone(bench, tmp_path):
-    table, store = finished(bench, "h16 <&>", tmp_path)
-    for name, drawing in drawings(table, store).items():
-        with drawing as figure:
-            assert "<title>" not in style.save(figure, name, "svg").decode()
-    on_page = {
-        "effects": effects.draw_effects(table, style.WIDE),
-        "curves": curves.draw_curves(table, store, style.NARROW),
-        "lengths": curves.draw_lengths(table, counts_of, lambda outcome, set_: None, style.WIDE),
-    }
-    told = {}
-    for name, drawing in on_page.items():
-        with drawing as figure:
-            root = ElementTree.fromstring(style.save(figure, name, "svg"))
-        told[name] = [element.text for element in root.iter() if element.tag.endswith("}title")]
-    measure, header = table.rows[1].measures["ppl"], table.columns[0].header
-    assert any(
-        text.startswith(f"h16 <&>\n{header} 6.10 ± 0.10, +{measure.change:.3f} (ln) from base\n")
-        for text in told["effects"]
-    )
-    assert "h16 <&>\nperplexity while training 4.5\nstep 2" in told["curves"]
-    assert any(text.startswith("h16 <&>\n") and text.endswith("words on average") for text in told["lengths"])
-
-
 def test_the_same_numbers_give_the_same_bytes(new_bench, tmp_path):
     for format_ in ("svg", "pdf"):
         one, two = (
