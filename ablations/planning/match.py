@@ -96,8 +96,10 @@ def _solved(context: Context, row: Variation, what: str, by: str) -> tuple[dict[
     try:
         found = nearest(counted, unit, target)
     except ValueError as error:
+        given = ".4g" if what == "flops" else ",d"
         raise UserError(
-            f"{where}: base has {target:.4g} {words}, this row {own:.4g}, and {error}. Take another `by`. {leave_out}"
+            f"{where}: base has {target:{given}} {words}, this row {own:{given}}, and {error}. Take another `by`. "
+            f"{leave_out}"
         ) from None
     off = (counted(found) or 0) / target - 1
     return settings(found) if found != unit else {}, off
@@ -144,7 +146,7 @@ def nearest(count: Callable[[int], float | None], start: int, target: float) -> 
         return found
 
     if above(2 * start)[1] <= (count(start) or 0):
-        raise ValueError("a larger value does not give more")
+        raise ValueError("a larger value gives no more")
     low, high = 1, start
     while above(high)[1] < target:
         if high >= start * _FARTHEST:

@@ -156,7 +156,7 @@ def test_built_in_studies_meet_base_within_one_percent(name, profile, base, meas
 MISTAKES = {
     "an unknown count": ('match = "param"\nby = "model.d_ff"\n', "", "params"),
     "an unknown setting": ('match = "params"\nby = "model.dff"\n', "", "model.d_ff"),
-    "a setting on which no parameter depends": ('match = "params"\nby = "training.train_steps"\n', "", "does not give"),
+    "a setting on which no parameter depends": ('match = "params"\nby = "training.train_steps"\n', "", "gives no more"),
     "a setting that is no number": ('match = "params"\nby = "model.positions"\n', "", "no whole number"),
     "a fraction": ('match = "params"\nby = "model.dropout"\n', "", "no whole number"),
     "no setting": ('match = "params"\n', "", "belong together"),

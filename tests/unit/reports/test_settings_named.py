@@ -16,6 +16,7 @@ from experiments.identity import digest
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
+from model.cost import num_params
 from reports.render.setup import paragraph
 from reports.table.build import build_table
 from reports.table.settings import show
@@ -118,9 +119,10 @@ class Unmeasured(Inputless):
         return [EvaluationSpec(name, evaluation_settings(config), {"set": name}) for name in config.evaluation.sets]
 
     def num_params(self, config: Any) -> int:
-        return 1
+        return num_params(config.model, 1000)
 
-    cost = num_params
+    def cost(self, config: Any) -> float:
+        return self.num_params(config) * config.training.tokens_per_batch * config.training.train_steps
 
 
 @pytest.mark.parametrize("name", builtin_studies())
