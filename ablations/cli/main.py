@@ -82,7 +82,6 @@ OLD: dict[
     "layers": ("settings --layers", {}),
     "prune": ("forget --checkpoints", {}),
     "rebuild": ("ui --rebuild mlflow", {"--sink": "--rebuild"}),
-    "shares": ("status --users", {}),
 }
 
 

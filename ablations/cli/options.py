@@ -57,9 +57,6 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "devices": typer.Option(metavar="SLOTS", help="auto, cpu:NxT, cuda:0,2, cuda:*x3."),
     "devices_per_run": typer.Option(metavar="K", min=1, help="Devices that train a run together."),
     "priority": typer.Option(metavar="N", help="Higher priorities train first; 0 if unset."),
-    "user": typer.Option(
-        "--user", metavar="NAME", envvar="ABLATIONS_USER", help="Whose runs these are; your login if unset."
-    ),
     "stale": typer.Option(
         metavar="keep|rerun", help="Finished runs of older code: keep and mark them, or train again."
     ),
@@ -101,7 +98,7 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
 _PANELS = {  # the groups of --help below the options that most people need
     "Store and queue": ("state_dir", "stale", "yes", "priority", "hang_after"),
     "Several devices and clusters": ("devices_per_run", "engine", "engine_set", "address", "workers", "setup"),
-    "Accounting": ("user", "sinks"),
+    "Accounting": ("sinks",),
     "Printing": (
         *("columns", "hide", "plain", "paper", "digits"),
         *("caption", "notes", "label", "wide"),
@@ -112,7 +109,6 @@ for _panel, _names in _PANELS.items():
         OPTIONS[_name].rich_help_panel = _panel
 
 Devices = Annotated[str, OPTIONS["devices"]]
-User = Annotated[str | None, OPTIONS["user"]]
 Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Model = Annotated[Path | None, typer.Option(metavar="DIR", help="A model written by `ablations export`.")]

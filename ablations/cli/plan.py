@@ -48,7 +48,7 @@ def plan(
     study: options.LastStudy = None,
     *,
     selectors: Selectors,
-    queueing: Annotated[Queueing, options.Without(("priority", "user", "stale"))],
+    queueing: Annotated[Queueing, options.Without(("priority", "stale"))],
     devices: options.Devices = "auto",
     measured: Annotated[bool, typer.Option("--measure", help="Train a few steps to predict the time.")] = False,
     as_json: options.Json = False,

@@ -24,7 +24,7 @@ from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_result
 from ablations.service.train import Training, options_for, queue_runs
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
-from ablations.service.work import WorkOptions, complete_mlflow, user_name
+from ablations.service.work import WorkOptions, complete_mlflow
 from ablations.study.messages import duration, number
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection
@@ -203,7 +203,6 @@ def evaluate(
     *,
     selectors: Selectors,
     devices: options.Devices = "auto",
-    user: options.User = None,
     as_json: options.Json = False,
 ) -> None:
     """Score trained runs with other evaluation.* settings; never trains.
@@ -211,7 +210,7 @@ def evaluate(
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
     study, selectors = selectors.with_last(study, say)
-    chosen = replace(choose(study, selectors, there=True, used=True), user=user_name(user))
+    chosen = choose(study, selectors, there=True, used=True)
     plan = chosen.plan
     needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its parent run
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}
@@ -322,4 +321,4 @@ def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected
     final = replace(selected, overrides={**asked, **selected.overrides})
 
     replan = partial(plan_with_states, study, final, task, store)
-    return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns, user=chosen.user)
+    return Selected(study=study, task=task, store=store, replan=replan, columns=chosen.columns)

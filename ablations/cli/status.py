@@ -25,13 +25,12 @@ from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
-from ablations.service.work import collect_detached, users_of
+from ablations.service.work import collect_detached
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue, left_s
-from experiments.jobs.queue.shares import DAYS
 from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
@@ -44,20 +43,14 @@ def status(
     *,
     selectors: Selectors,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
-    users: Annotated[
-        bool, typer.Option("--users", help="Show instead what each user of the store has used in the last 7 days.")
-    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
 
     With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
-    last table used. The user who has used least goes first.
+    last table used.
     """
     opened = selectors.open()
-    if users:
-        _users(opened, as_json)
-        return
     collect_detached(opened)
     table = _table(study, selectors) if study or not as_json else None
     plan = table[1] if table else None  # once: a plan of 10,000 runs takes seconds
@@ -82,16 +75,6 @@ def status(
             time.sleep(WATCH_S)
             if table:
                 head[0] = _of_plan(table[0].plan)
-
-
-def _users(store: Store, as_json: bool) -> None:
-    """Show each user's part."""
-    found = users_of(store)
-    lines = [f"device-hours of the last {DAYS} days:"]
-    for user in found:
-        counts = f"{user.running} running, {user.waiting} waiting"
-        lines.append(f"  {user.user or '(unknown)'}: {user.used_h:.3g} device-hours used, {counts}")
-    answer(as_json, {"users": [asdict(user) for user in found]}, lines)
 
 
 def _table(study: str | None, selectors: Selectors) -> tuple[Selected, Plan] | None:

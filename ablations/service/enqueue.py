@@ -166,7 +166,6 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         gpu_memory_gb=_memory_gb(chosen.task, run, "cuda"),
         devices=1 if run.members else chosen.devices_per_run,
         priority=chosen.priority,
-        user=chosen.user,
         members=(member(plan, run),),
         rerun_after=result.attempt if result and retrain else 0,
         keeps=() if run.members else union(chosen.task.keeps(run.config), at_steps(run.kept_at)),

@@ -11,14 +11,14 @@ import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
-from ablations.service.work import collect_detached, user_name
+from ablations.service.work import collect_detached
 from ablations.study.messages import suggestion
 from ablations.study.overrides import nested, setting_names
 from ablations.study.selectors import CORPUS, Selection, selection
@@ -26,7 +26,6 @@ from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
 from experiments.jobs.queue import trust
-from experiments.jobs.queue.shares import login
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
@@ -222,7 +221,6 @@ class Selected(SelectedTable):
     own_plan: Callable[[], Plan] | None = None  # with the study's own decoding; None: `plan` has that
     devices_per_run: int = 1
     priority: int = 0
-    user: str = field(default_factory=login)
 
 
 def task_of(study: Study) -> Task:
@@ -303,14 +301,13 @@ class Queueing:
 
     devices_per_run: int = 1
     priority: int = 0
-    user: str | None = None
     stale: str = "keep"
     yes: bool = False
 
     def choose(self, study: str, selectors: Selectors, *, used: bool = True) -> Selected:
         """`choose`, with these options. Raises UserError."""
-        user, chosen = user_name(self.user), choose(study, selectors, many=self.yes, used=used)
-        return replace(chosen, devices_per_run=self.devices_per_run, priority=self.priority, user=user)
+        chosen = choose(study, selectors, many=self.yes, used=used)
+        return replace(chosen, devices_per_run=self.devices_per_run, priority=self.priority)
 
 
 def choose_table(study_name: str, selectors: Selectors, say: Say, *, used: bool = True) -> SelectedTable:

@@ -1,4 +1,4 @@
-"""Work on a store's queue: the options of a coordinator, detached results, progress in words, and use by user."""
+"""Work on a store's queue: the options of a coordinator, detached results, progress in words."""
 
 import contextlib
 import math
@@ -23,7 +23,6 @@ from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
-from experiments.jobs.queue.shares import Use, check_user, login
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
@@ -247,36 +246,3 @@ def numbers(live: RunningAttempt) -> list[str]:
         shown.append(f"{values['target_tokens_per_s']:,.0f} tokens/s")
     left = live.progress.left_s(live.claimed.job.total_steps)
     return [*shown, *([f"{duration(left)} left"] if left else [])]
-
-
-# --- Users of one store: what each has used
-
-
-@dataclass(frozen=True)
-class UserShare:
-    """A user of a store."""
-
-    user: str
-    running: int
-    waiting: int
-    used_h: float  # device-hours of the last DAYS days
-
-
-def user_name(given: str | None) -> str:
-    """The user of --user; who is logged in, if that is not given. Raises UserError."""
-    return login() if given is None else check_user(given)
-
-
-def users_of(store: Store) -> list[UserShare]:
-    """A store's users, by name."""
-    with Queue(store.queue_db, create=False) as queue:
-        used, counts = queue.use(), queue.counts_by_user()
-    return [
-        UserShare(
-            user,
-            counts.get((user, State.RUNNING), 0),
-            counts.get((user, State.WAITING), 0),
-            used.get(user, Use()).used_s / 3600,
-        )
-        for user in sorted({*used, *(user for user, _ in counts)})
-    ]

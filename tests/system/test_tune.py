@@ -223,9 +223,7 @@ def test_rows_of_the_transformer_tuned_killed_and_resumed(cli: Cli, tiny: Path, 
     assert "each row had 5 trials" in text and text.count("best of 5 trials") == 3
 
 
-def test_trials_and_tuned_rows_belong_to_the_user_and_a_group_of_the_same_name_is_another(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_a_row_is_tuned_with_its_own_settings_beside_a_group_of_the_same_name(cli: Cli, tmp_path: Path) -> None:
     """The group `wide` holds the row `narrow`: trials of the row `wide` are of its own settings."""
     other = STUDY.split("[[variation]]")[0].replace("trials = 8", "trials = 2").replace("seeds = 2", "seeds = 1")
     rows = """
@@ -243,10 +241,9 @@ set = {kind = "wide"}
 """
     study = write(tmp_path / "study", other + rows)
     where = ("--store", tmp_path / "store", "--devices", "cpu:2")
-    cli("tune", study, *where, "--user", "ann")
+    cli("tune", study, *where)
     with Queue(tmp_path / "store" / "queue.db") as queue:
         listed = queue.status()
-    assert {row.user for row in listed} == {"ann"}
     configs = {row.run_id: read_json(tmp_path / "store/runs" / row.run_id / "config.json")["config"] for row in listed}
     kinds = {(member.row.partition(".")[0], configs[row.run_id]["kind"]) for row in listed for member in row.members}
     assert kinds == {("base", "plain"), ("narrow", "plain"), ("wide", "wide")}

@@ -11,7 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 from experiments.errors import Damaged, DiskFull
-from experiments.events.event_log import content_of, record_time
+from experiments.events.event_log import content_of
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
 from experiments.jobs.attempts.attempt import RunningAttempt
@@ -280,7 +280,7 @@ class Coordinator:
         except Exception as error:
             ending = ending_of_error(error, live.run_id)
         steps = live.progress.first_step, live.progress.step
-        self._ledger.end(live.run_id, live.number, ending, steps, self._span(live))
+        self._ledger.end(live.run_id, live.number, ending, steps)
         self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)
         self._placement.look = True
@@ -293,14 +293,6 @@ class Coordinator:
             self._placement.quarantine(live.slot, str((live.progress.failure or {}).get("message", "")))
         if ending.detail or ending.error:
             log.info("%s attempt %d: %s", live.run_id, live.number, ending.detail or ending.error)
-
-    def _span(self, live: RunningAttempt) -> tuple[float, float] | None:
-        """When an attempt began and ended to use its devices; its events say so where nobody watched it."""
-        begin, last = live.progress.first_t, live.progress.last_t
-        if begin is None or last is None:
-            return None
-        watched = live.handle is not None and not self._engine.outlives
-        return begin, record_time() if watched else last
 
     def _now(self, live: RunningAttempt) -> Claimed:
         """The job in its present form: more may have been requested since it was claimed."""

@@ -138,7 +138,7 @@ def ending_of_error(error: Exception, run_id: str) -> Ending:
 # --- Place runs on slots
 
 
-LOOKAHEAD = 64  # jobs of each user examined in one placement beyond the number of free slots
+LOOKAHEAD = 64  # jobs examined in one placement beyond the number of free slots
 
 
 class Placement:
@@ -187,10 +187,9 @@ class Placement:
         if not free:
             return []
         unready = [self.preparation.current] if self.preparation.current else []
-        charged = self._ledger.charged()
-        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready, charged)
+        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready)
         ready = [job for job in candidates if self._prepared(job)]
-        placed = place(ready, free, self._slots, charged)
+        placed = place(ready, free, self._slots)
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
         pairs = self._admit(pairs, lives)
         return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
@@ -279,7 +278,7 @@ class Placement:
         if attempt is None:
             self._end_waiting(run_id, State.FINISHED)
             return None
-        if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind, slot.devices):
+        if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind):
             attempt[1].rmdir()  # cancelled in the meantime
             return None
         try:

@@ -128,6 +128,6 @@ def _speed(running: Sequence[RunningAttempt]) -> float | None:
     return statistics.fmean(speeds) if speeds else None
 
 
-def _progress(live: RunningAttempt) -> tuple[str, int | None, str, float | None, float | None]:
+def _progress(live: RunningAttempt) -> tuple[str, int | None, str, float | None]:
     record = live.progress
-    return live.run_id, record.step, record.doing, record.left_s(live.claimed.job.total_steps), record.first_t
+    return live.run_id, record.step, record.doing, record.left_s(live.claimed.job.total_steps)

@@ -6,7 +6,7 @@ device after running out of memory beside others, and several devices if these t
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices.slots import Slot, by_device, most_together
 from experiments.jobs.queue.job import Waiting
-from experiments.jobs.queue.shares import RESERVED_S, in_turns
 
 Lease = tuple[Slot, ...]  # the slots that one job takes
 
@@ -28,28 +27,22 @@ class Choice(NamedTuple):
     kept: Lease = ()
 
 
-def place(
-    waiting: Iterable[Waiting],
-    free: Sequence[Slot],
-    slots: Sequence[Slot],
-    charged: Mapping[str, float] | None = None,
-) -> list[tuple[Waiting, Lease]]:
+def place(waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot]) -> list[tuple[Waiting, Lease]]:
     """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
 
-    Order: higher priority first, then the user with the least use (`charged`, see queue/shares.py), then
-    the first seed of every row, so that a table has all of its rows early (base and large published changes first),
-    then the longest by predicted cost. A job that is as long as a slot's share of all waiting ones goes before its
-    turn: the makespan stays within max(longest, total / slots) plus one job. Ties keep the order of `waiting`. A run
-    that started on one kind of device stays on it, if the coordinator has a slot of that kind. A job that needs several
-    slots keeps the free ones until it has all; otherwise smaller jobs behind it could delay it without end.
+    Order: higher priority first, then the first seed of every row, so that a table has all of its rows early (base and
+    large published changes first), then the longest by predicted cost. A job that is as long as a slot's share of all
+    waiting ones goes before its turn: the makespan stays within max(longest, total / slots) plus one job. Ties keep the
+    order of `waiting`. A run that started on one kind of device stays on it, if the coordinator has a slot of that
+    kind. A job that needs several slots keeps the free ones until it has all; otherwise smaller jobs behind it could
+    delay it without end.
     """
     kinds = {slot.kind for slot in slots}
     left, placed = list(free), []
     waiting = list(waiting)
-    share, charges = sum(job.cost for job in waiting) / max(1, len(slots)), dict(charged or {})
-    several = len({job.user for job in waiting}) > 1
-    own = sorted(waiting, key=lambda job: (-job.priority, 0 if job.cost >= share > 0 else job.turn, -job.cost))
-    for job in in_turns(own, charges) if several else own:
+    share = sum(job.cost for job in waiting) / max(1, len(slots))
+    ordered = sorted(waiting, key=lambda job: (-job.priority, 0 if job.cost >= share > 0 else job.turn, -job.cost))
+    for job in ordered:
         if not left:
             break
         bound = job.kind in kinds
@@ -59,9 +52,6 @@ def place(
         left = [slot for slot in left if slot.name not in taken] if taken else left
         if choice.lease:
             placed.append((job, choice.lease))
-            if several:
-                reserved_s = RESERVED_S * sum(slot.devices for slot in choice.lease)
-                charges[job.user] = charges.get(job.user, 0.0) + reserved_s
     return placed
 
 

@@ -63,11 +63,6 @@ class Slot:
         """Number of processor cores that a run on it uses."""
         return self.threads * self.count
 
-    @property
-    def devices(self) -> float:
-        """How much a run on it uses: 1 for a whole GPU or a CPU slot, 0.5 for half a GPU."""
-        return self.share * self.count if self.kind == "cuda" else float(len(self.parts))
-
     def device_spec(self, threads: int) -> dict[str, Any]:
         """The devices as a child's spec has them: the fields of experiments.config.DeviceSpec."""
         given = {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb}

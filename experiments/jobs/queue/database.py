@@ -10,7 +10,7 @@ from experiments.errors import DiskFull, UserError, explain_os_errors
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
-VERSION = 8
+VERSION = 9
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 
 SCHEMA = """
@@ -24,10 +24,9 @@ CREATE TABLE jobs (
     queued REAL NOT NULL, started REAL, ended REAL,
     memory_gb REAL NOT NULL DEFAULT 0, devices INTEGER NOT NULL DEFAULT 1, alone INTEGER NOT NULL DEFAULT 0,
     hangs INTEGER NOT NULL DEFAULT 0, left_s REAL, gpu_memory_gb REAL NOT NULL DEFAULT 0,
-    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT '', turn INTEGER NOT NULL DEFAULT 0,
-    user TEXT NOT NULL DEFAULT '', begun REAL
+    signature TEXT NOT NULL DEFAULT '', held TEXT NOT NULL DEFAULT '', turn INTEGER NOT NULL DEFAULT 0
 ) WITHOUT ROWID;
-CREATE INDEX by_turn ON jobs (state, user, priority DESC, turn, cost DESC, queued, run_id);
+CREATE INDEX by_turn ON jobs (state, priority DESC, turn, cost DESC, queued, run_id);
 CREATE TABLE members (
     run_id TEXT NOT NULL, study TEXT NOT NULL, profile TEXT NOT NULL, corpus TEXT NOT NULL, row TEXT NOT NULL,
     grp TEXT NOT NULL, PRIMARY KEY (run_id, study, profile, corpus, row)
@@ -35,13 +34,10 @@ CREATE TABLE members (
 CREATE TABLE attempts (
     run_id TEXT NOT NULL, number INTEGER NOT NULL, slot TEXT NOT NULL, ref TEXT NOT NULL DEFAULT '',
     started REAL NOT NULL, ended REAL, outcome TEXT NOT NULL DEFAULT '', detail TEXT NOT NULL DEFAULT '',
-    first_step INTEGER, last_step INTEGER, events TEXT NOT NULL DEFAULT '', devices REAL NOT NULL DEFAULT 1,
+    first_step INTEGER, last_step INTEGER, events TEXT NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, number)
 ) WITHOUT ROWID;
 CREATE TABLE notes (name TEXT PRIMARY KEY, text TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE used (
-    user TEXT NOT NULL, day INTEGER NOT NULL, device_s REAL NOT NULL, PRIMARY KEY (user, day)
-) WITHOUT ROWID;
 """
 
 

@@ -89,7 +89,6 @@ class Job:
     devices: int = 1  # devices that train it together
     priority: int = 0  # higher first
     turn: int = 0  # lower first: the first seeds of all rows (base, then large published changes), the second ones, …
-    user: str = ""  # whose it is (shares.py); of a run that several users request, the first of them
     members: tuple[Member, ...] = ()
     rerun_after: int = 0  # results of attempts up to this number are stale: train again
     keeps: tuple[Keep, ...] = ()  # checkpoints that all requests for this run need
@@ -143,7 +142,6 @@ def merge(old: Job, new: Job) -> Job:
         read_at=tuple(sorted({*old.read_at, *new.read_at})),
         priority=max(old.priority, new.priority),
         turn=min(old.turn, new.turn),
-        user=old.user,
         rerun_after=max(old.rerun_after, new.rerun_after),
         members=old.members + tuple(m for m in new.members if m not in old.members),
     )
@@ -170,7 +168,6 @@ class JobStatus:
     ended: float | None
     left_s: float | None  # predicted seconds of training left
     held: str = ""  # why it is not started (trust.py)
-    user: str = ""
     members: tuple[Member, ...] = ()
 
 
@@ -188,7 +185,6 @@ class Waiting:
     alone: bool = False  # needs its own device after running out of memory beside others (0 or 1 from the queue)
     gpu_memory_gb: float = 0.0  # predicted, on a GPU; 0: unknown
     turn: int = 0
-    user: str = ""
 
     def needs_gb(self, kind: str) -> float:
         """Predicted GB on a device of that kind."""

@@ -14,7 +14,6 @@ from experiments.events.event_log import record_time
 from experiments.jobs.queue.database import explain
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting, to_text
 from experiments.jobs.queue.queue import LEFT, Queue
-from experiments.jobs.queue.shares import DAY_S, DAYS, in_turns
 
 # A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
 # none, and not all jobs of the queue for each.
@@ -27,36 +26,19 @@ _MEMBER_LEFT = (
 class Ledger(Queue):
     """A queue with the changes that only the coordinator makes."""
 
-    def waiting(
-        self, limit: int, without: Collection[str] = (), charged: Mapping[str, float] | None = None
-    ) -> list[Waiting]:
-        """The first waiting jobs of each user; none of the inputs_keys in `without`.
+    def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
+        """The first waiting jobs by priority, turn, predicted cost and age; none of the inputs_keys in `without`.
 
-        Of a user by priority, turn, predicted cost and age; of several users in turn (shares.py), by what each is
-        `charged`. An ensemble is left
-        out while a member waits or runs, a branch while its parent run does.
+        An ensemble is left out while a member waits or runs, a branch while its parent run does.
         """
         marks = ",".join("?" * len(without))
-        by_user = [
-            self._read(
-                "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn, user "
-                "FROM jobs WHERE state='waiting' AND user=? "
-                f"AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
-                "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
-                (user, *without, limit),
-            )
-            for user in self.users(State.WAITING)
-        ]
-        found = [Waiting(*row) for rows in by_user for row in rows]
-        if len(by_user) < 2:
-            return found
-        return list(in_turns(sorted(found, key=lambda job: -job.priority), charged or {}))
-
-    def charged(self) -> dict[str, float]:
-        """Use.charged_s by user: the least goes first. One user alone needs no look at what was used."""
-        if len(self.users(State.WAITING)) < 2:
-            return {}
-        return {user: use.charged_s for user, use in self.use().items()}
+        rows = self._read(
+            "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn FROM jobs "
+            f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
+            "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
+            (*without, limit),
+        )
+        return [Waiting(*row) for row in rows]
 
     def in_state(self, state: State, **also: Any) -> list[str]:
         """run_ids in a state; `also`: further conditions, column=value."""
@@ -91,22 +73,19 @@ class Ledger(Queue):
         """A number that changes when another process changes the queue."""
         return int(self._read("PRAGMA data_version")[0][0])
 
-    def claim(self, run_id: str, attempt: int, slot: str, kind: str, devices: float = 1.0) -> bool:
-        """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled.
-
-        devices: how many it takes; half a GPU is 0.5.
-        """
+    def claim(self, run_id: str, attempt: int, slot: str, kind: str) -> bool:
+        """Compare-and-set from waiting to running; False if another process was first, or the job was cancelled."""
         now = record_time()
         with self._change():
             claimed = self._db.execute(
                 "UPDATE jobs SET state='running', attempt=?, slot=?, started=?, ended=NULL, doing='starting', "
-                "request='', tracked=0, begun=NULL, kind=? WHERE run_id=? AND state='waiting'",
+                "request='', tracked=0, kind=? WHERE run_id=? AND state='waiting'",
                 (attempt, slot, now, kind, run_id),
             ).rowcount
             if claimed:
                 self._db.execute(
-                    "INSERT OR REPLACE INTO attempts (run_id, number, slot, started, devices) VALUES (?, ?, ?, ?, ?)",
-                    (run_id, attempt, slot, now, devices),
+                    "INSERT OR REPLACE INTO attempts (run_id, number, slot, started) VALUES (?, ?, ?, ?)",
+                    (run_id, attempt, slot, now),
                 )
         return bool(claimed)
 
@@ -140,11 +119,11 @@ class Ledger(Queue):
                 )
 
     def progress(self, updates: Iterable[tuple[Any, ...]]) -> None:
-        """Set (run_id, step, doing, left_s) of running jobs, and the time of their first event if that is added."""
+        """Set (run_id, step, doing, left_s) of running jobs."""
         with self._change():
             self._db.executemany(
-                "UPDATE jobs SET step=?, doing=?, left_s=?, begun=? WHERE run_id=? AND state='running'",
-                [(step, doing, left_s, *(begun or (None,)), run_id) for run_id, step, doing, left_s, *begun in updates],
+                "UPDATE jobs SET step=?, doing=?, left_s=? WHERE run_id=? AND state='running'",
+                [(step, doing, left_s, run_id) for run_id, step, doing, left_s in updates],
             )
 
     def end(
@@ -153,13 +132,10 @@ class Ledger(Queue):
         attempt: int,
         ending: Ending,
         steps: tuple[int | None, int | None] = (None, None),
-        span: tuple[float, float] | None = None,
     ) -> None:
-        """Close an attempt, and set the next state of its job. `span`: when it began and ended to use its devices."""
+        """Close an attempt, and set the next state of its job."""
         now, state = record_time(), ending.state
         with self._change():
-            if span is not None:
-                self._add_use(run_id, attempt, span, now)
             self._db.execute(
                 "UPDATE attempts SET ended=?, outcome=?, detail=?, first_step=?, last_step=? "
                 "WHERE run_id=? AND number=?",
@@ -185,21 +161,6 @@ class Ledger(Queue):
                     attempt,
                 ),
             )
-
-    def _add_use(self, run_id: str, attempt: int, span: tuple[float, float], now: float) -> None:
-        """Count an attempt for its user, once: within the change that closes it."""
-        row = self._db.execute(
-            "SELECT j.user, a.devices FROM attempts a JOIN jobs j ON j.run_id = a.run_id "
-            "WHERE a.run_id=? AND a.number=? AND a.ended IS NULL",
-            (run_id, attempt),
-        ).fetchone()
-        if row is not None:
-            (user, devices), (begin, end) = row, span
-            self._db.execute(
-                "INSERT INTO used VALUES (?1, ?2, ?3) ON CONFLICT DO UPDATE SET device_s = device_s + ?3",
-                (user, end // DAY_S, devices * max(0.0, end - begin)),
-            )
-            self._db.execute("DELETE FROM used WHERE day <= ?", (now // DAY_S - DAYS,))
 
     def events_read(self, run_id: str, attempt: int, content: str, damaged: int) -> None:
         """Record the number of damaged lines in an attempt's events, valid for this fingerprint of the file."""

@@ -7,7 +7,6 @@ the coordinator claims and finishes jobs (ledger.py). The queue is disposable: r
 
 import contextlib
 import heapq
-import itertools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,7 +29,6 @@ from experiments.jobs.queue.job import (
     merge,
     to_text,
 )
-from experiments.jobs.queue.shares import DAY_S, DAYS, RESERVED_S, Use
 from experiments.store.retention import union
 
 # --- Read the queue's SQLite file, without locks and without changes
@@ -39,11 +37,11 @@ from experiments.store.retention import union
 LEFT = "left by `ablations run`, which trains its own table; `ablations work` starts it"  # why a job is held
 _ROW = (
     "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
-    "ended, left_s, held, user"
+    "ended, left_s, held"
 )
 _NONE = type(None)
 _TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held", "user"), (str,)),
+    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held"), (str,)),
     **dict.fromkeys(("seed", "priority", "attempt"), (int,)),
     **dict.fromkeys(("step", "total"), (int, _NONE)),
     **dict.fromkeys(("cost", "queued"), (int, float)),
@@ -79,46 +77,12 @@ class Reading:
         return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
     def rows(self, state: State, limit: int) -> list[JobStatus]:
-        """The first `limit` jobs of a state, by user in the order of the queue; of several users, in turn."""
-        found = [
-            self._read(
-                f"SELECT {_ROW} FROM jobs WHERE state=? AND user=? "
-                "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
-                (state, user, limit),
-            )
-            for user in self.users(state)
-        ]
-        rows = [
-            _row(self.path, values, self._members(values[0]).get(values[0], ()))
-            for turn in itertools.zip_longest(*found)
-            for values in turn
-            if values is not None
-        ]
-        return sorted(rows, key=lambda row: -row.priority)[:limit]
-
-    def users(self, state: State) -> list[str]:
-        """The users of the jobs in a state, each found by one step in the index, however many jobs there are."""
-        [(first, last)] = self._read(
-            "SELECT (SELECT min(user) FROM jobs WHERE state=?1), (SELECT max(user) FROM jobs WHERE state=?1)", (state,)
+        """The first `limit` jobs of a state, in the order of the queue."""
+        found = self._read(
+            f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
+            (state, limit),
         )
-        found = [] if first is None else [first]
-        while found and found[-1] != last:
-            found += self._read("SELECT min(user) FROM jobs WHERE state=? AND user>?", (state, found[-1]))[0]
-        return found
-
-    def use(self, now: float | None = None) -> dict[str, Use]:
-        """What each user has used until now, running attempts included."""
-        now = record_time() if now is None else now
-        ended = self._read("SELECT user, sum(device_s) FROM used WHERE day > ? GROUP BY user", (now // DAY_S - DAYS,))
-        found = {user: Use(device_s, device_s) for user, device_s in ended}
-        for user, devices, begun in self._read(
-            "SELECT j.user, a.devices, j.begun FROM jobs j JOIN attempts a "
-            "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.state='running'"
-        ):
-            used_s, charged_s = found.get(user, Use())
-            own_s = 0.0 if begun is None else devices * max(0.0, now - begun)
-            found[user] = Use(used_s + own_s, charged_s + max(own_s, devices * RESERVED_S))
-        return found
+        return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in found]
 
     def asked_of_failed(self) -> dict[str, set[str]]:
         """Failed run → its requested eval_ids; runs with damaged entries are left out."""
@@ -175,11 +139,6 @@ class Reading:
         """Number of jobs in each state."""
         found = dict(self._read("SELECT state, count(*) FROM jobs GROUP BY state"))
         return {state: found.get(state, 0) for state in State}
-
-    def counts_by_user(self) -> dict[tuple[str, State], int]:
-        """Number of jobs of each user in each state."""
-        rows = self._read("SELECT user, state, count(*) FROM jobs GROUP BY state, user")
-        return {(user, State(state)): count for user, state, count in rows}
 
     def states(self) -> dict[str, State]:
         """The state of every job, by run_id."""
@@ -381,15 +340,15 @@ class Queue(Reading):
         doing = f"waits for its {'parent run' if parent_run_in(job.inputs) else 'members'}" if job.after else ""
         self._db.execute(
             "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, turn, cost, inputs_key, total, "
-            "memory_gb, gpu_memory_gb, devices, signature, doing, user, pinned) "
-            "VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+            "memory_gb, gpu_memory_gb, devices, signature, doing, pinned) "
+            "VALUES (?, 'waiting', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
             "ON CONFLICT (run_id) DO UPDATE SET state='waiting', queued=excluded.queued, "
             "spec=excluded.spec, seed=excluded.seed, priority=excluded.priority, turn=excluded.turn, "
             "cost=excluded.cost, inputs_key=excluded.inputs_key, total=excluded.total, memory_gb=excluded.memory_gb, "
             "gpu_memory_gb=excluded.gpu_memory_gb, devices=excluded.devices, "
-            "signature=excluded.signature, user=excluded.user, held='', alone=0, hangs=0, left_s=NULL, stalls=0, "
+            "signature=excluded.signature, held='', alone=0, hangs=0, left_s=NULL, stalls=0, "
             "error='', error_class='', doing=excluded.doing, request='', tracked=0, started=NULL, ended=NULL",
-            (job.run_id, now, *values, doing, job.user, to_text({})),
+            (job.run_id, now, *values, doing, to_text({})),
         )
         return True
 

@@ -9,12 +9,10 @@ import time
 import pytest
 
 from experiments.errors import Damaged, UserError
-from experiments.events.event_log import record_time
 from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue, left_s
-from experiments.jobs.queue.shares import Use
 from experiments.store.retention import BEST, SPACED, Keep
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
@@ -345,7 +343,6 @@ def spoil(ledger, number, **values):
         ("cost", "x"),
         ("step", "x"),
         ("started", b"x"),
-        ("user", b"x"),
         ("state", "asleep"),
         ("error", b"x"),
     ],
@@ -387,32 +384,6 @@ def test_a_damaged_entry_is_written_again_unless_it_runs(ledger):
     spoil(ledger, 1, spec="{")
     with pytest.raises(Damaged):
         ledger.enqueue([make(1)])
-
-
-def test_users_of_a_state_each_once_in_the_order_of_their_names(ledger):
-    assert ledger.users(State.WAITING) == []
-    ledger.enqueue([make(n, user=user) for n, user in enumerate(["b", "a", "c", "a", "b", "c"])])
-    assert ledger.users(State.WAITING) == ["a", "b", "c"] and ledger.users(State.RUNNING) == []
-    ledger.claim(make(0).run_id, 1, "cpu:0", "cpu")
-    ledger.end_waiting([make(4).run_id], State.FAILED)
-    assert ledger.users(State.WAITING) == ["a", "c"] and ledger.users(State.RUNNING) == ["b"]
-    assert ledger.counts_by_user() == {
-        ("a", State.WAITING): 2, ("c", State.WAITING): 2, ("b", State.RUNNING): 1, ("b", State.FAILED): 1,
-    }  # fmt: skip
-    turns = [(row.user, int(row.run_id, 16)) for row in ledger.rows(State.WAITING, 3)]
-    assert [user for user, _ in turns] == ["a", "c", "a"]
-
-
-def test_use_counts_ended_attempts_and_running_ones_at_least_ten_minutes(ledger):
-    now = record_time()
-    ledger.enqueue([make(n, user=user) for n, user in enumerate(["a", "a", "b", "c"])])
-    assert ledger.use(now) == {}
-    for number, devices in ((0, 1.0), (1, 2.0), (2, 0.5)):
-        ledger.claim(make(number).run_id, 1, "cpu:0", "cpu", devices)
-    assert ledger.use(now) == {"a": Use(0.0, 1800.0), "b": Use(0.0, 300.0)}  # none has begun
-    spoil(ledger, 1, begun=now - 1000.0)
-    spoil(ledger, 2, begun=now + 50.0)  # of a clock that is ahead
-    assert ledger.use(now) == {"a": Use(2000.0, 600.0 + 2000.0), "b": Use(0.0, 300.0)}
 
 
 def test_speed_is_cost_by_second_of_runs_that_finished_at_once(ledger):
