@@ -40,6 +40,7 @@ VERBS = {  # by name, in the order of --help
     "new": Verb("describe", "new", DESCRIBE, "new my_study"),
     "settings": Verb("describe", "settings", DESCRIBE, "settings translation"),
     "plan": Verb("plan", "plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
+    "modules": Verb("plan", "modules", DESCRIBE, "modules table3 'encoder.layers.*.self_attention'"),
     "probe": Verb("plan", "probe", DESCRIBE, "probe table3 --rows base,big"),
     "noise": Verb("plan", "noise", DESCRIBE, "noise table3 --seeds 5"),
     "run": Verb("run", "run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1"),

@@ -1,4 +1,4 @@
-"""Verbs before training: `ablations plan`, `probe` (training speed) and `noise` (spread over seeds)."""
+"""Verbs before training: `ablations plan`, `modules`, `probe` (training speed) and `noise` (spread over seeds)."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
@@ -9,7 +9,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
-from ablations.cli.terminal import plain_progress, print_json, say
+from ablations.cli.terminal import aligned, answer, plain_progress, print_json, say
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.planning.runs import ensemble_in_words
 from ablations.service.enqueue import prepare, say_trained_again, trained_again, wanted
@@ -141,6 +141,44 @@ def _size(run: PlannedRun, predicted: Forecast) -> str:
         + (f"  {duration(seconds):>7}" if seconds else "")
         + (f"  on {devices} devices" if devices else "")
     )
+
+
+# --- `ablations modules`: the network of a row, as `modules = […]` of a study names its parts
+
+
+def modules(
+    study: options.StudyName,
+    selector: Annotated[
+        str, typer.Argument(metavar="[SELECTOR]", help="Only what it matches: 'layers.*.attn', type:Linear.")
+    ] = "",
+    *,
+    selectors: Annotated[Selectors, options.Without(("seeds",))],
+    as_json: options.Json = False,
+) -> None:
+    """Show the modules of a network: name, type, parameters, operations and shapes of one batch.
+
+    Of base, or of the first row that --rows names, as its lines have changed it. A function runs until its network has
+    computed one batch; operations are those of that batch.
+    """
+    chosen = choose(study, selectors)
+    rows = selectors.rows or only_row(chosen.study, base_of(chosen).key)
+    run = choose(study, replace(selectors, rows=rows)).plan.trainings[0]
+    found = chosen.task.modules(run.config, selector)
+    head = f"{run.row}: {selector} matches {number(len(found), 'module')}" if selector else f"{run.row}:"
+    cells = [
+        (one["name"] or "(all)", one["type"], f"{one['params']:,}", f"{one['flops']:,}", *map(_shape, _shapes(one)))
+        for one in found
+    ]
+    table = aligned([("module", "type", "parameters", "operations", "input", "output"), *cells], left=(0, 1, 4, 5))
+    answer(as_json, {"row": run.row, "modules": found}, [head, *table])
+
+
+def _shapes(one: dict[str, Any]) -> tuple[list[int] | None, list[int] | None]:
+    return one.get("input"), one.get("output")  # none of a module that the network did not call
+
+
+def _shape(sizes: list[int] | None) -> str:
+    return "×".join(map(str, sizes)) if sizes else "–"
 
 
 # --- `ablations probe`: measure the training speed of each row on the given devices

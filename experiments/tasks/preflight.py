@@ -293,12 +293,15 @@ _lookers: list[tuple["subprocess.Popen[bytes]", Channel]] = []
 
 
 @functools.cache
-def looked_at(model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str) -> list[dict[str, Any]]:
-    """The modules of a network (client/ablations_task/modules.py: inspect), one of `sizes` and `lengths` for each side.
+def looked_at(
+    model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str, selector: str | None
+) -> list[dict[str, Any]]:
+    """The modules of a network (tasks/base.py: modules), one of `sizes` and `lengths` for each side.
 
     model, lines: JSON. Raises UserError for lines that do not fit; [] if it cannot be found out here: the run says so.
     """
-    request = {"model": json.loads(model), "sizes": sizes, "lengths": lengths, "lines": json.loads(lines)}
+    given = {"model": model, "sizes": sizes, "lengths": lengths}
+    request = {**given, "lines": json.loads(lines), "selector": selector}
     for _ in range(2):  # an idle one has ended
         if not _lookers:
             command = [sys.executable, "-P", "-c", _LOOK]

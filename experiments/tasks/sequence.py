@@ -153,17 +153,17 @@ class NetworkTask(Task):
         """Whether the lines of `modules` and `evaluation.modules` fit the network."""
         if config.modules or config.evaluation.modules:
             try:
-                self.modules(config)
+                self.modules(config, None)
             except UserError as error:
                 return [error]
         return []
 
-    def modules(self, config: RunConfig) -> list[dict[str, Any]]:
-        """The modules of the network on a pair of typical length (client/ablations_task/modules.py: inspect)."""
+    def modules(self, config: RunConfig, selector: str | None = "") -> list[dict[str, Any]]:
+        """Of the network on a pair of typical length."""
         length = self.typical_length(config)
         lengths = (length, length if config.model.encoder else 0)
         lines = [list(config.modules), list(config.evaluation.modules)]
-        return looked_at(config.model.model_dump_json(), self.vocab_sizes(config), lengths, json.dumps(lines))
+        return looked_at(config.model.model_dump_json(), self.vocab_sizes(config), lengths, json.dumps(lines), selector)
 
     def cost(self, config: RunConfig) -> float:
         vocab_size, _ = self.vocab_sizes(config)

@@ -3,6 +3,9 @@
 `python -c` runs `answer` for a plan, which has no torch (experiments/tasks/preflight.py).
 """
 
+import copy
+import functools
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -87,15 +90,23 @@ def answer(channel: Channel, idle_s: float) -> None:
             channel.say({"refused": str(error)})
 
 
+@functools.lru_cache(maxsize=1)
+def _built(model: str, *sizes: int) -> EncoderDecoder:
+    """The network of a plan's rows, which is drawn once."""
+    return build_model(ModelConfig.from_mapping(json.loads(model)), *sizes)
+
+
 def _looked_at(
-    model: Mapping[str, Any], sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[Sequence[str]]
+    model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[Sequence[str]], selector: str | None
 ) -> list[dict[str, Any]]:
-    """The modules of a network (modules.py: inspect) on two random pairs. lines: of training, then of evaluation."""
-    network = build_model(ModelConfig.from_mapping(model), *sizes)
+    """The modules of a network (tasks/base.py: modules) on two random pairs. lines: of training, then of evaluation."""
+    network = copy.deepcopy(_built(model, *sizes))
     target, source = (torch.randint(4, size, (2, length)) for size, length in zip(sizes, lengths, strict=True))
     for each in lines:
         change_network(network, each, [Batch(source, target, target, source.numel(), target.numel())])
-    inspect(network.eval())
+    if selector is None:
+        return []
+    inspect(network.eval(), selector)
     try:
         network(source, None, target)
     except Inspected as found:

@@ -144,3 +144,16 @@ def test_what_has_a_higher_priority_is_trained_first(cli: Cli, tiny: Path, tmp_p
     cli("work", *where, "--devices", "cpu:1")
     started = {row["members"][0]["row"]: row["started"] for row in as_json(cli("status", *where, "--json"))}
     assert started["untrained"] < started["base"]
+
+
+def test_the_modules_of_a_network(cli: Cli, tmp_path: Path) -> None:
+    """Heads as in the paper are twice as wide in all as the demo's D: four products of D by 2 D, with their biases."""
+    where = ("--profile", "demo", "--store", tmp_path / "store")
+    found = as_json(cli("modules", "table3", "encoder.layers.*.self_attention", *where, "--json"))["modules"]
+    width = found[0]["output"][-1]
+    assert [one["name"] for one in found] == [f"encoder.layers.{number}.self_attention" for number in range(len(found))]
+    assert {one["params"] for one in found} == {4 * width * 2 * width + 3 * 2 * width + width}
+    whole = as_json(cli("modules", "table3", *where, "--json"))["modules"]
+    planned = as_json(cli("plan", "table3", "--rows", "base", *where, "--json"))
+    assert whole[0]["name"] == "" and whole[0]["params"] >= planned[0]["num_params"]
+    assert "it matches nothing" in cli("modules", "table3", "encoder.layer", *where, code=2).stderr

@@ -211,13 +211,16 @@ class Inspected(BaseException):
         self.rows = rows
 
 
-def inspect(model: nn.Module) -> None:
+def inspect(model: nn.Module, selector: str = "") -> None:
     """Let the next forward pass raise Inspected: parameters, operations and shapes of modules with those inside them.
+
+    selector: of what it matches alone. Raises UserError if that is nothing.
 
     Operations are those of torch's counter, which counts 0 for fused recurrent layers: theirs are two for each weight
     of a matrix and each position.
     """
     counter, fused = FlopCounterMode(display=False), [0]
+    shown = select(model, Line.parse(f"{selector} -> zero")) if selector else dict(model.named_modules())
     rows = {
         name: {"name": name, "type": type(module).__name__, "params": num_params(module), "flops": 0}
         for name, module in model.named_modules()
@@ -239,7 +242,7 @@ def inspect(model: nn.Module) -> None:
             rows[name].setdefault(key, next(iter(shapes), None))
         if not name:
             counter.__exit__(None, None, None)  # type: ignore[no-untyped-call]
-            raise Inspected(list(rows.values()))
+            raise Inspected([row for name, row in rows.items() if name in shown])
 
     for name, module in model.named_modules():
         module.register_forward_pre_hook(functools.partial(before, name))

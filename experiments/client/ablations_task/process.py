@@ -171,11 +171,13 @@ NEVER = (
 class _Looking(RunContext):
     """Ends the trainer once its network has computed one batch; what it reports is dropped."""
 
+    selector = ""
+
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
         from .modules import inspect
 
         with contextlib.redirect_stderr(io.StringIO()):
-            inspect(super().ablate(model, batches))
+            inspect(super().ablate(model, batches), self.selector)
         return model
 
     def log(self, /, step: int, **metrics: float) -> None:
@@ -192,6 +194,7 @@ def _inspected(trainer: Trainer, settings: Any, request: Mapping[str, Any], chan
     """The modules of a trainer's network in one batch (modules.py: inspect), with the row's lines applied."""
     with tempfile.TemporaryDirectory(prefix="ablations-modules-") as folder:
         context = _Looking(request["seed"], "cpu", 1, Path(folder), None, channel, request["modules"])
+        context.selector = request["selector"]
         try:
             trainer.run(settings, context)
         except BaseException as ended:

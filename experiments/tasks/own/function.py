@@ -171,16 +171,15 @@ class FunctionTask(OwnTask):
         """Whether the row's changes of the network fit it: the trainer runs until its network has computed a batch."""
         try:
             if config.modules:
-                self.modules(config)
+                self.modules(config, None)
         except UserError as error:
             return [error]
         except TrainerFailed:  # the run fails with the same, and its log says where
             pass
         return []
 
-    def modules(self, config: Any) -> list[dict[str, Any]]:
-        """The modules of the trainer's network (client/ablations_task/modules.py: inspect)."""
-        request = {"do": "modules", "settings": settings_of(config), "seed": config.seed}
+    def modules(self, config: Any, selector: str | None = "") -> list[dict[str, Any]]:
+        request = {"do": "modules", "settings": settings_of(config), "seed": config.seed, "selector": selector or ""}
         rows: list[dict[str, Any]] = self._process.ask({**request, "modules": list(config.modules)})["rows"]
         return rows
 

@@ -265,6 +265,13 @@ def test_inspect_counts_what_torch_counts_and_recurrent_layers_by_formula() -> N
     assert rows["rnn"]["flops"] == 2 * 10 * 2 * 4 * D * D and rows["rnn"]["params"] == 8 * D * D + 8 * D
     assert rows[""]["flops"] == sum(rows[name]["flops"] for name in ("layers.0", "layers.1", "layers.2", "layers.3", "rnn", "head"))  # fmt: skip  # noqa: E501
     assert rows["head"]["input"] == [2, 5, D] and rows["head"]["output"] == [2, 5, 3]
+    some = Net()
+    inspect(some, "layers.*.mlp")
+    with pytest.raises(Inspected) as found:
+        some(X)
+    assert found.value.rows == [rows[f"layers.{number}.mlp"] for number in range(4)]
+    with pytest.raises(UserError, match="matches nothing"):
+        inspect(Net(), "layers.*.mlps")
 
 
 # --- This program's networks
