@@ -157,3 +157,37 @@ def test_the_modules_of_a_network(cli: Cli, tmp_path: Path) -> None:
     planned = as_json(cli("plan", "table3", "--rows", "base", *where, "--json"))
     assert whole[0]["name"] == "" and whole[0]["params"] >= planned[0]["num_params"]
     assert "it matches nothing" in cli("modules", "table3", "encoder.layer", *where, code=2).stderr
+
+
+SHALLOW = """
+import torch
+from ablations_task import column, task
+from dataclasses import dataclass
+
+
+@dataclass
+class Settings:
+    width: int = 4
+
+
+@task(Settings, columns=[column("loss", better="lower")])
+def TASK(settings, context):
+    first, second = (torch.nn.Linear(settings.width, settings.width) for _ in range(2))
+    model = context.ablate(torch.nn.Sequential(first, second))
+    return {"loss": float(model(torch.ones(1, settings.width)).square().sum())}
+"""
+
+
+@pytest.mark.slow
+def test_the_table_says_which_modules_were_changed(cli: Cli, tmp_path: Path) -> None:
+    """Two products of 4 by 4 with their biases: 40 parameters, and 20 without one of them."""
+    (tmp_path / "shallow.py").write_text(SHALLOW)
+    (tmp_path / "shallow.toml").write_text(
+        'name = "shallow"\ntitle = "Shallow"\ntask = "shallow:TASK"\n[[variation]]\nkey = "base"\n'
+        '[[variation]]\nkey = "one"\nmodules = ["1 -> remove"]\n'
+        '[[variation]]\nkey = "still"\nmodules = ["* -> freeze"]\n'
+    )
+    where = (tmp_path / "shallow.toml", "--store", tmp_path / "store")
+    cli("run", *where, "--devices", "cpu:1")
+    said = cli("report", *where, "--notes", "full").stdout
+    assert "Changed modules. 1 module, parameters 40 → 20: one; 2 modules, 40 parameters as before: still." in said
