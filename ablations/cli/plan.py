@@ -166,18 +166,22 @@ def modules(
     found = chosen.task.modules(run.config, selector)
     head = f"{run.row}: {selector} matches {number(len(found), 'module')}" if selector else f"{run.row}:"
     cells = [
-        (one["name"] or "(all)", one["type"], f"{one['params']:,}", f"{one['flops']:,}", *map(_shape, _shapes(one)))
+        (
+            one["name"] or "(all)",
+            one["type"],
+            f"{one['params']:,}",
+            f"{one['flops']:,}",
+            _shape(one.get("input")),
+            _shape(one.get("output")),
+        )
         for one in found
     ]
     table = aligned([("module", "type", "parameters", "operations", "input", "output"), *cells], left=(0, 1, 4, 5))
     answer(as_json, {"row": run.row, "modules": found}, [head, *table])
 
 
-def _shapes(one: dict[str, Any]) -> tuple[list[int] | None, list[int] | None]:
-    return one.get("input"), one.get("output")  # none of a module that the network did not call
-
-
 def _shape(sizes: list[int] | None) -> str:
+    """2×8×64; – for a module that the network did not call."""
     return "×".join(map(str, sizes)) if sizes else "–"
 
 

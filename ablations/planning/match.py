@@ -33,13 +33,13 @@ def matched(study: Study, selection: Selection, task: Task) -> tuple[Study, list
     own. Raises UserError where a row cannot be matched.
     """
     name, profile = study.profile_named(selection.profile)
+    if not any(each.match or each.by for each in (study, profile, *study.variations)):
+        return study, []
     context = Context(study, name, profile, selection, task)
     named = {
         row.ensemble.of if row.ensemble else row.branch.row if row.branch else row.key
         for row in select_rows(study, selection.rows)
     }
-    if not any(each.match or each.by for each in (study, profile, *study.variations)):
-        return study, []
     check_words(context)
     rows, near, unmatched = [], dict[tuple[str, str], dict[str, float]](), dict[str, list[str]]()
     for row in study.variations:

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ablations.planning.match import matched
 from ablations.planning.resolve import resolve
 from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.messages import number
@@ -129,7 +128,6 @@ def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | 
     if len({m.row for m in run.members}) == 1 or not profiles:
         return None
     selection = Selection(profile=profiles[0], rows=(only_row(study, row),))
-    study, _ = matched(study, selection, task_of(study))
     config = resolve(study, selection, task_of(study))[0].config
     return config.evaluation if isinstance(config, RunConfig) else None
 

@@ -15,6 +15,7 @@ from pydantic import ValidationError
 from ablations.study.messages import plain
 from experiments.errors import UserError
 from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, parts_of, planned
+from experiments.tasks.own.tree import check_links
 from model.settings import StrictModel
 
 
@@ -74,6 +75,7 @@ class Code:
         self._folder, self._git = folder.resolve(), Repository(folder)
         self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
         self._linked, self._protected = list[str](), list[str]()
+        self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
         self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
 
     # --- base
@@ -84,8 +86,7 @@ class Code:
         All are paths from the study's folder. own: the study and its patches. protected: what no row may change.
         """
         git, asked = self._git, [self._path(name) for name in links]
-        if missing := [name for name in links if not (self._folder / name).exists()]:
-            raise UserError(f"`links` names {missing[0]}, which is not in {self._folder}. Correct it, or leave it out.")
+        check_links(self._folder, links)
         self._hidden = [self._path(one) for one in dict.fromkeys(own)]
         self._protected = [self._path(path) for path in protected]
         whole = git.base()
@@ -133,9 +134,13 @@ class Code:
         return tree, diff, git.lines(self.base, tree), words
 
     def parts(self, change: Change) -> list[Part]:
-        """The hunks of a patch, or the commits of a range."""
-        if change.patch:
-            return parts_of(self._read(change.patch))
+        """The hunks of a patch, or the commits of a range; read once. The rows' own are read after `begin`."""
+        key = change.patch, change.commits
+        if key not in self._parts:
+            self._parts[key] = parts_of(self._read(change.patch)) if change.patch else self._commits(change)
+        return self._parts[key]
+
+    def _commits(self, change: Change) -> list[Part]:
         listed = self._git.log("--reverse", "--no-merges", "..".join(self._ends(change)))
         text = {one: self._git.diff(f"{one}^", one, "--binary", self._hidden) for one, _ in listed}
         return [Part("", f"{one[:7]} {subject}"[:60], text[one]) for one, subject in listed]

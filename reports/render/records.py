@@ -20,10 +20,11 @@ def records(table: Table) -> list[dict[str, Any]]:
 
     Raises UserError for a name that no column has.
     """
-    chosen(layout_of(table, shown(table, table.chosen.columns)), table, table.chosen, compact=False)
+    costs = shown(table, table.chosen.columns)
+    chosen(layout_of(table, costs), table, table.chosen, compact=False)
     made = {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
     first = {BUNDLE_FIELD: table.bundle} if table.bundle else {}
-    return [first | record(row, table) | made for row in table.rows]
+    return [first | record(row, table, costs) | made for row in table.rows]
 
 
 # --- CSV for spreadsheets and programs: one line per row, numbers in full, no text that would run as a formula

@@ -15,7 +15,7 @@ from reports.results.resampling import shares_in
 from reports.results.results import Outcome, Results, collect, counts_in
 from reports.results.table import Measure, Row, Table
 from reports.table import claims, notes, settings
-from reports.table.cost import shown, spent_on
+from reports.table.cost import Cost, shown, spent_on
 from reports.table.notes import cited
 from reports.table.provenance import warnings
 
@@ -177,8 +177,11 @@ def _why(outcome: Outcome, column: Column) -> str:
 SPENT = "cost"  # a part that grows with later attempts, also of other tables
 
 
-def record(row: Row, table: Table) -> dict[str, Any]:
-    """The row of `report --json`. A number that is not complete is None; `n` counts the seeds that are there."""
+def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[str, Any]:
+    """The row of `report --json`. A number that is not complete is None; `n` counts the seeds that are there.
+
+    costs: those that the table prints, the same for all of its rows; looked up if unset.
+    """
     values: dict[str, Any] = {"row": row.key, "group": row.group, "label": row.label}
     values |= {"state": row.state, "stale": row.stale}
     if any(other.imported for other in table.rows):
@@ -195,7 +198,8 @@ def record(row: Row, table: Table) -> dict[str, Any]:
             values[f"{column.key}_marked"] = test and test.marked
             values[f"{column.key}_best"] = measure.best
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
-    values |= {cost.name: cost.value(row, table) for cost in shown(table, table.chosen.columns)}
+    costs = shown(table, table.chosen.columns) if costs is None else costs
+    values |= {cost.name: cost.value(row, table) for cost in costs}
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     if table.spent is not None:
         spent = table.spent.rows[row.key]  # so that the sum over rows is what the table cost

@@ -37,15 +37,20 @@ def link_digests(config: TaskConfig, home: Path, store: Path) -> dict[str, str]:
     return found
 
 
+def check_links(home: Path, links: Sequence[str]) -> None:
+    """Raises UserError for an entry that the study's folder does not have."""
+    if missing := [name for name in links if not (home / name).exists()]:
+        raise UserError(
+            f"`links` of the study names {missing[0]}, which is not in {home}. Correct it, or leave it out."
+        )
+
+
 def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
     """Link entries of the study's folder into a run's own. Raises UserError.
 
     What the trainer writes beside them stays there, so that no two runs meet, and a resumed run finds it.
     """
-    if missing := [name for name in links if not (home / name).exists()]:
-        raise UserError(
-            f"`links` of the study names {missing[0]}, which is not in {home}. Correct it, or leave it out."
-        )
+    check_links(home, links)
     for name in links:
         place = folder / name
         place.parent.mkdir(parents=True, exist_ok=True)
