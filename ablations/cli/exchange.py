@@ -35,7 +35,6 @@ from experiments.tracking.rebuild import write_lacking
 from reports.audit.bundle_archive import CRATE_SUFFIX, SUFFIX, is_bundle
 from reports.audit.bundle_read import read_bundle
 from reports.audit.bundle_write import check_library, traces, write_bundle
-from reports.audit.statement import state
 
 
 def bundle(
@@ -78,19 +77,14 @@ def bundle(
         redaction = (
             identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
         )
-    statement = state(plan, opened, chosen.columns)
-    count = write_bundle(
-        path, plan, opened, chosen.columns, chosen.asked, redaction, weights, statement if crate else None
-    )
+    count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights, crate)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
-    said, left = statement.sentences, list(traces(path, opened.root)) if anonymous else []
+    left = list(traces(path, opened.root)) if anonymous else []
     if as_json:
         runs = {"runs": len(plan.trainings), "files": count, "bytes": path.stat().st_size}
-        print_json({"file": str(path), **runs, "statement": said, "not_anonymous": left})
+        print_json({"file": str(path), **runs, "not_anonymous": left})
         return
     typer.echo(f"{path}: {number(len(plan.trainings), 'run')}, {number(count, 'file')}, {size}")
-    for sentence in said:
-        typer.echo(f"- {sentence}")
     for found in left:
         typer.echo(f"not anonymous: {found}", err=True)
 
