@@ -41,7 +41,6 @@ VERBS = {  # by name, in the order of --help
     "settings": Verb("describe", "settings", DESCRIBE, "settings translation"),
     "plan": Verb("plan", "plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
     "modules": Verb("plan", "modules", DESCRIBE, "modules table3 'encoder.layers.*.self_attention'"),
-    "probe": Verb("plan", "probe", DESCRIBE, "probe table3 --rows base,big"),
     "noise": Verb("plan", "noise", DESCRIBE, "noise table3 --seeds 5"),
     "run": Verb("run", "run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1"),
     "queue": Verb("run", "queue", RUN, "queue table3 --seeds 3 --priority 5"),
@@ -81,6 +80,7 @@ OLD: dict[
     "cases": ("report --examples test", {"--of": "--examples"}),
     "figures": ("report --figures pdf", {"--formats": "--figures"}),
     "layers": ("settings --layers", {}),
+    "probe": ("plan --measure", {}),
     "prune": ("forget --checkpoints", {}),
     "rebuild": ("ui --rebuild mlflow", {"--sink": "--rebuild"}),
 }
