@@ -1,6 +1,6 @@
 """Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each in its own process.
 
-    python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--only NAMES] [--precisions NAMES] [--clock wall|cpu]
+    python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--only NAMES] [--precisions NAMES]
 
 Every engine decodes the source's length + 10 steps for every sentence, with a beam of 4 and random weights whose EOS
 cannot win. Rounds are interleaved: the engines take turns, and the median counts. Peers run in environments made by
