@@ -1,7 +1,7 @@
 """The queue: jobs in SQLite, safe for any number of processes at once.
 
 Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time; only
-the coordinator claims and finishes jobs (ledger.py). The queue is disposable: results are in the store, and
+the coordinator claims and finishes jobs (work_queue.py). The queue is disposable: results are in the store, and
 `ablations queue` fills it again.
 """
 

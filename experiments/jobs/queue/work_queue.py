@@ -23,7 +23,7 @@ _MEMBER_LEFT = (
 )
 
 
-class Ledger(Queue):
+class WorkQueue(Queue):
     """A queue with the changes that only the coordinator makes."""
 
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:
