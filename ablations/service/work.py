@@ -21,8 +21,8 @@ from experiments.jobs.engines.load import engines, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
-from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
@@ -144,8 +144,8 @@ def track_ended(store: Store) -> None:
     if not _untracked(store):
         return
     tracker = Background(lambda: Tracker(store))
-    with contextlib.suppress(UserError), store.coordinator_lock(), Ledger(store.queue_db) as ledger:
-        reporter = Reporter(ledger, tracker, None)
+    with contextlib.suppress(UserError), store.coordinator_lock(), WorkQueue(store.queue_db) as queue:
+        reporter = Reporter(queue, tracker, None)
         reporter.catch_up()
         tracker.close()
         reporter.note_tracked()

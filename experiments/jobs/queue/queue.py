@@ -1,7 +1,7 @@
 """The queue: jobs in SQLite, safe for any number of processes at once.
 
 Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time; only
-the coordinator claims and finishes jobs (ledger.py). The queue is disposable: results are in the store, and
+the coordinator claims and finishes jobs (work_queue.py). The queue is disposable: results are in the store, and
 `ablations queue` fills it again.
 """
 
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import Damaged
-from experiments.events.event_log import record_time
 from experiments.identity import parent_run_in
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.database import explain
@@ -29,6 +28,7 @@ from experiments.jobs.queue.job import (
     merge,
     to_text,
 )
+from experiments.records import record_time
 from experiments.store.retention import union
 
 # --- Read the queue's SQLite file, without locks and without changes
