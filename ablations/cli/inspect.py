@@ -10,6 +10,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import DONE, FAILED, answer, say
+from ablations.service.guard import foreign_records
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, open_bundle
 from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
@@ -99,6 +100,8 @@ def _compared(
     table = table_of(chosen, significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     unchecked = list(verifying.unchecked(table))
+    foreign = [] if chosen.bundle else foreign_records(table.outcomes, chosen.store)
+    verdict = replace(verdict, changed=(*verdict.changed, *foreign))
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
     lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
     return facts, lines if verdict.same else _listed(file, verdict.changed), verdict.same

@@ -67,6 +67,7 @@ VERBS = {  # by name, in the order of --help
     "log": Verb("status", "log", STORE, "log A-h16:2 --follow"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "adopt": Verb("store", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
+    "unseal": Verb("store", "unseal", STORE, "unseal my_study.toml --because 'for the paper'"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
 }
 

@@ -38,16 +38,20 @@ def _row(row: PlannedRow) -> dict[str, Any]:
 
 
 def _run(run: PlannedRun) -> dict[str, Any]:
-    evaluations = [
-        {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
-        for e in run.evaluations
-    ]
+    evaluations, sealed = (
+        [
+            {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
+            for e in of
+        ]
+        for of in (run.evaluations, run.sealed)
+    )
     return {name: getattr(run, name) for name in _OF_RUN} | {
         "stale": list(run.stale),
         "inputs": dict(run.inputs),
         "evaluations": evaluations,
         **({"same_as": asdict(run.same_as)} if run.same_as else {}),
         **({"added": dict(run.added)} if run.added else {}),
+        **({"sealed": sealed} if sealed else {}),
     }
 
 
@@ -97,9 +101,9 @@ def _row_of(
 
 def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
     """A run of a row; of the row `key`, with the settings of `row`."""
-    evaluations = tuple(
-        PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"])
-        for e in item["evaluations"]
+    evaluations, sealed = (
+        tuple(PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"]) for e in of)
+        for of in (item["evaluations"], item.get("sealed", ()))
     )
     return PlannedRun(
         **{name: item[name] for name in _OF_RUN if name != "row"},
@@ -109,6 +113,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> Plann
         config=row.config_of(item["seed"]),
         inputs=item["inputs"],
         evaluations=evaluations,
+        sealed=sealed,
         stale=tuple(item["stale"]),
         same_as=SameAs(**item["same_as"]) if item.get("same_as") else None,
         added=item.get("added", {}),

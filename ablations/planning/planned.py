@@ -107,6 +107,7 @@ class PlannedRun:
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
     same_as: SameAs | None = None  # the study's word by which a run of other settings stands for it
     added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
+    sealed: tuple[PlannedEvaluation, ...] = ()  # of sealed sets: not made, not shown
 
     @property
     def members(self) -> tuple[str, ...]:

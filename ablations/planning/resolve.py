@@ -12,7 +12,7 @@ from ablations.planning.planned import PlannedRow, Replaced
 from ablations.planning.runs import as_run, check_branch, first_step
 from ablations.study.claims import parse
 from ablations.study.messages import nearest, show
-from ablations.study.overrides import Setting, build, check_names, setting_names
+from ablations.study.overrides import Setting, build, check_names, refuse_guarded, setting_names
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, check_ratios, scaled
@@ -21,6 +21,7 @@ from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
+from experiments.tasks.own.tree import LINES
 
 
 @dataclass(frozen=True)
@@ -99,9 +100,13 @@ def check_words(context: Context) -> None:
     check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
     for row in study.variations:
         check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
+        refuse_guarded(
+            (n for n in row.declared if n != LINES), study.guard.settings, f'{study.origin}, row "{row.key}"'
+        )
         check_published(row, study, context.task)
     for name, (_, option) in context.selection.forced.items():
         check_names([name], known, option, given)
+        refuse_guarded([name], study.guard.settings, option)
 
 
 def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.service.guard import record_guard
 from ablations.service.preflight import refuse
 from ablations.service.run_states import lacks_checkpoints, stale_parts
 from ablations.service.selected import Selected
@@ -70,6 +71,7 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, runs = chosen.store, list(runs)
+    record_guard(chosen.study, plan, store)
     code = {part: digest for part, digest in code_digests(chosen.task.code).items() if part != TRAINING}
     keep_rows(chosen, plan, runs)
     seeds: dict[str, set[int]] = {}  # of the plan's rows
@@ -241,6 +243,8 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
     """A message for the user; "" if there are none."""
     if not runs:
         return ""
+    if not runs[0].config.setting_roles.frozen_defaults:  # of an own trainer, which scores while it trains
+        return f"{_rows(runs)}: trained again, because nothing was kept of the scores of a set that was sealed then."
     return (
         f"{_rows(runs)}: already trained, but with fewer checkpoints than {_needs(runs)} needs here. The run is "
         f"trained again{_cost(runs)}. Its scores stay; if the weights come out different "

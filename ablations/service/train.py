@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.service.enqueue import enqueue, join, prepare, say_renewed, say_trained_again, trained_again, wanted
 from ablations.service.forecast import refuse_above
+from ablations.service.guard import say_guard
 from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
@@ -86,7 +87,15 @@ def queue_runs(
 ) -> dict[str, int]:
     """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
     made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]
-    for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs), chosen.to_paste), *made_again]):
+    for note in filter(
+        None,
+        [
+            *plan.notes,
+            *say_orphans(orphans(chosen, plan, runs), chosen.to_paste),
+            *made_again,
+            *say_guard(chosen.study),
+        ],
+    ):
         say(f"note: {note}")
     prepare(chosen, runs, progress)
     added = enqueue(chosen, plan, runs, stale)
@@ -199,7 +208,8 @@ def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRu
     if settings.get(_PRECISION) == "bf16":
         settings[_PRECISION] = "auto"
     config = type(run.config).from_mapping(nested(settings))
-    specs = chosen.task.evaluations(config, chosen.store.root) if run.evaluations else []
+    open_sets = {e.spec.set for e in run.evaluations}
+    specs = [s for s in chosen.task.evaluations(config, chosen.store.root) if s.set in open_sets] if open_sets else []
     read_by = tuple(replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.read_by)
     inputs = (
         with_parent_run(without_runs(run.inputs), ParentRun(parent_run, SMOKE_STEPS - 1)) if parent_run else run.inputs

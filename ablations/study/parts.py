@@ -45,6 +45,20 @@ class Match(StrictModel):
     by: Text = Field("", description="the setting that it solves for: model.d_ff …; or width, depth, steps")
 
 
+class Guard(StrictModel):
+    """[guard]: what neither rows nor studies that extend this one may see or change. docs/threat-model.md says why."""
+
+    sealed: tuple[Key, ...] = Field(
+        (), strict=False, description="sets that nothing decodes or scores until `ablations unseal`; test: all but dev"
+    )
+    settings: tuple[Text, ...] = Field(
+        (), strict=False, description="patterns of the settings that rows, options and extending studies may change"
+    )
+    files: tuple[Text, ...] = Field(
+        (), strict=False, description="files and folders of sealed sets, from the study's folder: hidden from trainers"
+    )
+
+
 class Sinks(StrictModel):
     """Other views of the runs besides MLflow's; see docs/sinks.md. They name no run."""
 

@@ -13,6 +13,7 @@ from ablations.study.messages import show, suggestion
 from ablations.study.overrides import dotted
 from ablations.study.parts import (
     Group,
+    Guard,
     Key,
     Match,
     Metric,
@@ -99,6 +100,7 @@ class Study(Match):
         (), strict=False, description="runs of an own task with other settings that stand for the study's"
     )
     protected: Protected = Field(Protected(), description="what no row's code may change")
+    guard: Guard = Field(Guard(), description="what stays sealed, and which settings may change")
     code_tree: str = Field("", description="git's digest of base's code, if rows change code")
     code_note: str = Field("", description="what base's code is, for the reader of the table")
     origin: str = Field("", description="where the study was read from, for messages")

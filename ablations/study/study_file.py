@@ -14,6 +14,7 @@ from pydantic import BaseModel, ValidationError
 
 from ablations.study.code_rows import with_rows
 from ablations.study.messages import nearest, plain, show, suggestion
+from ablations.study.overrides import refuse_guarded
 from experiments.config import flatten
 from experiments.errors import UserError
 
@@ -34,7 +35,11 @@ _INHERITED = (
     "profile",
     "metric",
     "tune",
+    "guard",
+    "protected",
 )
+# What a study may not have of its own that extends one with [guard] settings: it would be another experiment.
+_GUARDED = ("task", "command", "progress", "links", "python", "match", "by", "metric", "same_as")
 _OURS = ("origin", "folder", "code_tree", "code_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
@@ -76,7 +81,26 @@ def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, A
     if chain == 0:
         raise UserError(f"{origin}: its `extends` forms a circle, or a chain of more than {_LONGEST_CHAIN} files.")
     inherited, _, _ = _read(parent, folder or Path(), chain - 1)
+    _refuse_guarded(inherited, table, origin)
     return _inherit(inherited, table), origin, folder
+
+
+def _refuse_guarded(parent: Mapping[str, Any], table: Mapping[str, Any], origin: str) -> None:
+    """Raises UserError for what the guard of the extended study does not allow: only its owner loosens it, there."""
+    guard = parent.get("guard")
+    if not isinstance(guard, Mapping):
+        return
+    for name in ("guard", "protected"):
+        if name in table:
+            raise UserError(f"{origin}: [{name}] is that of the study which it extends. Leave it out.")
+    allowed = guard.get("settings") or ()
+    names = [name for name in _GUARDED if name in table]
+    names += [name for name, _ in flatten(table["base"])] if isinstance(table.get("base"), Mapping) else []
+    for key, profile in (table.get("profile") or {}).items():
+        own = profile if isinstance(profile, Mapping) and key not in (parent.get("profile") or {}) else {"": 0}
+        names += [f"profile.{key}.{name}".rstrip(".") for name in own if name not in ("set", "description", "notes")]
+        names += [name for name, _ in flatten(own.get("set") or {})]
+    refuse_guarded(names, allowed if isinstance(allowed, list | tuple) else (), origin)
 
 
 def _inherit(parent: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:

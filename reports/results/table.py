@@ -69,6 +69,7 @@ class Measure:
     requested: int  # seeds of the plan; 0: the row is not scored on this set
     # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, or "" for not done.
     lacking: tuple[str, ...] = ()
+    sealed: bool = False  # whether the set is sealed for a seed: then nothing of it is here
     reported: float | None = None  # the paper's value
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
     change_so_far: float | None = None  # the same over the seeds that are there, where one is missing

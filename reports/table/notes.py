@@ -14,6 +14,7 @@ from ablations.planning.runs import ensemble_in_words
 from ablations.study.messages import number
 from ablations.study.study import Study
 from experiments.tasks.columns import Column
+from experiments.tasks.load import is_built_in
 from reports.results.table import BRANCH, IMPORTED, Measure, Note, Row, Table, missing_cells
 from reports.table import claims
 from reports.table.cost import COSTS, cost_note, cost_notes, shown
@@ -33,6 +34,7 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
         *decoding(table),
         *seeds(table),
         *spread(table),
+        *self_reported(table, plan),
         *ensembles(table, plan),
         *branches(table),
         *imported(table),
@@ -155,6 +157,14 @@ def ensembles(table: Table, plan: Plan) -> Iterator[Note]:
             if lacking and (outcome.record is None or not outcome.scored):
                 words = "; ".join(f"{member.name} {_HOW.get(member.state, member.state)}" for member in lacking)
                 yield Note(f"{row.key} has no number, because a member is missing: {words}.", "gap")
+
+
+def self_reported(table: Table, plan: Plan) -> Iterator[Note]:
+    """The columns whose numbers a trainer of the user's reported itself; counts it kept are summed up here."""
+    heads = [column.header for column in _shown(table) if column.counts is None]
+    if heads and not is_built_in(plan.study.task) and not all(row.imported for row in table.rows):
+        kind = "sign" if plan.study.guard.sealed or plan.study.guard.settings else "setup"
+        yield Note(f"Self-reported by the trainer: {', '.join(heads)}.", kind)  # type: ignore[arg-type]
 
 
 # --- Rows that were trained elsewhere: where their numbers are from, and that nothing here checked them

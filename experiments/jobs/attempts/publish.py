@@ -17,6 +17,7 @@ from experiments.store.checksummed import read_json
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, Record, TrainingResult
+from experiments.store.seals import Seals
 
 _ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation
 
@@ -51,6 +52,7 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
     for eval_id in _evaluations(folder):
         if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
             parts.append(eval_id)
+    Seals(store).published(run_id, parts)
     return Published(parts, replaced)
 
 

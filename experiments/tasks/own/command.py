@@ -144,9 +144,9 @@ class CommandTask(_Declared):
             if ended.stopped and not readings.complete:
                 raise Preempted(None)
             others = (ended.metrics if wrote is None else shell.written(wrote)) or {}
-            keep_metrics(folder, readings.metrics(by_set(others)))
+            keep_metrics(folder, readings.metrics(by_set(others)), self.sealed)
         else:
-            keep_metrics(folder, by_set(read_metrics(ended, wrote, expanded(config.command, given))))
+            keep_metrics(folder, by_set(read_metrics(ended, wrote, expanded(config.command, given))), self.sealed)
         return close_folder(context, {"interpreter": self.interpreter} if self.interpreter else {})
 
 

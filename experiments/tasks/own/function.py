@@ -39,7 +39,7 @@ from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.tree import CODE, LINES, LINKS, link_digests, own_code
+from experiments.tasks.own.tree import CODE, COPY, LINES, LINKS, link_digests, own_code
 from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
@@ -50,6 +50,7 @@ class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once. Its code is the user's alone: `roots`."""
 
     prepare_reads: tuple[str, ...] | None = (CODE,)
+    sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     roots: tuple[Root, ...] = ()
 
@@ -95,6 +96,10 @@ class OwnTask(Task):
     def cost(self, config: Any) -> float:
         return 0.0
 
+    def serves(self, config: Any, evaluation: EvaluationSpec, weights: Path) -> bool:
+        """Whether the trainer's metrics were kept: not those of a set that was sealed then."""
+        return (read_json(weights / FINAL / "metrics.json") or {}).get(evaluation.set) != {}
+
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
         if tree := getattr(config, CODE, ""):
@@ -110,7 +115,8 @@ class OwnTask(Task):
         outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
         facts = {}
         with explain_os_errors("read the trainer's examples"):
-            if outputs.is_file():
+            # a link out of the folder could lead to what the trainer itself may not read
+            if outputs.is_file() and outputs.resolve().is_relative_to((weights / FINAL).resolve()):
                 trained = TrainingResult.load(weights / RESULT_FILE) or TrainingResult()
                 if written := trained.example_files.get(outputs.name):
                     check_file(outputs, written)
@@ -209,13 +215,13 @@ class FunctionTask(OwnTask):
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
-        own = own_code(config, context, home, context.folder / "code") if tree else contextlib.nullcontext(home)
+        own = own_code(config, context, home, context.folder / COPY) if tree else contextlib.nullcontext(home)
         with own as place:
             python = str(home / self.interpreter) if self.interpreter else ""
             process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
             ended = process.train(request, context)
         self._refuse_changed(config, context, "while the run trained")
-        keep_metrics(context.folder / FINAL, ended["returned"])
+        keep_metrics(context.folder / FINAL, ended["returned"], self.sealed)
         theirs = {"device": name} if (name := ended["device_name"]) else {}
         for fact, value in ended["facts"].items():
             if fact in TrainingResult.model_fields and fact not in TrainingResult.of_builtin:

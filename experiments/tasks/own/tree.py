@@ -18,7 +18,9 @@ from experiments.identity import digest
 from experiments.store.durable import regular_files
 from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
+from experiments.tasks.own.context import FINAL
 
+COPY = "code"  # in a run's folder: the copy of its tree
 CODE, LINES, LINKS = "code_tree", "code_lines", "folder_links"
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 
@@ -70,7 +72,7 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
     top = top_of(home.resolve()) or home
     files, links = unpack(context.store, getattr(config, CODE), place), getattr(config, LINKS, ())
     folder = link_in(place / home.resolve().relative_to(top), home, links)
-    report = context.folder / "imported-elsewhere.txt"
+    report = context.folder / FINAL / "imported-elsewhere.txt"  # where the trainer's processes may always write
     os.environ["ABLATIONS_WATCH"] = "\n".join(map(str, (report, top, place, *(home / name for name in links))))
     try:
         yield folder
