@@ -33,7 +33,7 @@ from experiments.errors import UserError
 from experiments.jobs.attempts.outcomes import printed
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.loop import lines_in_short
-from experiments.jobs.coordinator.reporter import Summary, View
+from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.queue import Queue
@@ -319,14 +319,8 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
         f"{number(len(spent), 'row')}, {number(searching.trials, 'trial')} each: {sum(spent.values())} done", err=True
     )
     with Live(chosen.store) as live:
-
-        def show(view: View) -> None:
-            searching.watch(view)
-            live.update(view)
-
-        summary = work(
-            chosen.store, slots, load_task, Background(lambda: Tracker(chosen.store)), show, refill=searching.refill
-        )
+        background = Background(lambda: Tracker(chosen.store))
+        summary = work(chosen.store, slots, load_task, background, live.update, refill=searching.refill)
     if summary.interrupted:
         typer.echo("stopped; the same command continues with the same trials", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import Damaged
-from experiments.events.event_log import record_time
 from experiments.identity import parent_run_in
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.database import explain
@@ -30,6 +29,7 @@ from experiments.jobs.queue.job import (
     merge,
     to_text,
 )
+from experiments.records import record_time
 from experiments.store.retention import union
 
 # --- Read the queue's SQLite file, without locks and without changes
