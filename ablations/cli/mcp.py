@@ -2,7 +2,7 @@
 
 A call is the verb itself with --json, in a process of its own: a server with the imported modules forks it, and what
 fails there harms no other call. Its JSON is shortened, cut to pages and sent with the next sensible calls
-(docs/json.md). The tools stand in templates/mcp.toml.
+(docs/exit-codes-and-json.md). The tools stand in templates/mcp.toml.
 """
 
 import contextlib
@@ -87,7 +87,7 @@ class Allowed:
         """The study files in the folders."""
         for path in (path for folder in self._folders for path in sorted(folder.glob("*.toml"))):
             table = _toml(path)
-            if {"variation", "extends", "ablate"} & {*table}:
+            if {"variation", "extends", "ablate"} & {*table} and self._holds(path.resolve()):
                 yield {"study": str(path), "title": str(table.get("title", ""))}
 
     def _study(self, name: str, beside: Path, chain: int = 9) -> None:
@@ -100,12 +100,15 @@ class Allowed:
     def inside(self, path: Path) -> Path:
         """The path without links. Raises UserError if it lies outside."""
         found = Path(os.path.realpath(path))
-        if not any(found.is_relative_to(folder) for folder in self._folders):
+        if not self._holds(found):
             raise UserError(
                 f"{path} lies outside the allowed folders ({', '.join(map(str, self._folders))}). Name a file in them; "
                 "whoever starts the server adds others with `ablations mcp --allow DIR`."
             )
         return found
+
+    def _holds(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._folders)
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -118,7 +121,7 @@ def _toml(path: Path) -> dict[str, Any]:
 # --- Answers: shortened, in pages
 
 
-VERSION = 1  # of the answers (docs/json.md)
+VERSION = 1  # of the answers (docs/exit-codes-and-json.md)
 PAGE, LONGEST = 12_000, 2_000  # characters of an answer's value; of a text in it
 
 
@@ -324,5 +327,7 @@ def mcp(
             await server.run(reader, writer, server.create_initialization_options())
 
     sys.stdout = unguarded(sys.stdout)  # JSON has no control characters
-    with contextlib.suppress(KeyboardInterrupt):
+    try:
         anyio.run(serve)
+    except* (BrokenPipeError, KeyboardInterrupt):  # the client has left
+        pass
