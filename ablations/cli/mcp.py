@@ -185,6 +185,11 @@ class Door:
         self._server: ForkServer | None = None
         self._free, self._sleep = anyio.Semaphore(AT_ONCE), anyio.sleep
 
+    def close(self) -> None:
+        """End the process that calls are forked from."""
+        if self._server is not None:
+            self._server.close()
+
     async def answer(self, name: str, given: dict[str, Any]) -> tuple[dict[str, Any] | str, bool]:
         """An answer, or the message of a mistake; and whether something is wrong."""
         from jsonschema import Draft202012Validator
@@ -331,3 +336,5 @@ def mcp(
         anyio.run(serve)
     except* (BrokenPipeError, KeyboardInterrupt):  # the client has left
         pass
+    finally:
+        door.close()

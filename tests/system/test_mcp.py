@@ -199,8 +199,9 @@ def test_nothing_outside_the_allowed_folders_is_named(folder: Path, tmp_path_fac
     (outside / "table.md").write_text("| base |")
     (folder / "link.toml").symlink_to(outside / "theirs.toml")
     (folder / "linked").symlink_to(outside)
-    (folder / "child.toml").write_text(f'extends = "{outside}/theirs.toml"\nname = "child"\ntitle = "x"\n')
-    (folder / "grandchild.toml").write_text('extends = "child.toml"\nname = "grandchild"\ntitle = "x"\n')
+    row = '[[variation]]\nkey = "base"\n'
+    (folder / "child.toml").write_text(f'extends = "{outside}/theirs.toml"\nname = "child"\ntitle = "x"\n' + row)
+    (folder / "grandchild.toml").write_text('extends = "child.toml"\nname = "grandchild"\ntitle = "x"\n' + row)
     names = [str(outside / "theirs.toml"), f"../{outside.name}/theirs.toml", "link.toml", "linked/theirs.toml",
              "child.toml", "grandchild.toml"]  # fmt: skip
 
@@ -223,7 +224,7 @@ def test_nothing_outside_the_allowed_folders_is_named(folder: Path, tmp_path_fac
             listed = await ask(client, "studies")
             assert str(outside) not in json.dumps(listed) and "link.toml" not in json.dumps(listed)
         async with door(folder, "--allow", str(outside), "--allow", ".") as client:
-            assert (await ask(client, "plan", study="grandchild.toml"))["price"]["runs"] == 9
+            assert (await ask(client, "plan", study="grandchild.toml"))["price"]["runs"] == 3
 
     asyncio.run(talk())
     assert not (folder / "store").exists() and [*outside.glob("*")] == [*outside.glob("t*")]
@@ -365,7 +366,7 @@ def test_10_000_calls_leave_nothing_behind(folder: Path, cli: Cli) -> None:
 def test_long_answers_come_in_pages(folder: Path, cli: Cli) -> None:
     from ablations.cli.mcp import PAGE
 
-    rows = ", ".join(f'{{key = "r{n}", set = {{rate = {n / 1000}}}}}' for n in range(1, 200))
+    rows = ", ".join(f'{{key = "r{n}", set = {{rate = {2 + n / 1000}}}}}' for n in range(1, 200))
     (folder / "many.toml").write_text(
         STUDY.replace("variation = [", f"variation = [{rows}, ").replace('"toy"', '"many"')
     )
