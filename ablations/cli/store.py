@@ -83,7 +83,7 @@ def unseal(
     ] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Allow the sealed sets of a study ([guard] sealed) to be scored, for the rows that are now in its table.
+    """Allow the sealed sets of a guarded study to be scored, for the rows that are now in its table.
 
     It is recorded in the ledger. Rows, seeds and decodings added later are sealed until another call.
     """

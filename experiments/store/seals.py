@@ -8,6 +8,7 @@ store. Imports no torch.
 
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +71,9 @@ class Seals:
         if before is None:
             return
         loose = [name for name in ("sealed", "files", "protected") if not {*before[name]} <= {*guard[name]}]
-        if before["settings"] and not (guard["settings"] and {*guard["settings"]} <= {*before["settings"]}):
+        wide = [one for one in before["settings"] if not {*"?["} & {*one}]  # in these a pattern can lie
+        tight = [one in before["settings"] or any(fnmatchcase(one, each) for each in wide) for one in guard["settings"]]
+        if before["settings"] and not (tight and all(tight)):
             loose.append("settings")
         if loose:
             raise UserError(

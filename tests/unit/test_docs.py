@@ -146,7 +146,19 @@ SECTIONS = {
     "## `[sinks]`": Sinks,
 }  # fmt: skip
 OF_THE_READER = {"origin", "folder", "code_tree", "code_note"}
-WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "sinks", "protected"}
+WITH_A_SECTION = {
+    "base",
+    "profile",
+    "variation",
+    "metric",
+    "table",
+    "tune",
+    "cited",
+    "claim",
+    "sinks",
+    "protected",
+    "guard",
+}
 
 
 @pytest.mark.parametrize(("head", "model"), SECTIONS.items(), ids=SECTIONS)
