@@ -16,6 +16,7 @@ import os
 import pwd
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from itertools import pairwise
 from typing import Any
 
@@ -28,11 +29,15 @@ NONE = "0" * 64  # before the first line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
 SET_BACK_S = 60.0  # times that go back by more are reported
 Entry = dict[str, Any]
+command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - the verb; why it was given
 
 
 def append(store: Store, what: str, **facts: Any) -> None:
-    """Append a line; it is on the disk when this returns. Raises UserError if the disk is full or read-only."""
-    append_all(store, [{"what": what, **facts}])
+    """Append a line on a request, with its verb and its reason; it is on the disk when this returns.
+
+    Raises UserError if the disk is full or read-only.
+    """
+    append_all(store, [{"what": what, **facts, **command.get()}])
 
 
 def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: bool = True) -> None:
@@ -67,8 +72,17 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
 
 
 def entries(store: Store) -> list[Entry]:
-    """All lines, oldest first. Raises Damaged for a line that is no entry; `broken` says where the chain breaks."""
-    return [_entry(number, line) for number, line in enumerate(_lines(store), 1)]
+    """All lines, oldest first. Raises Damaged for one that is no entry; `broken` says where the chain breaks."""
+    return since(store, 0)[0]
+
+
+def since(store: Store, begin: int) -> tuple[list[Entry], int]:
+    """The lines from byte `begin` on, and the byte at which the next one will begin. Raises Damaged."""
+    found = []
+    for line in _lines(store, begin):
+        found.append(_entry(line))
+        begin += len(line) + 1
+    return found, begin
 
 
 def head(store: Store) -> str:
@@ -86,9 +100,9 @@ def broken(store: Store, kept: str | None = None) -> list[str]:
     at_head, count = NONE, 0
     for count, line in enumerate(_lines(store), 1):
         try:
-            entry = _entry(count, line)
+            entry = _entry(line)
         except Damaged as error:
-            found.append(str(error))
+            found.append(f"Line {count} of the ledger: {error}")
             entry = {}
         if entry and entry.get("before") != before:
             found.append(f"Line {count} of the ledger does not continue line {count - 1}: one of them was changed.")
@@ -129,9 +143,10 @@ def reason(text: str) -> str:
 # --- Lines and digests
 
 
-def _lines(store: Store) -> Iterator[bytes]:
+def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
     try:
         with (store.root / FILE).open("rb") as file:
+            file.seek(begin)
             for line in file:
                 if line.endswith(b"\n"):  # else its writer was killed, or writes now
                     yield line[:-1]
@@ -145,14 +160,14 @@ def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def _entry(number: int, line: bytes) -> Entry:
+def _entry(line: bytes) -> Entry:
     try:
         found = json.loads(line)
         if isinstance(found, dict) and isinstance(found["what"], str) and isinstance(found["time"], int | float):
             return found
     except (ValueError, KeyError, RecursionError):
         pass
-    raise Damaged(f"Line {number} of the ledger ({FILE} in the store) is damaged. Restore the file from a backup.")
+    raise Damaged(f"A line of the store's ledger ({FILE}) is damaged: {line[:40]!r}. Restore the file from a backup.")
 
 
 def _last(file: int) -> tuple[int, bytes]:
