@@ -124,14 +124,6 @@ def test_a_full_disk_leaves_no_part_of_a_line(store, monkeypatch):
     assert [entry["what"] for entry in ledger.entries(store)] == ["one", "three"] and not ledger.broken(store)
 
 
-def test_time_that_goes_back_is_named(store, monkeypatch):
-    for now in (1000.0, 990.0, 5000.0, 1000.0):
-        monkeypatch.setattr(ledger, "record_time", lambda now=now: now)
-        ledger.append(store, "x")
-    [found] = ledger.set_back(ledger.entries(store))
-    assert "lines 3 and 4" in found and "4,000 s" in found
-
-
 @pytest.mark.parametrize("text", ["a\nb", "a\x1b[2J", "a\x00", "a\u202eb", "a\u2028b", "x" * 1001])
 def test_a_reason_is_one_printable_paragraph(text):
     assert ledger.reason(" a larger model? ") == "a larger model?"
