@@ -65,6 +65,7 @@ VERBS = {  # by name, in the order of --help
     "tables": Verb("store", "tables", STORE, "tables"),
     "status": Verb("status", "status", STORE, "status"),
     "log": Verb("status", "log", STORE, "log A-h16:2 --follow"),
+    "mcp": Verb("mcp", "mcp", STORE, "mcp --store runs --allow studies"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "budget": Verb("budget", "budget", STORE, "budget --hours 8 --runs 40 --until 07:00"),
     "ledger": Verb("budget", "ledger", STORE, "ledger --head"),
