@@ -147,17 +147,7 @@ SECTIONS = {
 }  # fmt: skip
 OF_THE_READER = {"origin", "folder", "code_tree", "code_note"}
 WITH_A_SECTION = {
-    "base",
-    "profile",
-    "variation",
-    "metric",
-    "table",
-    "tune",
-    "cited",
-    "claim",
-    "sinks",
-    "protected",
-    "guard",
+    *["base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "sinks", "protected", "guard"]
 }
 
 
