@@ -1,4 +1,4 @@
-"""Verbs on what a store may spend and has tried: `ablations budget` and `ledger`."""
+"""Verbs on what a store may spend, may score and has tried: `ablations budget`, `unseal` and `ledger`."""
 
 import json
 import sys
@@ -11,7 +11,9 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import answer
-from ablations.service.selected import StoreOptions
+from ablations.service.guard import unseal as open_sealed
+from ablations.service.selected import Selectors, StoreOptions, choose
+from ablations.study.messages import number
 from ablations.study.study import load_study
 from experiments.errors import UserError
 from experiments.store import ledger as lines
@@ -87,6 +89,31 @@ def _time_of(text: str) -> float:
     if at <= now:
         raise UserError(f"--until {text} is in the past.")
     return at.timestamp()
+
+
+# --- `ablations unseal`: open the sealed sets of a study, for the rows that are then in its table
+
+
+def unseal(
+    study: options.StudyName,
+    *,
+    selectors: Selectors,
+    passphrase_file: PassphraseFile = None,
+    as_json: options.Json = False,
+) -> None:
+    """Allow the sealed sets of a guarded study to be scored, for the rows that are now in its table.
+
+    It is recorded in the ledger. Rows, seeds and decodings added later are sealed until another call. If the store has
+    a passphrase, it is needed (docs/threat-model.md).
+    """
+    chosen = choose(study, selectors, there=True)
+    store, protected = chosen.store, is_protected(chosen.store)
+    check_secret(store, passphrase(store, passphrase_file))
+    sets, rows = open_sealed(chosen.plan, store)
+    facts = {"study": chosen.study.name, "sets": list(sets), "rows": list(rows), "protected": protected}
+    words = [f"{', '.join(sets)} of {number(len(rows), 'row')} may be scored now: `ablations run {study}` does it."]
+    words += [] if protected else ["not protected: every user of this store can unseal it (no passphrase)"]
+    answer(as_json, facts, words)
 
 
 # --- `ablations ledger`: what was ever requested, started, ended, cancelled or discarded

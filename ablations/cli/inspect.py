@@ -111,12 +111,9 @@ def _compared(
     table = table_of(chosen, significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     unchecked = list(verifying.unchecked(table))
-<<<<<<< HEAD
     foreign = [] if chosen.bundle else foreign_records(table.outcomes, chosen.store)
     verdict = replace(verdict, changed=(*verdict.changed, *foreign))
-=======
     wrong = ledger.broken(chosen.store, head)
->>>>>>> main
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
     lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
     lines = [*(lines if verdict.same else _listed(file, verdict.changed)), *wrong]

@@ -1,11 +1,10 @@
-"""Verbs on a whole store: `ablations tables`, `unseal`, `adopt` and `forget`."""
+"""Verbs on a whole store: `ablations tables`, `adopt` and `forget`."""
 
 import contextlib
 import shlex
 import time
 from collections import Counter
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,7 +12,6 @@ import typer
 from ablations.cli import options
 from ablations.cli.terminal import aligned, answer, print_json, say
 from ablations.service import forget as forgetting
-from ablations.service.guard import unseal as open_sealed
 from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
 from ablations.study.messages import number, show
@@ -22,9 +20,7 @@ from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
-from experiments.store.ledger import reason
 from experiments.store.retention import FOLDER, removable, remove, size
-from experiments.store.secret import check_secret, is_protected
 
 HEADS = ("study", "profile", "corpus", "rows", "runs", "state", "last change", "")
 LEFT = (0, 1, 2, 5, 6, 7)  # the columns of words
@@ -68,37 +64,6 @@ def _as_json(table: StoreTable) -> dict[str, Any]:
         "select": list(table.words),
         "run_ids": [run.run_id for run in table.runs],
     }
-
-
-# --- `ablations unseal`: open the sealed sets of a study, for the rows that are then in its table
-
-
-def unseal(
-    study: options.StudyName,
-    *,
-    selectors: Selectors,
-    because: Annotated[str, typer.Option(metavar="TEXT", help="Why; the ledger keeps it.")],
-    passphrase_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="With the store's passphrase; asked for if unset.")
-    ] = None,
-    as_json: options.Json = False,
-) -> None:
-    """Allow the sealed sets of a guarded study to be scored, for the rows that are now in its table.
-
-    It is recorded in the ledger. Rows, seeds and decodings added later are sealed until another call.
-    """
-    chosen = choose(study, selectors, there=True)
-    store, phrase = chosen.store, None
-    if is_protected(store):
-        with explain_os_errors("read the passphrase"):
-            phrase = passphrase_file.read_text().strip("\n") if passphrase_file else None
-        phrase = phrase or typer.prompt("Passphrase", hide_input=True, err=True)
-    check_secret(store, phrase)
-    sets, rows = open_sealed(chosen.plan, store, reason(because))
-    facts = {"study": chosen.study.name, "sets": list(sets), "rows": list(rows), "protected": phrase is not None}
-    lines = [f"{', '.join(sets)} of {number(len(rows), 'row')} may be scored now: `ablations run {study}` does it."]
-    lines += [] if phrase is not None else ["not protected: who may write this store may unseal it (no passphrase)"]
-    answer(as_json, facts, lines)
 
 
 # --- `ablations adopt`: take finished runs over, although a default or the command of their study has changed

@@ -73,14 +73,14 @@ def say_guard(study: Study) -> list[str]:
     return [f"{NO_WALL}."] if own and not Wall().holds() else []
 
 
-def unseal(plan: Plan, store: Store, because: str) -> tuple[Sequence[str], Sequence[str]]:
+def unseal(plan: Plan, store: Store) -> tuple[Sequence[str], Sequence[str]]:
     """Open the sealed evaluations of the rows that are now in the table; returns sets and rows. Raises UserError."""
     shut = {e.eval_id: (run.row, e.spec.set) for run in plan.runs for e in run.sealed}
     if not shut:
         raise UserError(f"Nothing of {plan.study.name} is sealed here. [guard] sealed names the sets to seal.")
     rows, sets = (list(dict.fromkeys(of)) for of in zip(*shut.values(), strict=True))
     record_guard(plan.study, plan, store)
-    facts = {"study": plan.study.name, "sets": sets, "rows": rows, "evaluations": list(shut), "because": because}
+    facts = {"study": plan.study.name, "sets": sets, "rows": rows, "evaluations": list(shut)}
     ledger.append(store, UNSEAL, **facts)
     return sets, rows
 

@@ -51,7 +51,7 @@ def test_other_studies_of_the_store_do_not_see_the_content_of_a_sealed_set(tmp_p
 
 def test_unsealed_are_the_rows_that_are_in_the_table_with_their_decoding(tmp_path: Path) -> None:
     store, plan = Store.open(tmp_path / "runs"), _plan(tmp_path, rows="base")
-    assert unseal(plan, store, "paper") == (["test"], ["base"])
+    assert unseal(plan, store) == (["test"], ["base"])
     assert _sets(_plan(tmp_path)) == [(["dev", "test"], []), (["dev"], ["test"])]
     assert _sets(_plan(tmp_path, seeds=2, rows="base")) == [(["dev", "test"], []), (["dev"], ["test"])]
     open_ = GUARD.replace("model.*", "*")
