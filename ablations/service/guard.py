@@ -80,7 +80,7 @@ def unseal(plan: Plan, store: Store) -> tuple[Sequence[str], Sequence[str]]:
         raise UserError(f"Nothing of {plan.study.name} is sealed here. [guard] sealed names the sets to seal.")
     rows, sets = (list(dict.fromkeys(of)) for of in zip(*shut.values(), strict=True))
     record_guard(plan.study, plan, store)
-    facts = {"study": plan.study.name, "sets": sets, "rows": rows, "evaluations": list(shut)}
+    facts = {"study": plan.study.name, "sets": sets, "of_rows": rows, "evaluations": list(shut)}
     ledger.append(store, UNSEAL, **facts)
     return sets, rows
 

@@ -87,15 +87,8 @@ def queue_runs(
 ) -> dict[str, int]:
     """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
     made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]
-    for note in filter(
-        None,
-        [
-            *plan.notes,
-            *say_orphans(orphans(chosen, plan, runs), chosen.to_paste),
-            *made_again,
-            *say_guard(chosen.study),
-        ],
-    ):
+    made_again += say_guard(chosen.study)
+    for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs), chosen.to_paste), *made_again]):
         say(f"note: {note}")
     prepare(chosen, runs, progress)
     added = enqueue(chosen, plan, runs, stale)
@@ -208,8 +201,8 @@ def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRu
     if settings.get(_PRECISION) == "bf16":
         settings[_PRECISION] = "auto"
     config = type(run.config).from_mapping(nested(settings))
-    open_sets = {e.spec.set for e in run.evaluations}
-    specs = [s for s in chosen.task.evaluations(config, chosen.store.root) if s.set in open_sets] if open_sets else []
+    sets = {e.spec.set for e in run.evaluations}
+    specs = [s for s in chosen.task.evaluations(config, chosen.store.root) if s.set in sets] if sets else []
     read_by = tuple(replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.read_by)
     inputs = (
         with_parent_run(without_runs(run.inputs), ParentRun(parent_run, SMOKE_STEPS - 1)) if parent_run else run.inputs

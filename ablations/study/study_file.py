@@ -87,20 +87,19 @@ def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, A
 
 def _refuse_guarded(parent: Mapping[str, Any], table: Mapping[str, Any], origin: str) -> None:
     """Raises UserError for what the guard of the extended study does not allow: only its owner loosens it, there."""
-    guard = parent.get("guard")
+    guard, profiles = parent.get("guard"), table.get("profile")
     if not isinstance(guard, Mapping):
         return
-    for name in ("guard", "protected"):
-        if name in table:
-            raise UserError(f"{origin}: [{name}] is that of the study which it extends. Leave it out.")
-    allowed = guard.get("settings") or ()
+    if held := [f"[{name}]" for name in ("guard", "protected") if name in table]:
+        raise UserError(f"{origin}: {held[0]} is that of the study which it extends. Leave it out.")
     names = [name for name in _GUARDED if name in table]
-    names += [name for name, _ in flatten(table["base"])] if isinstance(table.get("base"), Mapping) else []
-    for key, profile in (table.get("profile") or {}).items():
-        own = profile if isinstance(profile, Mapping) and key not in (parent.get("profile") or {}) else {"": 0}
+    names += [name for name, _ in flatten({"": table.get("base") or {}})]
+    for key, profile in profiles.items() if isinstance(profiles, Mapping) else ():
+        new = isinstance(profile, Mapping) and key not in (parent.get("profile") or {})
+        own = profile if new else {"": 0}
         names += [f"profile.{key}.{name}".rstrip(".") for name in own if name not in ("set", "description", "notes")]
-        names += [name for name, _ in flatten(own.get("set") or {})]
-    refuse_guarded(names, allowed if isinstance(allowed, list | tuple) else (), origin)
+        names += [name for name, _ in flatten({"": own.get("set") or {}})]
+    refuse_guarded([name.lstrip(".") for name in names], guard.get("settings") or (), origin)
 
 
 def _inherit(parent: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:

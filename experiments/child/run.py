@@ -114,12 +114,10 @@ def _guarded(spec: AttemptSpec, folder: Path) -> frozenset[str]:
 
     Raises UserError for a sealed set that is to be evaluated.
     """
-    store = Store.open(spec.store, create=False)
-    seals = Seals(store)
+    seals = Seals(Store.open(spec.store, create=False))
     asked = [Asked(item.set, item.inputs, item.eval_id) for item in spec.evaluations]
     if seals.guards and trains_apart(spec.task):
-        copy = [COPY] if CODE in spec.config and spec.task != "command" else []
-        writable = [folder / name for name in (FINAL, CHECKPOINTS, *copy)]
+        writable = [folder / name for name in (FINAL, CHECKPOINTS, *([COPY] if CODE in spec.config else []))]
         for path in writable:
             path.mkdir(exist_ok=True)
         wall = seals.wall(writable, asked)

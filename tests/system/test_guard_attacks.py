@@ -300,7 +300,7 @@ def test_unsealed_rows_are_scored_and_later_ones_stay_sealed(tmp_path: Path, cli
     assert base[0]["score_test"] == LEAKED and "sealed" not in base[0]
     assert "unsealed 1 time" in cli("report", "s.toml", cwd=place).stdout
     [line] = [one for one in ledger.entries(Store(place / "runs")) if one["what"] == "unseal"]
-    assert line["rows"] == ["base"] and line["because"] == "the paper is due"
+    assert line["of_rows"] == ["base"] and line["because"] == "the paper is due"
 
 
 # --- Attacks from outside, with the rights of the store's owner: visible in `verify`
