@@ -7,6 +7,7 @@ fails there harms no other call. Its JSON is shortened, cut to pages and sent wi
 
 import contextlib
 import importlib.resources
+import itertools
 import json
 import os
 import signal
@@ -138,20 +139,18 @@ def short(value: Any, drop: Sequence[str], longest: int = LONGEST) -> Any:
 
 
 def page(value: Any, cursor: int) -> dict[str, Any]:
-    """What an answer holds of a value: entries of a list; of what is too long otherwise, a part of its JSON as text."""
+    """What an answer holds of a value: some entries of a list; where one is too long itself, a part of the JSON."""
     whole = json.dumps(value, ensure_ascii=False)
-    size, end, entries = 0, cursor, value if isinstance(value, list) else ()
-    while end < len(entries) and (size := size + len(json.dumps(entries[end], ensure_ascii=False)) + 2) <= PAGE:
-        end += 1
-    if end > cursor or (cursor >= len(entries) and isinstance(value, list)):
-        more = {"cursor": end} if end < len(entries) else {}
-        return {"value": value[cursor:end], "total": len(value), **more}
-    if isinstance(value, list):
-        return {"value": [{"too_long": size}], "total": len(value), "cursor": cursor + 1}
-    if len(whole) <= PAGE:
+    sizes = [len(json.dumps(one, ensure_ascii=False)) + 2 for one in value] if isinstance(value, list) else [len(whole)]
+    if max(sizes, default=0) > PAGE:
+        total, end, shown = len(whole), cursor + PAGE, {"part": whole[cursor : cursor + PAGE]}
+    elif isinstance(value, list):
+        sums = [*itertools.accumulate(sizes[cursor:])]
+        total, end = len(value), cursor + sum(size <= PAGE for size in sums)
+        shown = {"value": value[cursor:end]}
+    else:
         return {"value": value}
-    more = {"cursor": cursor + PAGE} if cursor + PAGE < len(whole) else {}
-    return {"part": whole[cursor : cursor + PAGE], "total": len(whole), **more}
+    return {**shown, "total": total, **({"cursor": end} if end < total else {})}
 
 
 def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
