@@ -184,11 +184,6 @@ class Door:
         self._server: ForkServer | None = None
         self._free, self._sleep = anyio.Semaphore(AT_ONCE), anyio.sleep
 
-    def close(self) -> None:
-        """End the process that calls are forked from."""
-        if self._server is not None:
-            self._server.close()
-
     async def answer(self, name: str, given: dict[str, Any]) -> tuple[dict[str, Any] | str, bool]:
         """An answer, or the message of a mistake; and whether something is wrong."""
         from jsonschema import Draft202012Validator
@@ -222,6 +217,8 @@ class Door:
             value = [*self._allowed.studies(), *value]
         if name == "plan":
             more["price"] = price(value)
+            _, text, _ = await self._call(name, ["budget", *self._store.store_words, "--json"])
+            more |= {"budget": json.loads(text)} if text else {}
         if "out" in given:
             form = f"--format={SUFFIXES[Path(given['out']).suffix]}"
             code, _, said = await self._call(name, [*words, form, f"--out={given['out']}"])
@@ -308,13 +305,11 @@ def mcp(
     door = Door(store_options, Allowed(allow or [Path()]))
 
     async def tools(*_: Any) -> types.ListToolsResult:
-        hints = {name: types.ToolAnnotations(read_only_hint=not tool.get("changes")) for name, tool in TOOLS.items()}
-        return types.ListToolsResult(
-            tools=[
-                types.Tool(name=name, description=tool["about"], input_schema=schema(tool), annotations=hints[name])
-                for name, tool in TOOLS.items()
-            ]
-        )
+        found = []
+        for name, tool in TOOLS.items():
+            hint = types.ToolAnnotations(read_only_hint=not tool.get("changes"))
+            found.append(types.Tool(name=name, description=tool["about"], input_schema=schema(tool), annotations=hint))
+        return types.ListToolsResult(tools=found)
 
     async def call(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         found, wrong = await door.answer(asked.name, asked.arguments or {})
@@ -335,5 +330,3 @@ def mcp(
         anyio.run(serve)
     except* (BrokenPipeError, KeyboardInterrupt):  # the client has left
         pass
-    finally:
-        door.close()

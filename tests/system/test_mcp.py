@@ -109,7 +109,7 @@ def test_a_client_gets_from_nothing_to_a_verified_table_in_ten_calls(folder: Pat
             own = next(one["study"] for one in studies["value"] if one["study"].endswith(".toml"))
             plan = await call("plan", study=own)
             assert plan["price"]["runs"] == 9
-            started = await call("start", **next_(plan, "start"), devices="cpu:2")
+            started = await call("start", **next_(plan, "start"), devices="cpu:2", because="does the rate matter?")
             waited = await call("wait", **next_(started, "wait"), until="end", seconds=120)
             while not set(waited["counts"]) <= {"finished", "failed", "cancelled"}:
                 waited = await call("wait", **next_(waited, "wait"), until="end", seconds=120)
@@ -120,6 +120,9 @@ def test_a_client_gets_from_nothing_to_a_verified_table_in_ten_calls(folder: Pat
     verified = asyncio.run(talk())
     assert verified["value"]["changed"] == [] and verified["value"]["cells"] > 0 and verified["exit"] == 0
     assert len(calls) <= 10
+    entries = [json.loads(line) for line in (folder / "store" / "ledger.jsonl").read_text().splitlines()]
+    [request] = [entry for entry in entries if entry["what"] == "request"]
+    assert request["because"] == "does the rate matter?" and {*request["rows"]} == {"base", "slow", "fast"}
     assert "| base" in (folder / "table.md").read_text()
 
 

@@ -14,7 +14,7 @@ from experiments.errors import UserError
 def test_each_tool_calls_a_verb_with_options_that_it_has() -> None:
     for name, tool in mcp.TOOLS.items():
         called, *words = tool["verb"].split()
-        known = {option for param in verb(called).params for option in param.opts} | {"--because"}
+        known = {option for param in verb(called).params for option in param.opts}
         options = [
             f"--{one.replace('_', '-')}" for one in tool.get("takes", ()) if one not in (*mcp.NO_OPTIONS, *mcp.OURS)
         ]
