@@ -101,7 +101,7 @@ class LoadedTable:
         return [*filter(None, [shown.table.bundle]), *shown.warnings, *(note.text for note in shown.table.footnotes)]
 
     def render(self, format_: str = "markdown") -> str:
-        """The table as text: markdown, latex, csv, tidy-csv, json, html, setup. Raises UserError for another format."""
+        """The table as text: markdown, latex, csv, json, html, setup. Raises UserError for another format."""
         return render(self.as_built, format_)
 
     def plot_effects(self) -> "Figure":

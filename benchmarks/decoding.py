@@ -1,6 +1,6 @@
 """Speed of decoding against other toolkits: same sizes, sentences, beam and steps, each in its own process.
 
-    python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--only NAMES] [--clock wall|cpu] [--threads N]
+    python -m benchmarks.decoding [--quick] [--json] [--peers DIR] [--only NAMES] [--precisions NAMES]
 
 Every engine decodes the source's length + 10 steps for every sentence, with a beam of 4 and random weights whose EOS
 cannot win. Rounds are interleaved: the engines take turns, and the median counts. Peers run in environments made by
@@ -52,6 +52,8 @@ def main() -> int:
     for size, batch, precision, against, floor in CASES:
         if size not in options.sizes.split(",") or str(batch) not in options.batches.split(","):
             continue
+        if precision not in options.precisions.split(","):
+            continue
         if (size, batch) not in known:
             known[size, batch] = _measured(size, batch, options)
         ours = known[size, batch][f"ours {precision}"]
@@ -75,7 +77,8 @@ def main() -> int:
 def _measured(size: str, batch: int | str, options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Run all engines on the same work with interleaved rounds; ours in each precision that has a floor."""
     job = _job(size, batch, options)
-    wanted = sorted({case[2] for case in CASES if case[:2] == (size, batch)}, reverse=True)
+    precisions = options.precisions.split(",")
+    wanted = sorted({case[2] for case in CASES if case[:2] == (size, batch) and case[2] in precisions}, reverse=True)
     named = options.only.split(",") if options.only else PEERS
     named = [name for name in named if name not in SLOW or (size == "tiny" and batch != "set")]
     scripts = {f"ours {precision}": ("", "ours.py", precision) for precision in wanted}

@@ -77,16 +77,16 @@ FULL = (
 
 def main() -> int:
     options = _options()
+    trained = [precision for precision in ("fp32", "bf16") if precision in options.precisions.split(",")]
     results = []
     for size, tokens, mean, batches, rounds in QUICK if options.quick else FULL:
-        for precision in ("fp32", "bf16"):
-            if size in options.sizes.split(",") and precision in options.precisions.split(","):
-                results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options)
-    for precision in options.precisions.split(",") if options.corpus != "none" else ():
+        for precision in trained if size in options.sizes.split(",") else ():
+            results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options)
+    for precision in trained if options.corpus != "none" else ():
         results.append(_real_case(precision, options))
     size, tokens, mean, batches, rounds = LAYER_CASE
     for layer in filter(None, options.layers.split(",")):
-        for precision in options.precisions.split(","):
+        for precision in trained:
             results += _case(size, precision, _batches(size, tokens, mean, batches), mean, rounds, options, layer)
     return conclude(results, options)
 
@@ -234,7 +234,6 @@ def _print(result: dict[str, Any]) -> None:
 def _options() -> argparse.Namespace:
     made = parser(__doc__, "tiny alone, about five minutes", "TRAINING_PEERS")
     made.add_argument("--only", default="", help="peers to measure, by name; all of them if unset")
-    made.add_argument("--precisions", default="fp32,bf16")
     made.add_argument("--layers", default=",".join(filter(None, LAYERS)), help="lanes of other layers; empty: none")
     made.add_argument("--corpus", default="builtin", help="of the real batches: builtin, a folder, or none")
     made.add_argument(

@@ -197,9 +197,7 @@ class TrainingConfig(StrictModel):
     deterministic: bool = Field(
         False, description="use only kernels that always give the same bits; an error if there is none"
     )
-    compile: bool = Field(
-        False, description="compile the layers for a few padded shapes; `ablations probe` shows the gain"
-    )
+    compile: bool = Field(False, description="compile the layers for a few padded shapes")
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")

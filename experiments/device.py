@@ -6,11 +6,9 @@ object and never the device's name.
 
 import contextlib
 import ctypes
-import math
 import os
 import platform
 import resource
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -104,21 +102,6 @@ class Device:
         if self.is_cuda:
             return int(torch.cuda.max_memory_allocated(self.torch_device))
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-    def matrix_flops(self) -> float:
-        """Operations per second of a large square product in this precision, an upper bound for training."""
-        dtype = torch.bfloat16 if self.precision == "bf16" else torch.float32
-        size, repeats = (8192, 20) if self.is_cuda else (2048, 4)
-        left, right = (torch.randn(size, size, device=self.torch_device).to(dtype) for _ in range(2))
-        fastest = math.inf
-        for _ in range(4):  # the first warms up
-            self.synchronize()
-            began = time.perf_counter()
-            for _ in range(repeats):
-                left @ right
-            self.synchronize()
-            fastest = min(fastest, time.perf_counter() - began)
-        return repeats * 2 * size**3 / fastest
 
     def describe(self) -> dict[str, Any]:
         """Everything besides the configuration on which the numbers of a run depend."""

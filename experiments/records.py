@@ -1,5 +1,6 @@
 """Records that cross rooms. Imports nothing of this project."""
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -49,3 +50,17 @@ class TrackedRun:
     error: str = ""
     imported: str = ""  # from where, of a run that was trained elsewhere
     imported_t: float = 0.0  # and when
+
+
+# --- The time of day in records: the process's start time plus the time elapsed since then
+# A machine's clock may be set while a run trains. With this clock, differences are still durations, and the events of
+# an attempt are in order.
+
+
+# a clock that also counts while the machine sleeps, like the time of day
+_BEGAN = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def record_time() -> float:
+    """Seconds since the epoch."""
+    return _BEGAN + time.clock_gettime(time.CLOCK_BOOTTIME)

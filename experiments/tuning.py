@@ -9,7 +9,7 @@ gives one waiting trial to several processes, and an interrupted write makes the
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from experiments.errors import UserError
@@ -17,10 +17,9 @@ from experiments.identity import digest
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
 
-RUNNING, COMPLETE, PRUNED, FAILED = "running", "complete", "pruned", "failed"
-SAMPLERS = ("tpe", "random", "gp")
-PRUNERS = ("none", "median", "percentile", "halving", "hyperband")
-STARTUP = 4  # random trials before a sampler models, and finished ones before a pruner decides; small, as budgets are
+RUNNING, COMPLETE, FAILED = "running", "complete", "failed"
+SAMPLERS = ("tpe", "random")
+STARTUP = 4  # random trials before a sampler models; small, as budgets are
 
 
 @dataclass(frozen=True)
@@ -49,13 +48,7 @@ class Space:
     set: str
     minimize: bool
     sampler: str = "tpe"
-    pruner: str = "none"
     seed: int = 0
-
-    @property
-    def curve(self) -> str:
-        """The name of the metric in the training curve, for pruners."""
-        return f"{self.set}_{self.metric}"
 
 
 @dataclass(frozen=True)
@@ -66,8 +59,6 @@ class Trial:
     params: Mapping[str, Any]
     state: str = RUNNING
     value: float | None = None
-    curve: Mapping[str, float] = field(default_factory=dict)  # step → metric, while it trained
-    attributes: Mapping[str, Any] = field(default_factory=dict)  # a pruner's notes
     run_id: str = ""
 
 
@@ -110,47 +101,32 @@ class Search:
         """Record the run of a trial."""
         self._change(replace(self.trials[number], run_id=run_id))
 
-    def tell(
-        self, number: int, state: str, value: float | None = None, curve: Mapping[int, float] | None = None
-    ) -> None:
+    def tell(self, number: int, state: str, value: float | None = None) -> None:
         """Record the end of a trial; an ended trial does not change."""
         trial = self.trials[number]
         if trial.state == RUNNING:
-            steps = {str(step): float(v) for step, v in (curve or {}).items()} or trial.curve
-            self._change(replace(trial, state=state, value=value, curve=steps))
+            self._change(replace(trial, state=state, value=value))
 
-    def should_prune(self, number: int, curve: Mapping[int, float]) -> bool:
-        """Whether a running trial with this curve falls behind the others."""
-        trial = replace(self.trials[number], curve={str(step): float(v) for step, v in curve.items()})
-        study = self._study(number, instead=trial)
-        pruned = study.pruner.prune(study, study.trials[number])
-        self._change(replace(trial, attributes=dict(study.trials[number].system_attrs)))
-        return bool(pruned)
-
-    def _study(self, number: int, instead: Trial | None = None) -> Any:
-        """An Optuna study with the present trials; `instead` replaces the trial of its number."""
+    def _study(self, number: int) -> Any:
+        """An Optuna study with the present trials."""
         optuna, space = _optuna(), self.space
-        trials = [instead if instead and t.number == instead.number else t for t in self.trials]
-        with warnings.catch_warnings(action="ignore"):  # some samplers are experimental; the user chose this one
+        with warnings.catch_warnings(action="ignore"):  # some options are experimental
             study = optuna.create_study(
                 study_name=self._key,
                 direction="minimize" if space.minimize else "maximize",
                 sampler=_sampler(space.sampler, space.seed * 1_000_003 + number),
-                pruner=_pruner(space.pruner),
             )
-            study.add_trials(map(self._frozen, trials))
+            study.add_trials(map(self._frozen, self.trials))
         return study
 
     def _frozen(self, trial: Trial) -> Any:
         optuna = _optuna()
-        states = {RUNNING: "RUNNING", COMPLETE: "COMPLETE", PRUNED: "PRUNED", FAILED: "FAIL"}
+        states = {RUNNING: "RUNNING", COMPLETE: "COMPLETE", FAILED: "FAIL"}
         return optuna.trial.create_trial(
             state=optuna.trial.TrialState[states[trial.state]],
             params=dict(trial.params),
             distributions=self._distributions(),
             value=trial.value,
-            intermediate_values={int(step): value for step, value in trial.curve.items()},
-            system_attrs=dict(trial.attributes),
         )
 
     def _distributions(self) -> dict[str, Any]:
@@ -165,11 +141,10 @@ class Search:
         self.trials = list(trials)
 
 
-def check_names(sampler: str, pruner: str) -> None:
-    """Raises UserError for an unknown sampler or pruner."""
-    for what, name, known in (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS)):
-        if name not in known:
-            raise UserError(f'[tune] {what} = "{name}": write one of {", ".join(known)}.')
+def check_sampler(name: str) -> None:
+    """Raises UserError for an unknown sampler."""
+    if name not in SAMPLERS:
+        raise UserError(f'[tune] sampler = "{name}": write one of {", ".join(SAMPLERS)}.')
 
 
 def _optuna() -> Any:
@@ -193,17 +168,4 @@ def _sampler(name: str, seed: int) -> Any:
     if name == "tpe":
         # count running trials as bad, so that parallel trials differ
         return samplers.TPESampler(seed=seed % 2**32, constant_liar=True, n_startup_trials=STARTUP)
-    if name == "gp":
-        return samplers.GPSampler(seed=seed % 2**32, n_startup_trials=STARTUP, deterministic_objective=False)
     return samplers.RandomSampler(seed=seed % 2**32)
-
-
-def _pruner(name: str) -> Any:
-    pruners = _optuna().pruners
-    return {
-        "none": pruners.NopPruner,
-        "median": lambda: pruners.MedianPruner(n_startup_trials=STARTUP),
-        "percentile": lambda: pruners.PercentilePruner(25.0, n_startup_trials=STARTUP),
-        "halving": pruners.SuccessiveHalvingPruner,
-        "hyperband": pruners.HyperbandPruner,
-    }[name]()

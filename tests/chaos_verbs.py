@@ -158,8 +158,7 @@ VERBS = {
         ("noise {study} --seeds 3 --devices cpu:1 --json", *TABLE),
     ),
     "queue": Verb("own", "queue {study}", (), ("work --devices cpu:1", *TABLE)),
-    "forget": Verb("own", "forget {study} --yes", (RUN,), (*TABLE, "forget {study} --back", *TABLE)),
-    "forget --back": Verb("own", "forget {study} --back", (RUN, "forget {study} --yes")),
+    "forget": Verb("own", "forget {study} --yes", (RUN,), TABLE),
     "forget --checkpoints": Verb(
         "translation", "forget --checkpoints --yes", (RUN,), (*TABLE, "forget --checkpoints --json")
     ),
@@ -170,7 +169,7 @@ VERBS = {
     ),
     "import a CSV": Verb(
         "own",
-        "import {folder}/scores.toml --csv {folder}/scores.csv",
+        "import {folder}/scores.toml --from {folder}/scores.csv",
         (),
         tuple(words.replace("{study}", "{folder}/scores.toml") for words in TABLE),
     ),

@@ -14,7 +14,7 @@ from experiments.evaluation.trained import kept_average, load_tokenizers
 from experiments.events.event_log import Tail
 from experiments.identity import digest
 from experiments.jobs.attempts import probe as calibration
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.tasks.base import Context
@@ -174,13 +174,13 @@ def _read_anew(table: Callable[[], Any]) -> Any:
 
 def _jobs(store: Store) -> Any:
     """Values that decide numbers: settings, inputs, evaluations, pinned settings of the first attempt, its process."""
-    ledger = Ledger(store.queue_db, create=False)
+    work_queue = WorkQueue(store.queue_db, create=False)
     try:
-        ledger.check()
-        found = [ledger.job(row.run_id) for row in ledger.status()]
+        work_queue.check()
+        found = [work_queue.job(row.run_id) for row in work_queue.status()]
         return [(claimed.job.to_json(), claimed.pinned, claimed.ref) for claimed in found]
     finally:
-        ledger.close()
+        work_queue.close()
 
 
 def _context(folder: Path) -> Context:

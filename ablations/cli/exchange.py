@@ -35,7 +35,6 @@ from experiments.tracking.rebuild import write_lacking
 from reports.audit.bundle_archive import CRATE_SUFFIX, SUFFIX, is_bundle
 from reports.audit.bundle_read import read_bundle
 from reports.audit.bundle_write import check_library, traces, write_bundle
-from reports.audit.statement import state
 
 
 def bundle(
@@ -78,19 +77,14 @@ def bundle(
         redaction = (
             identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
         )
-    statement = state(plan, opened, chosen.columns)
-    count = write_bundle(
-        path, plan, opened, chosen.columns, chosen.asked, redaction, weights, statement if crate else None
-    )
+    count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights, crate)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
-    said, left = statement.sentences, list(traces(path, opened.root)) if anonymous else []
+    left = list(traces(path, opened.root)) if anonymous else []
     if as_json:
         runs = {"runs": len(plan.trainings), "files": count, "bytes": path.stat().st_size}
-        print_json({"file": str(path), **runs, "statement": said, "not_anonymous": left})
+        print_json({"file": str(path), **runs, "not_anonymous": left})
         return
     typer.echo(f"{path}: {number(len(plan.trainings), 'run')}, {number(count, 'file')}, {size}")
-    for sentence in said:
-        typer.echo(f"- {sentence}")
     for found in left:
         typer.echo(f"not anonymous: {found}", err=True)
 
@@ -146,21 +140,12 @@ def _say(taken: list[Taken], target: Store) -> None:
 
 
 def import_(
-    source: Annotated[
-        str, typer.Argument(metavar="BUNDLE|STORE|STUDY", help="With --csv, --mlflow or --wandb-export: the study.")
-    ],
+    source: Annotated[str, typer.Argument(metavar="BUNDLE|STORE|STUDY", help="With --from: the study.")],
     selectors: Selectors,
     origin: Annotated[
         str | None,
         typer.Option("--from", metavar="SOURCE", help="A CSV file, or mlflow:URI, wandb:… as of `tabulate`."),
     ] = None,
-    csv: Annotated[str | None, typer.Option("--csv", metavar="FILE", help="The same as --from FILE.")] = None,
-    mlflow: Annotated[str | None, typer.Option("--mlflow", metavar="URI", help="--from mlflow:URI.")] = None,
-    wandb_export: Annotated[
-        str | None,
-        typer.Option("--wandb-export", metavar="FILE", help="--from wandb:FILE, the CSV or JSON of its runs."),
-    ] = None,
-    experiment: Annotated[str, typer.Option(metavar="NAME", help="MLflow's experiment, if it has several.")] = "",
     row_by: Annotated[
         str, typer.Option("--row-by", metavar="NAME", help="The column, tag or setting of the row.")
     ] = "",
@@ -176,18 +161,13 @@ def import_(
 ) -> None:
     """Import finished runs into this store; runs that it already has stay unchanged.
 
-    Of a bundle or another store: as they are. With --csv, --mlflow or --wandb-export: runs that other programs trained,
-    as rows of a study that have imported = true; a study file that does not exist is written (docs/import.md).
+    Of a bundle or another store: as they are. With --from: runs that other programs trained, as rows of a study
+    that have imported = true; a study file that does not exist is written (docs/import.md).
     """
-    kinds = {"csv": csv, "mlflow": mlflow and f"{mlflow}#{experiment}", "wandb": wandb_export}
-    given = [origin, *(place and f"{kind}:{place}" for kind, place in kinds.items())]
-    if sum(map(bool, given)) > 1:
-        raise UserError("--from, --csv, --mlflow and --wandb-export: give one of them.")
-    where = next(filter(None, given), None)
-    if where is None:
+    if origin is None:
         import_stored(Path(source), selectors, as_json)
         return
-    foreign = read_source(where, row_by, seed_by)
+    foreign = read_source(origin, row_by, seed_by)
     asked = _Import(selectors, foreign, _names(metrics) or [], _names(settings), replace_)
     file, existed = Path(source), selectors.store.exists()
     try:

@@ -85,7 +85,7 @@ def _compared(
 ) -> tuple[dict[str, Any], list[str], bool]:
     """A printed table beside what the store gives now: as JSON, in lines, and whether they are equal."""
     text = text_of(file)
-    format_ = format_ or verifying.format_of(file.suffix, text)
+    format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
     if format_ not in verifying.FORMATS:
         raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
     said = _said(asked_for(text, format_))

@@ -1,7 +1,7 @@
-"""Verbs before training: `ablations plan`, `modules`, `probe` (training speed) and `noise` (spread over seeds)."""
+"""Verbs before training: `ablations plan`, `modules` and `noise` (spread over seeds)."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ from ablations.cli.run import run_chosen
 from ablations.cli.terminal import aligned, answer, plain_progress, print_json, say
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.planning.runs import ensemble_in_words
-from ablations.service.enqueue import prepare, say_trained_again, trained_again, wanted
+from ablations.service.enqueue import say_trained_again, trained_again, wanted
 from ablations.service.forecast import (
     Forecast,
     Noise,
@@ -22,7 +22,6 @@ from ablations.service.forecast import (
     lines,
     measure,
     noise_of,
-    short_spec,
     why_unknown,
 )
 from ablations.service.preflight import Refusal, paragraphs, refusals, warnings
@@ -31,11 +30,8 @@ from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions
 from ablations.study.messages import duration, number
 from ablations.study.selectors import only_row
-from experiments.config import total_steps
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
-from experiments.jobs.attempts.probe import PROBE_STEPS, PROBING
-from experiments.jobs.attempts.probe import probe as probe_runs
 from experiments.jobs.devices.slots import parse_slots
 from experiments.tasks.own.tree import CODE
 from reports.render.cells import fixed
@@ -183,72 +179,6 @@ def modules(
 def _shape(sizes: list[int] | None) -> str:
     """2×8×64; – for a module that the network did not call."""
     return "×".join(map(str, sizes)) if sizes else "–"
-
-
-# --- `ablations probe`: measure the training speed of each row on the given devices
-
-
-FORMULA = (
-    "MFU = operations of a training step per target piece × target tokens/s ÷ the matrix product's rate; operations "
-    "are 3 × forward, multiply and add counted, matrix products only (model/cost.py). tokens/s are real pieces."
-)
-
-
-def probe(
-    study: options.StudyName,
-    selectors: Annotated[Selectors, options.Without(("seeds", "state_dir"))],
-    devices: options.Devices = "auto",
-    steps: Annotated[
-        int, typer.Option(metavar="N", min=11, help="Steps of each row; the first ten are warm-up.")
-    ] = PROBE_STEPS,
-    as_json: options.Json = False,
-) -> None:
-    """Train a few steps of each row on the first device and report the speed; nothing is stored."""
-    chosen = choose(study, replace(selectors, seeds=1))
-    slot = parse_slots(devices)[0]
-    runs = list({run.run_id: run for run in chosen.plan.runs if not run.members}.values())
-    if not runs:
-        raise UserError("The chosen rows are ensembles, which train nothing: probe the rows of their members.")
-    prepare(chosen, runs, plain_progress)
-    found = []
-    measured = probe_runs(chosen.store, (short_spec(chosen, run, steps) for run in runs), slot, child=PROBING)
-    for run, speed in zip(runs, measured, strict=True):
-        total = total_steps(run.config)
-        row = {
-            "row": run.row,
-            **asdict(speed),
-            "mfu": speed.mfu,
-            "hours": None if total is None else total * speed.seconds_per_step / 3600,
-        }
-        found.append(row)
-        if not as_json:
-            typer.echo(_line(row, first=len(found) == 1))
-    known = next((row for row in found if row["matrix_flops"]), None)
-    if as_json:
-        print_json(found)
-    elif known:
-        rate = known["matrix_flops"] / 1e12
-        typer.echo(f"{known['device']}, {known['precision']}; matrix product {rate:,.3f} TFLOP/s. {FORMULA}")
-
-
-def _line(row: dict[str, Any], first: bool) -> str:
-    head = f"{'row':14}{'source/s':>10}{'target/s':>10}{'step':>9}{'MFU':>7}{'padding':>9}{'memory':>9}{'to train':>11}"
-    memory = row["peak_memory_bytes"]
-    cells = [
-        f"{row['row']:14}",
-        f"{_number(row['source_tokens_per_s']):>10}",
-        f"{_number(row['target_tokens_per_s']):>10}",
-        f"{row['seconds_per_step'] * 1e3:6,.0f} ms",
-        f"{'–' if row['mfu'] is None else format(row['mfu'], '.1%'):>7}",
-        f"{'–' if row['padding'] is None else format(row['padding'], '.1%'):>9}",
-        f"{'–' if memory is None else format(memory / 1e9, '.2f') + ' GB':>9}",
-        f"{'–' if row['hours'] is None else duration(row['hours'] * 3600):>11}",
-    ]
-    return (head + "\n" if first else "") + "".join(cells)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:,.0f}"
 
 
 # --- `ablations noise`: how much base varies with its seed, and how many seeds a difference needs

@@ -24,7 +24,6 @@ from experiments.jobs.coordinator.loop import GRACE_S, Until
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
-from experiments.processes.meter import GpuLoad, processors_percent
 from experiments.store.layout import Store
 from reports.render.formats import render
 from reports.render.terminal import so_far
@@ -35,7 +34,6 @@ PLAIN_SILENT_S = 600.0  # at least: a long training gives a sign of life
 SO_FAR_S = 120.0  # where output is no terminal, the table so far is printed after this time, then after twice as long …
 BUILDING = 0.05  # the table so far takes at most this share of the time: it is built in the coordinator's process
 BAR = 20  # characters
-LOAD_EVERY_S = 2.0
 STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (Ctrl-C again: at once)"
 
 
@@ -73,7 +71,6 @@ class Live:
         self._store, self._watched = store, watched
         self._counted: dict[State, int] = {}  # of the whole queue, when `_counts` was made
         self._counts: dict[State, int] = {}
-        self._load = _Load()
         self._shown: RenderableType = ""  # the table so far
         self._finished = 0  # runs in it
         self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S  # since the start
@@ -90,7 +87,7 @@ class Live:
     def update(self, view: View) -> None:
         """Show the coordinator's state: redrawn in a terminal, otherwise a line when runs begin or end."""
         if self._console.is_terminal:
-            summary = Text(visible(f"{self._summary(view)}; {self._load.words()}"), overflow="ellipsis", no_wrap=True)
+            summary = Text(visible(self._summary(view)), overflow="ellipsis", no_wrap=True)
             self._live.update(Group(summary, _bars(view), self._table_so_far(view)), refresh=True)
             return
         now, told = time.monotonic(), self._told(view)
@@ -145,23 +142,6 @@ class Live:
             of = [states.get(run_id, State.FINISHED) for run_id in self._watched.run_ids]
             self._counted, self._counts = dict(queue), {state: of.count(state) for state in State}
         return self._counts
-
-
-class _Load:
-    """The load of processors and GPUs, read every LOAD_EVERY_S."""
-
-    def __init__(self) -> None:
-        self._read_at, self._words = 0.0, ""
-        self._gpus: GpuLoad | None = None
-        processors_percent()  # the first call knows no interval
-
-    def words(self) -> str:
-        if time.monotonic() - self._read_at >= LOAD_EVERY_S:
-            self._gpus = self._gpus or GpuLoad()  # at the first look: elsewhere than in a terminal there is none
-            gpus = ", ".join(f"{percent} %" for percent in self._gpus.percent())
-            self._read_at = time.monotonic()
-            self._words = f"CPU {processors_percent():.0f} %" + (f", GPU {gpus}" if gpus else "")
-        return self._words
 
 
 def _bars(view: View) -> RichTable:

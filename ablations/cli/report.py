@@ -31,7 +31,7 @@ from reports.results.examples import Examples, collect_examples
 from reports.results.results import failures
 from reports.results.table import Table, missing_cells
 
-CARRY_NO_WARNINGS = ("csv", "tidy-csv", "json")
+CARRY_NO_WARNINGS = ("csv", "json")
 
 
 def report(

@@ -16,7 +16,6 @@ from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
-from ablations.study.study import load_study
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
@@ -128,7 +127,7 @@ def _differences(orphan: Orphan) -> str:
     return "; ".join(f"{name} = {of(orphan.was, name)}, now {of(orphan.now, name)}" for name in names)
 
 
-# --- `ablations forget`: put runs aside, so that no table counts them; they can come back
+# --- `ablations forget`: put runs aside, so that no table counts them
 
 
 SHOWN = 20
@@ -146,7 +145,6 @@ def forget(
     gone: Annotated[
         bool, typer.Option("--gone", help="Only runs that are no longer in the study as it is now (see `tables`).")
     ] = False,
-    back: Annotated[bool, typer.Option("--back", help="Bring runs back that were forgotten.")] = False,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="Remove the checkpoints of all finished runs instead, to free space.")
     ] = False,
@@ -163,9 +161,6 @@ def forget(
         if study is not None or runs:
             raise UserError("--checkpoints is for the whole store: leave out STUDY and --run.")
         _remove_checkpoints(selectors.open(), yes, as_json)
-        return
-    if back:
-        _bring_back(selectors, study, runs or [], as_json)
         return
     if as_json and not yes:
         raise UserError("forget --json does not ask: add --yes. Nothing was changed.")
@@ -193,11 +188,8 @@ def forget(
             typer.echo("nothing was changed")
             return
         forgetting.forget(opened, found.runs)
-    which = shlex.quote(study) if study else " ".join(f"--run {run_id}" for run_id in found.runs)
-    typer.echo(
-        f"{number(len(found.runs), 'run')} moved to {opened.root / FOLDER}; to bring back: "
-        f"`ablations forget {which} --back {selectors.where}`"
-    )
+    home = opened.root / FOLDER
+    typer.echo(f"{number(len(found.runs), 'run')} moved to {home}; a folder that is moved to {opened.runs} is back")
 
 
 def _list(store: Store, found: forgetting.Candidates) -> None:
@@ -207,21 +199,6 @@ def _list(store: Store, found: forgetting.Candidates) -> None:
         typer.echo(f"  {run_id} {where or 'of no table'}, {state}")
     if len(found.runs) > SHOWN:
         typer.echo(f"  … and {len(found.runs) - SHOWN:,} more")
-
-
-def _bring_back(selectors: Selectors, study: str | None, runs: list[str], as_json: bool) -> None:
-    opened = selectors.open()
-    name = load_study(study).name if study is not None else None
-    with explain_os_errors(f"write to the store {opened.root}"), opened.coordinator_lock():
-        names = forgetting.remembered(opened, name, runs)
-        if not names:
-            raise UserError(
-                f"No such run was forgotten in {opened.root}. Forgotten runs lie in {opened.root / FOLDER}."
-            )
-        back, kept = forgetting.bring(opened, names)
-    for run_id in kept:
-        typer.echo(f"{run_id} was trained again since, so it stays in {opened.root / FOLDER}", err=True)
-    answer(as_json, {"brought_back": back, "kept_aside": kept}, [f"{number(len(back), 'run')} brought back"])
 
 
 # --- `ablations forget --checkpoints`: free disk space

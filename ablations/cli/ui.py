@@ -28,11 +28,11 @@ from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
-from experiments.tracking.page import Chart, Published, Table, TableRun, publish
+from experiments.tracking.page import Published, Table, TableRun, publish
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
-from experiments.tracking.record import NUM_PARAMS, curve_name, recorded_run
-from experiments.tracking.saved_views import links, save
+from experiments.tracking.record import NUM_PARAMS, recorded_run
+from experiments.tracking.saved_views import link, save
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 from reports.render.formats import render
 from reports.render.markdown import escape
@@ -83,10 +83,8 @@ def ui(
         if study is not None and (near := nearest_with_results(study, selectors, chosen.plan)):
             raise UserError(near)
         published, name = _publish(chosen, tracking_uri or ""), chosen.study.name
-        charts, rows = links(published, server)
-        typer.echo(f"{name} as charts: {charts}")
-        typer.echo(f"{name} as a list, each row with its runs below it: {rows}")
-        typer.echo(f"the list without saved columns, for another version of MLflow: {published.listing(server)}")
+        typer.echo(f"{name}, each row with its runs below it: {link(published, server)}")
+        typer.echo(f"without saved columns, for another version of MLflow: {published.listing(server)}")
     if tracking_uri:
         return
     raise typer.Exit(_serve(ui_command(opened, port), server))
@@ -168,22 +166,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
         raise UserError(f"--tracking-uri {uri}: the server refused it ({error}).") from None
 
 
-def _curves(table: Printed, store: Store) -> tuple[list[Chart], dict[str, dict[str, list[tuple[int, float]]]]]:
-    """The learning curve that the page shows, as a chart, and its points by row and metric."""
-    from reports.figures.curves import read
-
-    found, logged = read(table, store)
-    if logged is None:
-        return [], {}
-    name = curve_name(logged.name)
-    points = {
-        key: {name: [(int(step), float(value)) for step, value in zip(*curve, strict=True)]}
-        for key, curve in found.items()
-    }
-    return [Chart(name, logged.words, curve=True)], points
-
-
-def _lines(table: Printed, curves: Mapping[str, Mapping[str, list[tuple[int, float]]]]) -> Iterator[RowLine]:
+def _lines(table: Printed) -> Iterator[RowLine]:
     """The rows with what they print: settings with base's where they are blank, means, deviations, changes."""
     varying = list(dict.fromkeys(name for row in table.rows for name in row.settings))
     names = _distinct({name: table.settings.get(name, name.rpartition(".")[2]) for name in varying})
@@ -199,10 +182,8 @@ def _lines(table: Printed, curves: Mapping[str, Mapping[str, list[tuple[int, flo
             row.key,
             row.group,
             row.n,
-            # all of them: a chart leaves out a run that lacks one
             {names[name]: show(name, settings[name]) if name in settings else "–" for name in varying},
             {name: float(value) for name, value in metrics.items() if value is not None},
-            curves.get(row.key, {}),
         )
 
 
@@ -229,15 +210,13 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
 
     files = {name: render(table, format_).encode() for format_, name in FILES.items()}
     files |= {"table.html": page(table, chosen).encode(), **draw(table, chosen.store, ["svg"])}
-    of_curves, curves = _curves(table, chosen.store)
     heads = _heads(table)
-    charts = [Chart(heads[column.key], column.header) for column in table.columns]
     runs = [
         TableRun(row.key, outcome.run.run_id, _scores(outcome, table, heads))
         for row in table.rows
         for outcome in row.outcomes
     ]
-    lines = list(_lines(table, curves))
+    lines = list(_lines(table))
     shown = {name for line in lines for name in line.metrics}
     parts = [_parts(column, heads) for column in table.columns]
     names = [*(part[which] for which in range(3) for part in parts), NUM_PARAMS]  # all means first
@@ -252,7 +231,6 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         lines=lines,
         note=render(table, "markdown"),
         files=files,
-        charts=[*charts, Chart(NUM_PARAMS, "parameters"), *of_curves],
         columns=[name for name in names if name in shown],
         cost=_cost(table),
     )

@@ -12,9 +12,8 @@ from experiments.identity import members_in, parent_run_in
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store, description_of
-from experiments.store.retention import bring_back, forgotten, put_aside, was_brought_back
+from experiments.store.retention import put_aside
 from experiments.store.trees import remove_unused
-from experiments.tracking.rebuild import write_lacking
 
 
 @dataclass(frozen=True)
@@ -96,29 +95,7 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
     if store.queue_db.exists():
         with Queue(store.queue_db) as queue:
             queue.forget(runs)
-    for run_id, members in runs.items():
-        put_aside(store, run_id, members)
+    for run_id in runs:
+        put_aside(store, run_id)
     with contextlib.suppress(Damaged):  # of a run whose description is damaged the tree is not known: all stay
         remove_unused(store)
-
-
-def remembered(store: Store, study: str | None, names: Iterable[str]) -> list[str]:
-    """The forgotten runs of a study, or those of these names; all without either."""
-    names, found = list(names), []
-    for name, members in forgotten(store).items():
-        of_study = study is not None and any(member[:1] == [study] for member in members)
-        if of_study or any(name.startswith(wanted) for wanted in names) or (study is None and not names):
-            found.append(name)
-    return found
-
-
-def bring(store: Store, names: Iterable[str]) -> tuple[list[str], list[str]]:
-    """Bring runs back; returns those that are back, and those in whose place another one was begun since."""
-    back: list[str] = []
-    kept: list[str] = []
-    for name in names:
-        (back if bring_back(store, name) else kept).append(name)
-    write_lacking(store)
-    for name in back:  # last: until then the same command again completes what was killed
-        was_brought_back(store, name)
-    return back, kept

@@ -1,4 +1,4 @@
-"""Run a study's trials as ordinary runs: propose, queue, prune and report them. Runs in the coordinator's process."""
+"""Run a study's trials as ordinary runs: propose, queue and report them. Runs in the coordinator's process."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,12 +13,10 @@ from ablations.study.selectors import Selection, only_row, select_rows
 from ablations.study.study import Study
 from ablations.study.tuning import SETS, about, deciding_column, space_of, trials_of, tune_of, with_tuned
 from experiments.errors import UserError
-from experiments.events.history import History
-from experiments.jobs.coordinator.reporter import View
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue
 from experiments.records import FailureClass
-from experiments.tuning import COMPLETE, FAILED, PRUNED, Search, Trial
+from experiments.tuning import COMPLETE, FAILED, Search, Trial
 
 # A run that ends like this was caused by its settings, so its trial counts as failed. Other failures come from the
 # program or the machine.
@@ -26,7 +24,7 @@ TELLING = (FailureClass.DIVERGED, FailureClass.OUT_OF_MEMORY)
 
 
 class Trials:
-    """The coordinator calls `refill` and `watch`; `searches` holds the trials of each row and their results."""
+    """The coordinator calls `refill`; `searches` holds the trials of each row and their results."""
 
     def __init__(
         self, chosen: Selected, selected: Selection, trials: int, slots: int, when_complete: Callable[[], None]
@@ -48,7 +46,6 @@ class Trials:
             )
         self._at_once = max(1, -(-slots // len(self.searches)))  # queued or running trials of a row
         self._runs: dict[tuple[str, int], PlannedRun] = {}  # trials queued by this process
-        self._curves: dict[str, tuple[History, dict[int, float]]] = {}
         self.given_up: dict[str, str] = {}  # row → why
 
     def budget(self, row: str) -> int:
@@ -78,22 +75,6 @@ class Trials:
         if self.complete and not self._told_complete:
             self._told_complete = True
             self._when_complete()
-
-    def watch(self, view: View) -> None:
-        """Consult the pruner about running trials with a new point on their curve; cancel those it prunes."""
-        if self.tune.pruner == "none":
-            return
-        running = {live.run_id for live in view.running}
-        for (row, number), run in self._runs.items():
-            search = self.searches[row]
-            if run.run_id not in running or search.trials[number].state != "running":
-                continue
-            history, curve = self._curves.setdefault(run.run_id, (History(self._chosen.store, run.run_id), {}))
-            new = {point.step: point.value for point in history.read() if point.name == search.space.curve}
-            curve |= new
-            if new and search.should_prune(number, curve):
-                search.tell(number, PRUNED, curve=curve)
-                self._cancel(run.run_id)
 
     def best(self) -> dict[str, Mapping[str, Any]]:
         """The best settings found so far, by row."""
@@ -125,7 +106,7 @@ class Trials:
         scored = store.evaluation(run.run_id, eval_id) if store.result(run.run_id) else None
         if scored is not None:
             value = scored.metrics.get(self.column.metric)
-            search.tell(trial.number, COMPLETE if value is not None else FAILED, value, self._curve(search, run))
+            search.tell(trial.number, COMPLETE if value is not None else FAILED, value)
             return
         known = queued.get(run.run_id)
         if known is None or not known.state.ended or known.state is State.FINISHED:
@@ -135,18 +116,8 @@ class Trials:
         else:
             self.given_up[row] = known.error.splitlines()[0] if known.error else "it was cancelled"
 
-    def _curve(self, search: Search, run: PlannedRun) -> dict[int, float]:
-        if self.tune.pruner == "none":
-            return {}
-        points = History(self._chosen.store, run.run_id).read()
-        return {point.step: point.value for point in points if point.name == search.space.curve}
-
     def _queued(self) -> dict[str, JobStatus]:
         """The queue's state of runs that this process queued; an older failure is tried again."""
         mine = {run.run_id for run in self._runs.values()}
         with Queue(self._chosen.store.queue_db) as queue:
             return {row.run_id: row for row in queue.status() if row.run_id in mine}
-
-    def _cancel(self, run_id: str) -> None:
-        with Queue(self._chosen.store.queue_db) as queue:
-            queue.cancel([run_id])

@@ -190,7 +190,6 @@ class Tune(StrictModel):
     set: Key = Field("dev", description="the data set to optimise on; never a test set")
     test: tuple[Key, ...] = Field(("test",), strict=False, description="sets added to the table of the tuned rows")
     sampler: str = "tpe"
-    pruner: str = "none"
     seed: int = Field(0, ge=0)
 
 

@@ -13,8 +13,7 @@ from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
-from experiments.tuning import Range, Search, Space
-from experiments.tuning import check_names as check_methods
+from experiments.tuning import FAILED, Range, Search, Space, check_sampler
 
 SETS = "evaluation.sets"  # the setting with the sets to score, if the task has it
 
@@ -28,7 +27,7 @@ def tune_of(study: Study, task: Task) -> Tune:
             "[tune] trials = 8, [tune.range] training.learning_rate_scale = {low = 0.3, high = 3, log = true}."
         )
     where = f"{study.origin}, [tune]"
-    check_methods(tune.sampler, tune.pruner)
+    check_sampler(tune.sampler)
     check_names(
         tune.ranges, setting_names(task.config_type), f"{where} range", task.config_type.setting_roles.given_elsewhere
     )
@@ -66,7 +65,7 @@ def space_of(study: Study, row: Variation, config: Any, chosen: Selection, task:
         for name, given in tune.ranges.items()
         if name not in taken
     }
-    return Space(ranges, column.metric, tune.set, column.better == "lower", tune.sampler, tune.pruner, tune.seed)
+    return Space(ranges, column.metric, tune.set, column.better == "lower", tune.sampler, tune.seed)
 
 
 def with_tuned(study: Study, found: Mapping[str, Mapping[str, Any]], notes: Sequence[str] = ()) -> Study:
@@ -81,17 +80,16 @@ def notes_of(searches: Mapping[str, Search], trials: int, column: Column) -> lis
     ranges = {name: given for search in searches.values() for name, given in search.space.ranges.items()}
     looked = "; ".join(f"{name} {given}" for name, given in ranges.items())
     better = "lowest" if some.minimize else "highest"
-    pruner = "" if some.pruner == "none" else f", pruned by {some.pruner}"
     notes = [
-        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}{pruner}, seed 1); the settings with the "
+        f"Tuned: each row had {number(trials, 'trial')} ({some.sampler}, seed 1); the settings with the "
         f"{better} {column.metric} on {some.set} were kept; no other set was used. Searched: {looked}."
     ]
     return notes + [_found(row, search, column) for row, search in searches.items()]
 
 
 def _found(row: str, search: Search, column: Column) -> str:
-    ended = {state: search.counted(state) for state in ("pruned", "failed") if search.counted(state)}
-    others = "".join(f", {number} {state}" for state, number in ended.items())
+    failed = search.counted(FAILED)
+    others = f", {failed} failed" if failed else ""
     own = "" if len(search.space.ranges) else " (nothing to tune: it declares every searched setting)"
     best = search.best
     if best is None:

@@ -16,6 +16,7 @@ Needs torch and what `ablations` and `experiments` import to plan and train: num
 import argparse
 import gc
 import json
+import math
 import tempfile
 import time
 import traceback
@@ -45,7 +46,7 @@ def main() -> int:
     began = time.monotonic()
     report = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"rows": {}}
     device = Device.open(DeviceSpec(options.device, options.threads), "auto")
-    limit = device.matrix_flops()
+    limit = _matrix_flops(device)
     report |= {"device": device.describe(), "matrix_product_tflops": round(limit / 1e12, 3), **machine()}
     with tempfile.TemporaryDirectory() as folder:
         rows = _rows(options)
@@ -179,6 +180,22 @@ def _table(report: dict[str, Any]) -> str:
             )
     lines.append(f"{report['device']['device']}, matrix product {report['matrix_product_tflops']} TFLOP/s")
     return "\n".join(lines)
+
+
+def _matrix_flops(device: Device) -> float:
+    """Operations per second of a large square product in the device's precision, an upper bound for training."""
+    dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
+    size, repeats = (8192, 20) if device.is_cuda else (2048, 4)
+    left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
+    fastest = math.inf
+    for _ in range(4):  # the first warms up
+        device.synchronize()
+        began = time.perf_counter()
+        for _ in range(repeats):
+            left @ right
+        device.synchronize()
+        fastest = min(fastest, time.perf_counter() - began)
+    return repeats * 2 * size**3 / fastest
 
 
 def _options() -> argparse.Namespace:

@@ -12,7 +12,7 @@ from benchmarks.scheduling.jobs import job
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Ending, Outcome, State
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 
 
 def makespans(folder: Path, tables: int) -> dict[str, float]:
@@ -27,10 +27,10 @@ def makespans(folder: Path, tables: int) -> dict[str, float]:
         lengths = [chance.lognormvariate(0, 0.8) for _ in range(chance.randint(20, 200))]
         wrong = [length * chance.lognormvariate(0, 1 / 3) for length in lengths]
         for name, costs in (("", lengths), ("wrong_", wrong)):
-            ledger = Ledger(folder / f"table-{name}{table}.db")
-            ledger.enqueue(job(n, cost) for n, cost in enumerate(costs))
-            found[name].append(_work_off(ledger, lengths, slots) / _bound(lengths, len(slots)))
-            ledger.close()
+            work_queue = WorkQueue(folder / f"table-{name}{table}.db")
+            work_queue.enqueue(job(n, cost) for n, cost in enumerate(costs))
+            found[name].append(_work_off(work_queue, lengths, slots) / _bound(lengths, len(slots)))
+            work_queue.close()
     return {f"{name}mean": statistics.mean(ratios) for name, ratios in found.items()} | {
         f"{name}worst": max(ratios) for name, ratios in found.items()
     }
@@ -40,14 +40,14 @@ def simulation(folder: Path, gpus: int, runs: int) -> dict[str, float]:
     """Many GPUs and runs: the mean length of runs below which one coordinator would keep GPUs waiting."""
     chance = random.Random(2)
     lengths = [chance.lognormvariate(0, 0.8) for _ in range(runs)]
-    ledger = Ledger(folder / "simulated.db")
+    work_queue = WorkQueue(folder / "simulated.db")
     began = time.perf_counter()
-    ledger.enqueue(job(n, length) for n, length in enumerate(lengths))
+    work_queue.enqueue(job(n, length) for n, length in enumerate(lengths))
     enqueued = time.perf_counter()
     slots = [Slot(f"cuda:{i}", "cuda", 1, str(i), None, 80.0) for i in range(gpus)]
-    end = _work_off(ledger, lengths, slots)
+    end = _work_off(work_queue, lengths, slots)
     seconds = time.perf_counter() - enqueued
-    ledger.close()
+    work_queue.close()
     return {
         "gpus": gpus,
         "runs": runs,
@@ -60,17 +60,17 @@ def simulation(folder: Path, gpus: int, runs: int) -> dict[str, float]:
     }
 
 
-def _work_off(ledger: Ledger, lengths: Sequence[float], slots: Sequence[Slot]) -> float:
+def _work_off(work_queue: WorkQueue, lengths: Sequence[float], slots: Sequence[Slot]) -> float:
     """The makespan in simulated time; every claim and every end goes through the queue."""
     free, busy, now, ended = {slot.name: slot for slot in slots}, [], 0.0, 0
     done = Ending(State.FINISHED, Outcome.FINISHED)
     while ended < len(lengths):
-        for waiting, (slot,) in place(ledger.waiting(len(free) + 64), list(free.values()), slots):
-            assert ledger.claim(waiting.run_id, 1, slot.name, slot.kind)
+        for waiting, (slot,) in place(work_queue.waiting(len(free) + 64), list(free.values()), slots):
+            assert work_queue.claim(waiting.run_id, 1, slot.name, slot.kind)
             del free[slot.name]
             heapq.heappush(busy, (now + lengths[int(waiting.run_id, 16)], waiting.run_id, slot))
         now, run_id, slot = heapq.heappop(busy)
-        ledger.end(run_id, 1, done)
+        work_queue.end(run_id, 1, done)
         free[slot.name], ended = slot, ended + 1
     return now
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from benchmarks.scheduling.jobs import job
 from experiments.events.event_log import read_events
 from experiments.jobs.queue.job import Ending, Outcome, State
-from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
 
 TINY = """
@@ -29,20 +29,20 @@ key = "base"
 
 def queue(folder: Path, count: int, long: int) -> dict[str, float]:
     """Operations per second, and the time to read a long queue."""
-    ledger = Ledger(folder / "queue.db")
+    work_queue = WorkQueue(folder / "queue.db")
     done = Ending(State.FINISHED, Outcome.FINISHED)
     rates = {
-        "enqueue_one_a_s": _rate(count, lambda n: ledger.enqueue([job(n)])),
-        "claim_a_s": _rate(count, lambda n: ledger.claim(job(n).run_id, 1, "cpu:0", "cpu")),
-        "finish_a_s": _rate(count, lambda n: ledger.end(job(n).run_id, 1, done)),
+        "enqueue_one_a_s": _rate(count, lambda n: work_queue.enqueue([job(n)])),
+        "claim_a_s": _rate(count, lambda n: work_queue.claim(job(n).run_id, 1, "cpu:0", "cpu")),
+        "finish_a_s": _rate(count, lambda n: work_queue.end(job(n).run_id, 1, done)),
     }
-    ledger.enqueue(job(n) for n in range(count, count + long))
+    work_queue.enqueue(job(n) for n in range(count, count + long))
     store = Store.open(folder / "long")
-    ledger.close()
+    work_queue.close()
     for path in folder.glob("queue.db*"):
         path.rename(store.root / path.name)
     empty = Store.open(folder / "empty")
-    Ledger(empty.queue_db).close()
+    WorkQueue(empty.queue_db).close()
     return {**rates, "queued": long} | _status(store, "") | _status(empty, "_of_an_empty_queue")
 
 

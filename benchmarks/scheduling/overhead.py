@@ -16,7 +16,7 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import State
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
 
 SLEEP_S = 0.010
@@ -139,9 +139,9 @@ def _counting_fsync() -> Iterator[list[float]]:
 
 
 def _timed_work(store: Store, slots: Sequence[Slot], runs: int, engine: Engine) -> float:
-    ledger = Ledger(store.queue_db)
-    ledger.enqueue(job(n) for n in range(runs))
-    ledger.close()
+    work_queue = WorkQueue(store.queue_db)
+    work_queue.enqueue(job(n) for n in range(runs))
+    work_queue.close()
     script = store.root / "child.py"
     script.write_text(SLEEPER)
     began = time.perf_counter()

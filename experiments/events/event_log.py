@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.events.lines import FORMAT, LONGEST_LINE, LineError, decode, encode, past_its_end
+from experiments.records import record_time
 from experiments.store.layout import Store
 
 FILE = "events.jsonl"
@@ -154,20 +155,6 @@ def last_event(folder: Path, having: str = "kind") -> dict[str, Any] | None:
 def read_events(folder: Path) -> list[dict[str, Any]]:
     """All complete events of an attempt; [] if it never started."""
     return list(Tail(folder).read())
-
-
-# --- The time of day in records: the process's start time plus the time elapsed since then
-# A machine's clock may be set while a run trains. With this clock, differences are still durations, and the events of
-# an attempt are in order.
-
-
-# a clock that also counts while the machine sleeps, like the time of day
-_BEGAN = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-def record_time() -> float:
-    """Seconds since the epoch."""
-    return _BEGAN + time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 # --- Find event files with damaged lines in a whole store

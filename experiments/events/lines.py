@@ -170,8 +170,6 @@ _KINDS: dict[str, dict[str, Any]] = {
     "failed": {"cls": Required[str], "message": Required[str], "traceback": str, "micro_batch_tokens": Count},
     # The coordinator saw the end of an attempt that did not say it: its process was killed.
     "ended": {},
-    # The measured rate of a large matrix product.
-    "probed": {"matrix_flops": Required[float]},
 }
 
 

@@ -1,8 +1,8 @@
 """The columns of a table: one object per metric says where its numbers come from, how they print and are compared.
 
-A task lists its columns (`Task.columns`); reports know nothing else of a metric, so a new metric is one more `Column`.
-With `counts`, recorded scores are also recomputed, differences between sentences are tested, `ablations compare` gives
-intervals, and a figure shows scores by length.
+A task lists its columns (`Task.columns`); reports know nothing else of a metric, so a new metric is one more `Column`,
+and its name in `Task.metrics`. With `counts`, recorded scores are also recomputed, differences between sentences are
+tested, `ablations compare` gives intervals, and a figure shows scores by length.
 """
 
 from collections.abc import Callable, Iterable, Sequence

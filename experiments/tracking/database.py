@@ -12,7 +12,7 @@ import re
 import sqlite3
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -250,7 +250,6 @@ class RowLine:
     seeds: int  # that its means are over
     params: Mapping[str, str]  # settings that vary in the table, also where they are base's
     metrics: Mapping[str, float]
-    curves: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)  # steps and means over seeds
 
 
 @dataclass(frozen=True)
@@ -280,7 +279,6 @@ def write_rows(
     for place, line in enumerate(lines):
         tags = {**about, "row": line.key, "group": line.group, "seeds": str(line.seeds), ROWS_OF: table, TABLE: table}
         points = [(name, value, 0, 0) for name, value in line.metrics.items()]
-        points += [(name, value, 0, step) for name, curve in line.curves.items() for step, value in curve]
         views.append(View(experiment, "", line.key, tags, line.params, points, (begin + place,) * 2))
     ids = write_views(
         client, views, client.search_runs([experiment], f"tags.{ROWS_OF} = '{table}'", max_results=10_000)

@@ -1,7 +1,7 @@
 """A study's page in MLflow: a note with the table, its files, a run per row with its trainings below it, and links.
 
 A link opens the rows in the table's order by what MLflow documents of its addresses: a search and what to sort by. The
-columns and charts of the table are in saved_views.py. Links open MLflow's mode for model training: without
+table's columns are in saved_views.py. Links open MLflow's mode for model training: without
 `workflowType` it opens an experiment among traces of language models. Imports no mlflow before `publish`, which gets a
 Tracker.
 """
@@ -29,15 +29,6 @@ FOLDER = "table"  # among the parent run's artifacts
 
 
 @dataclass(frozen=True)
-class Chart:
-    """One metric of the rows, as bars or, with `curve`, as lines over steps."""
-
-    metric: str
-    title: str
-    curve: bool = False
-
-
-@dataclass(frozen=True)
 class TableRun:
     """A training of a row, with its scores under the heads of the rows' means."""
 
@@ -59,7 +50,6 @@ class Table:
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]
-    charts: Sequence[Chart]
     columns: Sequence[str]  # metrics of the rows that the list shows
     cost: Mapping[str, float]  # what all of it cost; metrics of the heading
 
@@ -70,11 +60,6 @@ class Published:
 
     experiment: str
     table: str  # the tag TABLE of its rows and their runs
-
-    @property
-    def rows(self) -> str:
-        """The search that finds its rows."""
-        return f"tags.{ROWS_OF} = '{self.table}'"
 
     @property
     def rows_and_runs(self) -> str:

@@ -2,7 +2,7 @@
 
 bundle.json       the table, and size and SHA-256 of every other file (the manifest)
 store.json  runs/<run_id>/…     as in a store
-A crate also has a description of itself, a statement, and the printed table (bundle_write.py).
+A crate also has a description of itself and the printed table (bundle_write.py).
 """
 
 import gzip
@@ -24,11 +24,10 @@ from experiments.errors import UserError
 from experiments.store.checksummed import describe_file
 
 HEAD = "bundle.json"
-STATEMENT = "statement.json"
 TABLES = {"table.csv": "csv", "table.md": "markdown"}  # the printed table in a crate, by format
 SUFFIX, CRATE_SUFFIX = ".tar.gz", ".zip"
 NAME = re.compile(
-    r"store\.json|statement\.json|table\.(csv|md)|"
+    r"store\.json|table\.(csv|md)|"
     r"runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
     r"(?!\.)[A-Za-z0-9._-]{1,80}|evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
 )

@@ -2,7 +2,6 @@
 
 import gzip
 import hashlib
-import json
 import struct
 import tarfile
 import zipfile
@@ -25,8 +24,7 @@ from experiments.store.results import LARGEST, Amount, Count, Word, Words
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.audit.bundle_agreement import Checked, check
-from reports.audit.bundle_archive import HEAD, NAME, STATEMENT, Archive, Crate, ExternalZipError, Packed
-from reports.audit.statement import Statement, read_statement
+from reports.audit.bundle_archive import HEAD, NAME, TABLES, Archive, Crate, ExternalZipError, Packed
 from reports.results.accounting import FILE, Spending
 
 # --- The head of a bundle (bundle.json): its version, its plan and its columns, and the types of what is read of it
@@ -149,7 +147,7 @@ class Bundle:
     asked: tuple[str, ...]  # the words that select the table
     store: Store
     checked: Checked
-    statement: Statement | None = None  # a crate's
+    crate: bool = False  # with its printed table
 
 
 def read_bundle(path: Path, folder: Path) -> Bundle:
@@ -197,9 +195,9 @@ def _read(packed: Archive, folder: Path) -> Bundle:
     if not isinstance(packed, Crate):
         return bundle
     check_described(packed.metadata, {HEAD: facts_of(packed.head_text), **head["files"]})
-    if STATEMENT not in head["files"]:
-        raise ValueError(f"it has no {STATEMENT}")
-    return replace(bundle, statement=read_statement(json.loads((folder / STATEMENT).read_bytes()), plan))
+    if lacking := TABLES.keys() - head["files"].keys():
+        raise ValueError(f"it has no {min(lacking)}")
+    return replace(bundle, crate=True)
 
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:

@@ -25,15 +25,14 @@ from experiments.events.event_log import Tail
 from experiments.exchange.import_runs import files_of
 from experiments.exchange.redaction import Redaction
 from experiments.identity import digest, seed_in_words
-from experiments.store.checksummed import describe_file, with_checksum, write_json
+from experiments.store.checksummed import describe_file, with_checksum
 from experiments.store.durable import whole_file
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column
 from reports.audit.bundle_agreement import check
-from reports.audit.bundle_archive import CRATE_SUFFIX, HEAD, STATEMENT, TABLES, pack, pack_crate
+from reports.audit.bundle_archive import CRATE_SUFFIX, HEAD, TABLES, pack, pack_crate
 from reports.audit.bundle_read import SPENT, VERSION, column_to_json, columns_of, facts_of, keep_spent
-from reports.audit.statement import Statement, read_statement
 from reports.render.formats import render
 from reports.results.accounting import spending
 from reports.table.build import build_table
@@ -47,11 +46,9 @@ def write_bundle(
     asked: Sequence[str],
     redaction: Redaction,
     weights: bool = False,
-    statement: Statement | None = None,
+    as_crate: bool = False,
 ) -> int:
-    """Write the archive, whole or not at all; returns the number of files.
-
-    With a `statement` it is a crate.
+    """Write the archive, or a crate, whole or not at all; returns the number of files.
 
     Raises UserError for an unfinished table, and for a store with links that lead out of it.
     """
@@ -70,16 +67,16 @@ def write_bundle(
                 files[name] = kept
         head = _head(plan, store, columns, asked, redaction)
         crate = Path(place) / "crate"
-        if statement is not None:
-            files |= crate_files(head, files, redaction.value(statement.model_dump()), crate)
+        if as_crate:
+            files |= crate_files(head, files, crate)
         head |= {"files": {n: describe_file(p) for n, p in files.items()}}
         # the keys are not sorted: their order is that of the table's columns
         text = json.dumps(with_checksum(head), indent=1, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
         with explain_os_errors(f"write {path}"), whole_file(path.absolute()) as file:
-            if statement is None:
-                pack(file, text, files)
-            else:
+            if as_crate:
                 pack_crate(file, metadata_of(head, text, crate), text, files)
+            else:
+                pack(file, text, files)
     return len(files)
 
 
@@ -151,7 +148,7 @@ def _alone(word: str) -> re.Pattern[bytes]:
     return re.compile(rb"(?<![\w-])" + re.escape(word.encode()) + rb"(?![\w-])")
 
 
-# --- What a crate has beside a bundle's files: the printed table, the statement, and what the crate says of itself
+# --- What a crate has beside a bundle's files: the printed table, and what the crate says of itself
 
 
 _PROCESS_RUN = "https://w3id.org/ro/wfrun/process/0.5"
@@ -167,7 +164,6 @@ _FORMATS = {
 }
 _ABOUT = {  # by the last part of a file's name
     HEAD: "The study as resolved: settings of each row, identities of runs and evaluations, a checksum of each file.",
-    STATEMENT: "What was run, what was scored and what was chosen on what, derived from the author's store.",
     "store.json": "The version of the store's layout.",
     "config.json": "The settings of a run, and digests of its inputs.",
     "events.jsonl": "The course of an attempt: its start, its training curve, its end.",
@@ -189,9 +185,7 @@ def check_library() -> None:
         ) from None
 
 
-def crate_files(
-    head: Mapping[str, Any], files: Mapping[str, Path], statement: Mapping[str, Any], folder: Path
-) -> dict[str, Path]:
+def crate_files(head: Mapping[str, Any], files: Mapping[str, Path], folder: Path) -> dict[str, Path]:
     """Write the files that a crate adds into `folder`, beside links to the bundle's; returns those by name."""
     for name, path in files.items():
         place = folder / name
@@ -204,8 +198,7 @@ def crate_files(
     table = replace(build_table(plan, store, columns), bundle=word)
     for name, format_ in TABLES.items():
         (folder / name).write_text(render(table, format_), encoding="utf-8")
-    write_json(folder / STATEMENT, statement, checksummed=False)
-    return {name: folder / name for name in (*TABLES, STATEMENT)}
+    return {name: folder / name for name in TABLES}
 
 
 def metadata_of(head: Mapping[str, Any], text: bytes, folder: Path) -> bytes:
@@ -213,7 +206,6 @@ def metadata_of(head: Mapping[str, Any], text: bytes, folder: Path) -> bytes:
     from rocrate.rocrate import ROCrate
 
     plan, store = _as_read(head, folder)
-    said = read_statement(json.loads((folder / STATEMENT).read_bytes()), plan).sentences
     crate = ROCrate(version="1.1")
     crate.metadata.extra_terms.update(_TERMS)
     for name, facts in {HEAD: facts_of(text), **head["files"]}.items():
@@ -237,7 +229,7 @@ def metadata_of(head: Mapping[str, Any], text: bytes, folder: Path) -> bytes:
     crate.add_jsonld({"@id": _PROCESS_RUN, "@type": "CreativeWork", "name": "Process Run Crate", "version": "0.5"})
     root = crate.root_dataset
     root["name"] = plan.study.title or plan.study.name
-    root["description"] = " ".join([f"Study {plan.study.name}, profile {plan.profile}.", *said])
+    root["description"] = f"Study {plan.study.name}, profile {plan.profile}."
     root["datePublished"] = _date(last)
     root["license"] = _NO_LICENCE
     root["conformsTo"] = {"@id": _PROCESS_RUN}

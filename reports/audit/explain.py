@@ -208,22 +208,16 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
 
 
 def lines(bundle: Bundle, table: Table) -> Iterator[str]:
-    """What follows from its files, how its printed table compares with them, and what its author's store stated."""
+    """What follows from its files, and how its printed table compares with them."""
     yield bundle.checked.word
-    if bundle.statement is None:
-        return
-    for name, format_ in TABLES.items():
+    for name, format_ in TABLES.items() if bundle.crate else ():
         cells = verifying.verify(_printed(bundle, name), table, format_).cells
         yield f"{name}: {number(cells, 'cell')} compared with what the files give"
-    yield "Its author's store, as stated:"
-    yield from (f"- {sentence}" for sentence in bundle.statement.sentences)
 
 
 def differences(bundle: Bundle, table: Table) -> Iterator[str]:
     """What a crate prints and its files do not give; none for a bundle that is no crate."""
-    if bundle.statement is None:
-        return
-    for name, format_ in TABLES.items():
+    for name, format_ in TABLES.items() if bundle.crate else ():
         for line in verifying.verify(_printed(bundle, name), table, format_).changed:
             yield f"{name}: {line}"
 

@@ -13,15 +13,13 @@ from experiments.errors import UserError
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
 from reports.render.printed import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, NOTES_FIELD, printed
-from reports.render.records import TIDY_NAMES
 from reports.results.table import Table
 from reports.table.build import SPENT
 from reports.table.cost import is_note
 
 LEFT_OUT = (SPENT, FIELD, BUNDLE_FIELD, NOTES_FIELD)  # of records
 SUFFIXES = {".tex": "latex", ".md": "markdown", ".csv": "csv", ".json": "json", ".html": "html"}
-TIDY = "tidy-csv"
-FORMATS = (*SUFFIXES.values(), TIDY)
+FORMATS = tuple(SUFFIXES.values())
 
 
 @dataclass(frozen=True)
@@ -35,11 +33,6 @@ class Verdict:
     def same(self) -> bool:
         """Whether the file is what the store gives now."""
         return not self.changed
-
-
-def format_of(suffix: str, text: str) -> str:
-    """The format of a file by its name, and of CSV by its head; "" if unknown."""
-    return TIDY if suffix == ".csv" and text.startswith(f"{','.join(TIDY_NAMES)}") else SUFFIXES.get(suffix, "")
 
 
 def unchecked(table: Table) -> Iterator[str]:
@@ -63,8 +56,6 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     rows = [item.name for item in printed(table, format_).grid.lines]
     if format_ in ("csv", "json"):
         rows = [row.key for row in table.rows]
-    if format_ == TIDY:
-        rows = [" ".join(filter(None, line[1:10])) for line in after[1:]]
     cells = sum(len(line) for line in after[len(after) - len(rows) :])
     changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
     if (
@@ -79,7 +70,7 @@ def lasting(text: str, format_: str) -> str:
 
     What is proven of a bundle is left out too: `unchecked` says it.
     """
-    if format_ in ("csv", TIDY):
+    if format_ == "csv":
         return "\n".join(map(repr, _cells(text, "csv")))
     if format_ != "json":
         return "".join(line for line in text.splitlines(keepends=True) if _lasts(line)).strip("\n")
@@ -112,7 +103,7 @@ def _differences(before: list[list[str]], after: list[list[str]], rows: list[str
 
 
 def _notes(text: str, now: str, format_: str) -> Iterator[str]:
-    if format_ in ("csv", TIDY, "json", "html"):
+    if format_ in ("csv", "json", "html"):
         return
     old, new = (_other_lines(part, format_) for part in (text, now))
     yield from (f"only in the file: {line}" for line in old if line not in new)
@@ -128,7 +119,7 @@ def _other_lines(text: str, format_: str) -> list[str]:
 
 def _cells(text: str, format_: str) -> list[list[str]]:
     """Lines of cells, heads first; a cell that spans columns is followed by empty ones."""
-    if format_ in ("csv", TIDY):
+    if format_ == "csv":
         records = list(csv.reader(io.StringIO(text)))
         left_out = {i for i, name in enumerate(records[0]) if name in (FIELD, BUNDLE_FIELD)} if records else set()
         return [[cell for i, cell in enumerate(line) if i not in left_out] for line in records]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from experiments.errors import UserError
 from experiments.extensions import added, load
 from reports.render import html, latex, markdown, terminal
-from reports.render.records import render_csv, render_json, render_tidy
+from reports.render.records import render_csv, render_json
 from reports.render.setup import as_markdown
 from reports.results.table import Table
 
@@ -14,7 +14,6 @@ RENDERERS: dict[str, Callable[[Table], str]] = {
     "terminal": terminal.render,
     "latex": latex.render,
     "csv": render_csv,
-    "tidy-csv": render_tidy,
     "json": render_json,
     "html": html.render,
     "setup": as_markdown,  # the paragraph and the checklist, not the table

@@ -251,7 +251,7 @@ def comment(table: Table) -> Iterator[str]:
 
 def asked_for(text: str, format_: str) -> list[str]:
     """The words that selected the table of a printed file; empty if the file does not contain them."""
-    if format_ in ("csv", "tidy-csv", "json"):
+    if format_ in ("csv", "json"):
         words = _of_records(text, format_).removeprefix(COMMAND)
     else:
         found = re.search(rf"^(?:% |<!-- ){re.escape(MADE_BY)}([^\n]*?)(?: -->)?$", text, re.MULTILINE)

@@ -9,8 +9,7 @@ from typing import Any
 from reports.render.cells import plain
 from reports.render.grid import layout_of
 from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, NOTES_FIELD, chosen
-from reports.results.results import Outcome
-from reports.results.table import Row, Table
+from reports.results.table import Table
 from reports.table.build import SPENT, record
 from reports.table.cost import shown
 
@@ -90,52 +89,3 @@ def render_json(table: Table) -> str:
     found = [first | {NOTES_FIELD: [{"kind": kind, "text": text} for kind, text in notes]}, *others]
     text = json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False)
     return text.encode("utf-8", "backslashreplace").decode() + "\n"
-
-
-# --- Tidy CSV: a line per row × seed × set × metric, for R, pandas and the like. Nothing is averaged or rounded
-
-
-TIDY_NAMES = (
-    "study",
-    "row",
-    "group",
-    "label",
-    "seed",
-    "run_id",
-    "state",
-    "imported",
-    "set",
-    "metric",
-    "value",
-    "eval_id",
-    "signature",
-)
-
-
-def render_tidy(table: Table) -> str:
-    """The lines, under one line of names; the settings stand behind these."""
-    settings = list(dict.fromkeys([*table.settings, *(name for one in table.outcomes for name in one.run.overrides)]))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    made = {BUNDLE_FIELD: table.bundle} if table.bundle else {}
-    made |= {FIELD: f"{COMMAND}{table.asked}"} if table.asked else {}
-    writer.writerow([*TIDY_NAMES, *map(text, settings), *made])
-    for row in table.rows:
-        for outcome in row.outcomes:
-            values = [cell(outcome.setting(name) if row.reads(name) else None) for name in settings]
-            for line in _lines(table, row, outcome):
-                writer.writerow([*(cell(line.get(name)) for name in TIDY_NAMES), *values, *map(text, made.values())])
-    return stream.getvalue()
-
-
-def _lines(table: Table, row: Row, outcome: Outcome) -> Iterator[Mapping[str, Any]]:
-    run = outcome.run
-    own: dict[str, Any] = {"study": table.name, "row": row.key, "group": row.group, "label": row.label}
-    own |= {"seed": run.seed or None, "run_id": run.run_id, "state": run.state}
-    own["imported"] = run.imported
-    for set_, scored in outcome.scored.items():
-        asked = [column.metric for column in table.columns if column.set == set_]
-        found = list(scored.record.metrics) if scored.record else []
-        for metric in dict.fromkeys([*asked, *found]):
-            made = {"set": set_, "metric": metric, "value": outcome.measured(set_, metric)}
-            yield own | made | {"eval_id": scored.eval_id, "signature": scored.signature(metric)}

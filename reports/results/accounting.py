@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from pydantic import Field
 
@@ -34,7 +33,7 @@ def spending(plan: Plan, store: object) -> Spending | None:
     if (already := kept(store)) is not None:
         return already
     run_ids = {run.run_id for run in plan.trainings}
-    searches = [trials for _, trials in tunings(store, run_ids)]
+    searches = list(_tunings(store, run_ids))
     every = sorted(run_ids.union(*searches))
     return Spending(runs={run_id: attempt_costs(store, run_id) for run_id in every}, searches=searches)
 
@@ -51,14 +50,14 @@ def kept(store: Store) -> Spending | None:
     return None if content is None else Spending.model_validate(content)
 
 
-def tunings(store: Store, run_ids: Collection[str]) -> Iterator[tuple[dict[str, Any], list[str]]]:
-    """The searches of a store (experiments/tuning.py) with one of the runs among their trials: record, run_ids."""
+def _tunings(store: Store, run_ids: Collection[str]) -> Iterator[list[str]]:
+    """The trials of each search of a store (experiments/tuning.py) that has one of the runs among them."""
     for path in sorted((store.root / "tuning").glob("*.json")):
         record = read_json(path) or {}
         trials = [trial for trial in record.get("trials", ()) if isinstance(trial, dict)]
         found = [str(trial["run_id"]) for trial in trials if trial.get("run_id")]
         if not set(found).isdisjoint(run_ids):
-            yield record, found
+            yield found
 
 
 # --- What rows and the table cost

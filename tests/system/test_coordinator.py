@@ -13,8 +13,8 @@ import pytest
 from experiments.errors import UserError
 from experiments.events.event_log import FILE, content_of, damaged_events
 from experiments.jobs.queue.job import State
-from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 
@@ -167,9 +167,9 @@ def test_damaged_lines_are_counted_while_they_are_read_and_found_later(store):
         file.write(b'{"kind": "metrics", "step": 3}\n' + b"[" * 5000 + b"\n")
     thread.join(300)
     assert_whole(store, steps=40)
-    ledger = Ledger(store.queue_db)
-    known = ledger.damaged_lines()
-    ledger.close()
+    work_queue = WorkQueue(store.queue_db)
+    known = work_queue.damaged_lines()
+    work_queue.close()
     assert known == {(make().run_id, 1): (content_of(path.parent), 2)}
     with path.open("ab") as file:
         file.write(b"rubbish\n")
@@ -334,9 +334,9 @@ def test_dying_between_the_claim_and_the_childs_start(store, written):
     queue.enqueue([make()])
     number, folder = store.new_attempt(make().run_id)
     queue.close()
-    ledger = Ledger(store.queue_db)
-    assert ledger.claim(make().run_id, number, "cpu:0", "cpu")
-    ledger.close()
+    work_queue = WorkQueue(store.queue_db)
+    assert work_queue.claim(make().run_id, number, "cpu:0", "cpu")
+    work_queue.close()
     if written is not None:
         (folder / "spec.json").write_text(written)
     go(store)

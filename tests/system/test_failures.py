@@ -11,8 +11,8 @@ from experiments.jobs.devices import hardware
 from experiments.jobs.devices import slots as leases
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Member, State
-from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import Queue
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 
@@ -114,7 +114,7 @@ def test_a_disk_that_was_full_for_the_queue_too_is_not_still_full_for_the_next_c
         raise DiskFull("no space for the queue")
 
     with monkeypatch.context() as patched, pytest.raises(DiskFull, match="for the queue"):
-        patched.setattr(Ledger, "end", full)
+        patched.setattr(WorkQueue, "end", full)
         go(store, make(1, attempts={"1": {"at": 3, "do": "disk_full"}}))
     go(store)
     assert_whole(store, 1)

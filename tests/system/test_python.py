@@ -1,11 +1,8 @@
 """`ablations.load`, `plan` and `run`: in a script without a guard, with the errors of scripts, and in a notebook."""
 
-import csv
-import io
 import json
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -156,30 +153,6 @@ def test_the_figure_is_one_that_a_notebook_can_show(loaded) -> None:
     )
     assert "loss (test)" in words and "Δ" in words
     assert [mark.get_text() for mark in figure.axes[0].get_yticklabels()] == ["(A) low"]
-
-
-def test_tidy_csv_has_a_line_for_every_score_and_is_verified(walk: Path, loaded, cli: Cli, tmp_path: Path) -> None:
-    lines = list(csv.DictReader(io.StringIO(loaded.render("tidy-csv"))))
-    assert [(line["row"], line["seed"], line["set"], line["metric"], line["lr"]) for line in lines] == [
-        (row, str(seed), "test", "loss", lr) for row, lr in (("base", "0.5"), ("low", "0.25")) for seed in (1, 2, 3)
-    ]
-    low = [float(line["value"]) for line in lines if line["row"] == "low"]
-    printed = json.loads(cli("report", walk / "walk.toml", "--store", walk / "runs", "--json").stdout)
-    assert statistics.fmean(low) == printed[1]["loss_test"] and statistics.stdev(low) == printed[1]["loss_test_sd"]
-    file = tmp_path / "walk.csv"
-    cli("report", walk / "walk.toml", "--store", walk / "runs", "--format", "tidy-csv", "--out", file)
-    assert "all equal" in cli("verify", file, walk / "walk.toml", "--store", walk / "runs").stdout
-    file.write_text(file.read_text(encoding="utf-8").replace(",0.75,", ",0.76,"), encoding="utf-8")
-    said = cli("verify", file, walk / "walk.toml", "--store", walk / "runs", code=1).stdout
-    assert "low" in said and "0.76 in the file, 0.75 in the store" in said
-
-
-def test_a_gap_is_a_line_without_a_value(walk: Path) -> None:
-    more = ablations.load(walk / "walk.toml", store=walk / "runs", seeds=4)
-    lines = list(csv.DictReader(io.StringIO(more.render("tidy-csv"))))
-    assert [(line["row"], line["state"]) for line in lines if not line["value"]] == [
-        ("base", "missing"), ("low", "missing")
-    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

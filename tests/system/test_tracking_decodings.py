@@ -1,6 +1,5 @@
 """Which scores have which names in MLflow, and that a rebuilt database equals the grown one."""
 
-import csv
 import shutil
 import sqlite3
 from pathlib import Path
@@ -8,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import ablations
 from experiments.store.layout import Store
 from tests.unit.experiments.test_tracking_whole import dump
 
@@ -110,9 +110,9 @@ def test_rows_that_share_a_training_are_found_by_name_with_their_own_scores(cli:
         text = TINY.partition("[[variation]]")[0].replace('"tiny"', f'"{name}"') + ROWS
         study.write_text(text.replace("greedy", "quick") if name == "second" else text)
         cli("run", study, "--store", store, "--devices", "cpu:1")
-        printed = cli("report", study, "--store", store, "--format", "tidy-csv").stdout
-        lines = [line for line in csv.DictReader(printed.splitlines()) if line["metric"] in ("chrf", "perplexity")]
-        expected |= {f"{name} {line['row']} {line['metric']}": float(line["value"]) for line in lines}
+        lines = ablations.load(study, store=store).evaluations.to_dict("records")
+        lines = [line for line in lines if line["metric"] in ("chrf", "perplexity")]
+        expected |= {f"{name} {line['row']} {line['metric']}": line["value"] for line in lines}
         assert named(store) == pytest.approx(expected)
     assert len({(expected[f"tiny {row} chrf"], expected[f"tiny {row} perplexity"]) for row in KEYS}) == 3
     assert len(list(store.glob("runs/*"))) == 1

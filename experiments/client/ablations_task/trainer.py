@@ -155,7 +155,7 @@ class RunContext:
         return model
 
     def log(self, /, step: int, **metrics: float) -> None:
-        """Record a point of the training curve; MLflow shows it, and a pruner reads `<set>_<metric>`."""
+        """Record a point of the training curve; MLflow and the page show it."""
         values = {name: _number(name, value) for name, value in metrics.items()}
         self._channel.say({"event": "metrics", "step": _step("log", step), "metrics": values})
 

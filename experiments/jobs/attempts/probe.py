@@ -1,16 +1,15 @@
 """Measure a few steps of runs on a device, and predict from such measurements how long runs take.
 
-For `plan --measure`, `--max-hours` and `probe`; keeps no run.
+For `plan --measure` and `--max-hours`; keeps no run.
 """
 
 import contextlib
 import os
 import statistics
-import sys
 import time
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,36 +27,18 @@ from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.spec import AttemptSpec
 
-PROBING = (sys.executable, "-P", "-m", "experiments.child.probing")  # a child that also measures its device
 PROBE_STEPS = 20  # the curve has points at 10 and 20; the first ten steps are warm-up
 LONG_S = 120.0  # time limit: slow rows are measured on the steps made by then
 
 
-@dataclass(frozen=True)
-class Measured:
-    """Measurements of a few steps. Rates count real pieces, no padding; None if the task does not report them."""
+class Measured(NamedTuple):
+    """What a few steps took."""
 
     seconds_per_step: float
-    source_tokens_per_s: float | None = None
-    target_tokens_per_s: float | None = None
-    padding: float | None = None
-    flops_per_token: float | None = None  # of a training step, per target piece (model/cost.py)
-    matrix_flops: float | None = None  # per second, in a large matrix product of the same precision
-    peak_memory_bytes: int | None = None
     precision: str = ""
-    device: str = ""
-
-    @property
-    def mfu(self) -> float | None:
-        """flops_per_token · target_tokens_per_s / matrix_flops: the fraction of the device's matrix-product rate."""
-        if not (self.flops_per_token and self.target_tokens_per_s and self.matrix_flops):
-            return None
-        return self.flops_per_token * self.target_tokens_per_s / self.matrix_flops
 
 
-def probe(
-    store: Store, specs: Iterable[Mapping[str, Any]], slot: Slot, child: Sequence[str] = CHILD
-) -> Generator[Measured, None, None]:
+def probe(store: Store, specs: Iterable[Mapping[str, Any]], slot: Slot) -> Generator[Measured, None, None]:
     """Train the specs for a few steps, one after the other. A spec has task, folder, config (with few steps), inputs.
 
     Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S, and where
@@ -66,7 +47,7 @@ def probe(
     _refuse_others(slot)
     with contextlib.closing(LocalEngine()) as engine:
         for spec in specs:
-            yield _measured(*_trained(store, spec, slot, engine, child))
+            yield _measured(*_trained(store, spec, slot, engine))
 
 
 def _refuse_others(slot: Slot) -> None:
@@ -79,7 +60,7 @@ def _refuse_others(slot: Slot) -> None:
 
 
 def _trained(
-    store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine, child: Sequence[str]
+    store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine
 ) -> tuple[list[dict[str, Any]], TrainingResult]:
     """A child's events and result; its folder is removed."""
     whole = AttemptSpec(
@@ -91,7 +72,7 @@ def _trained(
         coordinator=identify(os.getpid()),
     )
     with folder_beside(store.root, ".probe-") as folder:
-        argv = [*child, str(whole.write(folder))]
+        argv = [*CHILD, str(whole.write(folder))]
         handle = engine.start(Launch(argv, child_environment(slot, slot.threads), folder / "log.txt", slot))
         began = time.monotonic()
         try:
@@ -108,19 +89,7 @@ def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Me
     points = [(event["step"], event["t"]) for event in events if _is_point(event)]
     if len(points) >= 2 and points[-1][0] > points[0][0]:
         steps = float(points[-1][0] - points[0][0])
-        warm = [event["metrics"] for event in events if event["kind"] == "metrics" and event["step"] > points[0][0]]
-        matrix = [event["matrix_flops"] for event in events if event["kind"] == "probed"]
-        return Measured(
-            float(points[-1][1] - points[0][1]) / steps,
-            source_tokens_per_s=_mean(warm, "source_tokens_per_s"),
-            target_tokens_per_s=_mean(warm, "target_tokens_per_s"),
-            padding=_mean(warm, "padding"),
-            flops_per_token=result.flops_per_token,
-            matrix_flops=matrix[0] if matrix else None,
-            peak_memory_bytes=result.peak_memory_bytes,
-            precision=result.precision or "",
-            device=result.device or "",
-        )
+        return Measured(float(points[-1][1] - points[0][1]) / steps, result.precision or "")
     failed = [event["message"] for event in events if event["kind"] == "failed"]
     why = failed[-1] if failed else "it reported fewer than two points of its curve"
     raise UserError(f"A row could not be measured: {why}")
@@ -129,11 +98,6 @@ def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Me
 def _is_point(event: Mapping[str, Any]) -> bool:
     """Whether an event is a point of the training curve."""
     return event["kind"] == "metrics" and "loss" in event["metrics"]
-
-
-def _mean(metrics: Sequence[Mapping[str, float]], name: str) -> float | None:
-    values = [one[name] for one in metrics if name in one]
-    return statistics.fmean(values) if values else None
 
 
 # --- Predict the time of runs from results and short probes in this store

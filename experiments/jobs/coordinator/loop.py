@@ -21,7 +21,7 @@ from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
 
 # --- When different rows of a table fail alike, the rest of the table waits with the reason: it would fail one by one
@@ -38,8 +38,8 @@ Table = tuple[str, str, str]  # study, profile, corpus
 class RepeatedFailures:
     """The failures that this coordinator has seen, by table, and by traceback or last lines."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
+    def __init__(self, queue: WorkQueue) -> None:
+        self._queue = queue
         self._rows: dict[tuple[Table, str], set[str]] = {}
 
     def add(self, job: Job, failure: Mapping[str, Any] | None, error: str) -> None:
@@ -55,7 +55,7 @@ class RepeatedFailures:
             rows = self._rows.setdefault((member[:3], place), set())
             rows.add(member.row)
             if len(rows) > 1:
-                self._ledger.hold_table(member, _why(sorted(rows), member.study, what, place))
+                self._queue.hold_table(member, _why(sorted(rows), member.study, what, place))
 
 
 def traceback_in_short(failure: Mapping[str, Any]) -> str:
@@ -179,7 +179,7 @@ class Coordinator:
     def __init__(
         self,
         store: Store,
-        ledger: Ledger,
+        queue: WorkQueue,
         slots: Sequence[Slot],
         engine: Engine,
         placement: Placement,
@@ -188,10 +188,10 @@ class Coordinator:
         hang_s: float,
         refill: Callable[[], None] | None = None,
     ) -> None:
-        self._store, self._ledger, self._slots, self._engine = store, ledger, slots, engine
+        self._store, self._queue, self._slots, self._engine = store, queue, slots, engine
         self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
         self._watch = Watch(engine, hang_s)
-        self._repeated_failures = RepeatedFailures(ledger)
+        self._repeated_failures = RepeatedFailures(queue)
         self._refill, self._refilled_at = refill, -1  # number of ended jobs at the last refill
         self._seen_version = -1
         self._draining = False
@@ -204,10 +204,10 @@ class Coordinator:
         """
         try:
             for name in ("drain", "devices"):  # notes for or by a former coordinator
-                self._ledger.note(name)
-            self._ledger.release_held()
+                self._queue.note(name)
+            self._queue.release_held()
             if only is not None:
-                self._ledger.leave_others(only)
+                self._queue.leave_others(only)
             self._recover()
             if until == "settled":
                 self._take_requests()
@@ -250,15 +250,15 @@ class Coordinator:
             return False
         if self._interrupts.number or self._draining or self._disk_full:
             return True
-        return until == "empty" and not self._placement.preparation.current and not self._ledger.waiting(1)
+        return until == "empty" and not self._placement.preparation.current and not self._queue.waiting(1)
 
     def _take_requests(self) -> None:
         """Ask the child of a cancelled run to stop; after a signal, or once the disk is full, ask all of them."""
-        version = self._ledger.data_version()
+        version = self._queue.data_version()
         if version != self._seen_version:
             self._seen_version, self._placement.look = version, True
-            self._draining = "drain" in self._ledger.notes()
-            cancelled = self._ledger.in_state(State.RUNNING, request="cancel")
+            self._draining = "drain" in self._queue.notes()
+            cancelled = self._queue.in_state(State.RUNNING, request="cancel")
             self._watch.ask([self._watch.live[r] for r in cancelled if r in self._watch.live], "cancel")
         if self._interrupts.number or self._disk_full:
             self._watch.ask(self._watch.live.values(), "stop")
@@ -280,8 +280,8 @@ class Coordinator:
         except Exception as error:
             ending = ending_of_error(error, live.run_id)
         steps = live.progress.first_step, live.progress.step
-        self._ledger.end(live.run_id, live.number, ending, steps)
-        self._ledger.events_read(live.run_id, live.number, content, live.tail.damaged)
+        self._queue.end(live.run_id, live.number, ending, steps)
+        self._queue.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)
         self._placement.look = True
         self._reporter.ended(now, ending.state, ending.error)
@@ -297,14 +297,14 @@ class Coordinator:
     def _now(self, live: RunningAttempt) -> Claimed:
         """The job in its present form: more may have been requested since it was claimed."""
         try:
-            return self._ledger.job(live.run_id)
+            return self._queue.job(live.run_id)
         except Damaged:
             return live.claimed
 
     def _ending(self, live: RunningAttempt, ended: Exit) -> Ending:
         job = self._now(live).job
         replaced = publish(self._store, live.run_id, live.number, job.rerun_after).replaced
-        self._ledger.score_again(job, replaced)
+        self._queue.score_again(job, replaced)
         job = self._now(live).job
         return outcomes.decide(
             replace(live.claimed, job=job),
@@ -324,7 +324,7 @@ class Coordinator:
 
         On a cluster running attempts continue: they do not depend on a coordinator.
         """
-        for run_id in self._ledger.in_state(State.RUNNING):
+        for run_id in self._queue.in_state(State.RUNNING):
             claimed = self._placement.job(run_id)
             if claimed is None:  # its child ends by itself, as its coordinator is gone
                 continue

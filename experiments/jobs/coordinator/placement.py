@@ -20,7 +20,7 @@ from experiments.jobs.devices.slots import GpuOccupancy, Slot, join
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Waiting
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
@@ -147,14 +147,14 @@ class Placement:
     def __init__(
         self,
         store: Store,
-        ledger: Ledger,
+        queue: WorkQueue,
         slots: Sequence[Slot],
         engine: Engine,
         child: Sequence[str],
         load_task: LoadTask | None,
         reporter: Reporter,
     ) -> None:
-        self._store, self._ledger, self._slots, self._engine, self._child = store, ledger, slots, engine, child
+        self._store, self._queue, self._slots, self._engine, self._child = store, queue, slots, engine, child
         self._load_task, self._reporter = load_task, reporter
         self.preparation = Preparation(load_task, store.root)
         self._gpu_occupancy = GpuOccupancy()
@@ -187,7 +187,7 @@ class Placement:
         if not free:
             return []
         unready = [self.preparation.current] if self.preparation.current else []
-        candidates = self._ledger.waiting(len(free) + LOOKAHEAD, unready)
+        candidates = self._queue.waiting(len(free) + LOOKAHEAD, unready)
         ready = [job for job in candidates if self._prepared(job)]
         placed = place(ready, free, self._slots)
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
@@ -200,7 +200,7 @@ class Placement:
         """The pairs that fit into memory now; reasons of the others are recorded for `status`."""
         before = dict.fromkeys(self._memory.waiting, "")
         found = self._memory.admit(pairs, lives)
-        self._ledger.explain(before | found.waiting)
+        self._queue.explain(before | found.waiting)
         for run_id, error in found.refused.items():
             self._end_waiting(run_id, State.FAILED, error, Outcome.USER_ERROR)
         return found.pairs
@@ -212,9 +212,9 @@ class Placement:
             return
         inputs_key, error_class, message = done
         self.look = True
-        self._ledger.explain_waiting(inputs_key, "")
+        self._queue.explain_waiting(inputs_key, "")
         if error_class:
-            for run_id in self._ledger.in_state(State.WAITING, inputs_key=inputs_key):
+            for run_id in self._queue.in_state(State.WAITING, inputs_key=inputs_key):
                 self._end_waiting(run_id, State.FAILED, message, error_class)
 
     def quarantine(self, slot: Slot, why: str) -> None:
@@ -232,21 +232,21 @@ class Placement:
 
     def _note_devices(self) -> None:
         alone = {name.partition("/")[0]: f"is left alone: {why}" for name, why in self._alone.items()}
-        self._ledger.note("devices", "\n".join(f"{unit} {why}" for unit, why in {**alone, **self._failed}.items()))
+        self._queue.note("devices", "\n".join(f"{unit} {why}" for unit, why in {**alone, **self._failed}.items()))
 
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):
             return True
         claimed = self.job(waiting.run_id)
         if claimed and self._allowed(claimed) and self.preparation.start(claimed.job):
-            self._ledger.explain_waiting(waiting.inputs_key, self.preparation.doing)
+            self._queue.explain_waiting(waiting.inputs_key, self.preparation.doing)
         return False
 
     def _allowed(self, claimed: Claimed) -> bool:
         """Whether this user has queued or trusted what the job executes; if not, the job is held with the reason."""
         if claimed.signed or not trust.executes(claimed.job):
             return True
-        self._ledger.hold(claimed.job.run_id, trust.why_held(claimed.job))
+        self._queue.hold(claimed.job.run_id, trust.why_held(claimed.job))
         self.look = True
         return False
 
@@ -263,11 +263,11 @@ class Placement:
         try:
             if TRAINING in missing(self._store, claimed.job):
                 taken = leftover(self._store, claimed.job, code)
-                self._ledger.score_again(claimed.job, taken.replaced)
-                claimed = self._ledger.job(run_id) if taken.replaced else claimed
+                self._queue.score_again(claimed.job, taken.replaced)
+                claimed = self._queue.job(run_id) if taken.replaced else claimed
             parts = self._parts(claimed.job, code)
-            if TRAINING in parts and (why := no_parent_run(self._store, self._ledger, claimed.job, code)):
-                self._ledger.hold(run_id, why)
+            if TRAINING in parts and (why := no_parent_run(self._store, self._queue, claimed.job, code)):
+                self._queue.hold(run_id, why)
                 self.look = True
                 return None
             attempt = self._store.new_attempt(run_id) if parts else None
@@ -278,14 +278,14 @@ class Placement:
         if attempt is None:
             self._end_waiting(run_id, State.FINISHED)
             return None
-        if not self._ledger.claim(run_id, attempt[0], slot.name, slot.kind):
+        if not self._queue.claim(run_id, attempt[0], slot.name, slot.kind):
             attempt[1].rmdir()  # cancelled in the meantime
             return None
         try:
             return attempts.prepare_attempt(self._store, self._engine, self._child, claimed, attempt, slot, parts, code)
         except Exception as error:
             ending = ending_of_error(error, run_id)
-            self._ledger.end(run_id, attempt[0], ending)
+            self._queue.end(run_id, attempt[0], ending)
             self._reporter.ended(claimed, ending.state, ending.error)
             return None
 
@@ -306,7 +306,7 @@ class Placement:
         lives = attempts.start(self._engine, plans)
         for live in lives:
             ref = live.handle.ref if live.handle is not None else {}
-            self._ledger.started(live.run_id, live.number, ref, live.claimed.pinned, live.claimed.best)
+            self._queue.started(live.run_id, live.number, ref, live.claimed.pinned, live.claimed.best)
             self._reporter.track(live.claimed, State.RUNNING)
         return lives
 
@@ -319,16 +319,16 @@ class Placement:
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         claimed = self.job(run_id)
         if claimed is not None:
-            self._ledger.end_waiting([run_id], state, error, error_class)
+            self._queue.end_waiting([run_id], state, error, error_class)
             self._reporter.ended(claimed, state, error)
             self.look = True
 
     def job(self, run_id: str) -> Claimed | None:
         """A job in full; None if its queue entry is damaged, which fails only this job."""
         try:
-            return self._ledger.job(run_id)
+            return self._queue.job(run_id)
         except Damaged as damage:
-            self._ledger.end_damaged(run_id, str(damage))
+            self._queue.end_damaged(run_id, str(damage))
             self._reporter.summary.failed += 1
             self.look = True
             return None
@@ -337,7 +337,7 @@ class Placement:
 # --- Whether a branch can start: its parent run must have left the checkpoint with which it begins
 
 
-def no_parent_run(store: Store, ledger: Ledger, job: Job, code: str) -> str:
+def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
     """Why a branch waits although its parent run has ended; "" for one that can begin or go on, and for other runs.
 
     A parent run that failed after that step is no reason: its checkpoint is what an undisturbed one would have left.
@@ -346,7 +346,7 @@ def no_parent_run(store: Store, ledger: Ledger, job: Job, code: str) -> str:
     if parent_run is None or checkpoint_of(store, parent_run, code) is not None or _begun(store, job.run_id):
         return ""
     name, state = parent_run.run_id, "is not queued"
-    for found in ledger.status():
+    for found in queue.status():
         if found.run_id == parent_run.run_id:
             rows = ", ".join(dict.fromkeys(member.row for member in found.members))
             name = f"{rows} (seed {found.seed}, run {parent_run.run_id})" if rows else name

@@ -11,8 +11,8 @@ from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.queue.job import Claimed, Job, State
-from experiments.jobs.queue.ledger import Ledger
 from experiments.jobs.queue.queue import left_s
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TrackedRun
 
 PROGRESS_S = 0.5
@@ -66,13 +66,13 @@ def tracked_run(job: Job, state: State, error: str = "") -> TrackedRun:
 class Reporter:
     def __init__(
         self,
-        ledger: Ledger,
+        queue: WorkQueue,
         tracker: Background | None,
         on_progress: Callable[[View], None] | None,
         sinks: Sequence[Background] = (),
     ) -> None:
         self._sinks = sinks
-        self._ledger, self._tracker, self._on_progress = ledger, tracker, on_progress
+        self._queue, self._tracker, self._on_progress = queue, tracker, on_progress
         self._shown_at = 0.0
         self.summary = Summary()
 
@@ -95,9 +95,9 @@ class Reporter:
         """Report ends that an earlier coordinator could not write to the tracking store."""
         if self._tracker is not None:
             for state in (State.FINISHED, State.FAILED, State.CANCELLED):
-                for run_id, error in self._ledger.untracked(state):
+                for run_id, error in self._queue.untracked(state):
                     with contextlib.suppress(Damaged):  # damaged: only its folder has the facts
-                        self.track(self._ledger.job(run_id), state, error)
+                        self.track(self._queue.job(run_id), state, error)
 
     def show(
         self, live: Sequence[RunningAttempt], preparing: tuple[str, str], *, stopping: bool, now: bool = False
@@ -107,18 +107,18 @@ class Reporter:
             return
         self._shown_at = time.monotonic()
         if live:
-            self._ledger.progress(_progress(one) for one in live)
+            self._queue.progress(_progress(one) for one in live)
         if preparing[0]:
-            self._ledger.explain_waiting(*preparing)
+            self._queue.explain_waiting(*preparing)
         self.note_tracked()
         if self._on_progress is not None:
-            left = left_s(self._ledger, _speed(live))
-            self._on_progress(View(self._ledger.counts(), live, preparing[1], stopping, left))
+            left = left_s(self._queue, _speed(live))
+            self._on_progress(View(self._queue.counts(), live, preparing[1], stopping, left))
 
     def note_tracked(self) -> None:
         done = self._tracker.synced() if self._tracker is not None else []
         if done:
-            self._ledger.tracked(done)
+            self._queue.tracked(done)
 
 
 def _speed(running: Sequence[RunningAttempt]) -> float | None:

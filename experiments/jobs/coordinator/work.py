@@ -21,7 +21,7 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import State
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import locks
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
@@ -56,15 +56,15 @@ def work(
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
         stack.enter_context(store.coordinator_lock())
-        ledger = stack.enter_context(Ledger(store.queue_db))
-        ledger.check()
-        sweep(store, running=ledger.in_state(State.RUNNING))
+        queue = stack.enter_context(WorkQueue(store.queue_db))
+        queue.check()
+        sweep(store, running=queue.in_state(State.RUNNING))
         interrupts = stack.enter_context(Interrupts())
-        reporter = Reporter(ledger, tracker, on_progress, sinks)
-        placement = Placement(store, ledger, slots, engine, child, load_task, reporter)
+        reporter = Reporter(queue, tracker, on_progress, sinks)
+        placement = Placement(store, queue, slots, engine, child, load_task, reporter)
         try:
             with explain_os_errors(f"work on the store {store.root}"):
-                Coordinator(store, ledger, slots, engine, placement, reporter, interrupts, hang_s, refill).run(
+                Coordinator(store, queue, slots, engine, placement, reporter, interrupts, hang_s, refill).run(
                     until, only
                 )
         finally:
@@ -76,7 +76,7 @@ def work(
                     sink.close(SINKS_S)
         reporter.note_tracked()
         reporter.summary.interrupted = interrupts.number
-        reporter.summary.left = len(ledger.waiting(-1)) if until == "empty" else 0
+        reporter.summary.left = len(queue.waiting(-1)) if until == "empty" else 0
         return reporter.summary
 
 

@@ -1,19 +1,19 @@
 """The queue: jobs in SQLite, safe for any number of processes at once.
 
 Every change is one BEGIN IMMEDIATE transaction. Any process may call `enqueue`, `cancel` and `retry` at any time; only
-the coordinator claims and finishes jobs (ledger.py). The queue is disposable: results are in the store, and
+the coordinator claims and finishes jobs (work_queue.py). The queue is disposable: results are in the store, and
 `ablations queue` fills it again.
 """
 
 import contextlib
 import heapq
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import Damaged
-from experiments.events.event_log import record_time
 from experiments.identity import parent_run_in
 from experiments.jobs.queue import database, trust
 from experiments.jobs.queue.database import explain
@@ -29,6 +29,7 @@ from experiments.jobs.queue.job import (
     merge,
     to_text,
 )
+from experiments.records import record_time
 from experiments.store.retention import union
 
 # --- Read the queue's SQLite file, without locks and without changes
@@ -254,6 +255,13 @@ class Queue(Reading):
                 ).rowcount
                 for run_id in run_ids
             )
+
+    def release_left(self, run_ids: Iterable[str]) -> None:
+        """Let the present coordinator start these runs, though it began with those of another table."""
+        self._write(
+            "UPDATE jobs SET held='' WHERE held=? AND run_id IN (SELECT value FROM json_each(?))",
+            (LEFT, json.dumps(list(run_ids))),
+        )
 
     def trust(self, study: str) -> list[Job]:
         """Sign a study's jobs that execute another user's code, so that they may run; returns these jobs."""

@@ -14,7 +14,7 @@ from ablations.cli.main import app
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import durable
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
@@ -31,19 +31,19 @@ def make(number, row, **more):
 def store(tmp_path):
     """Four runs: one waits, one runs, one has failed, one is finished."""
     store = Store.open(tmp_path / "store")
-    ledger = Ledger(store.queue_db)
-    ledger.enqueue([make(0xA1, "A-h16"), make(0xB2, "B-dk16", seed=2), make(0xC3, "C-n2"), make(0xD4, "base")])
+    work_queue = WorkQueue(store.queue_db)
+    work_queue.enqueue([make(0xA1, "A-h16"), make(0xB2, "B-dk16", seed=2), make(0xC3, "C-n2"), make(0xD4, "base")])
     for number, state, error in ((0xC3, State.FAILED, "the loss of step 3 is nan"), (0xD4, State.FINISHED, "")):
         run_id = make(number, "").run_id
         attempt, folder = store.new_attempt(run_id)
-        ledger.claim(run_id, attempt, "cpu:0", "cpu")
+        work_queue.claim(run_id, attempt, "cpu:0", "cpu")
         (folder / "log.txt").write_text("first line\nlast line\n")
         EventWriter(folder).emit("checkpoint_skipped", path="attempts/0001/checkpoints/step-4", reason="has 3 bytes")
         outcome = Outcome.DIVERGED if error else Outcome.FINISHED
-        ledger.end(run_id, attempt, Ending(state, outcome, error), (0, 3))
-    ledger.claim(make(0xB2, "").run_id, 1, "cpu:1", "cpu")
-    ledger.progress([(make(0xB2, "").run_id, 4, "training", 12.0)])
-    ledger.close()
+        work_queue.end(run_id, attempt, Ending(state, outcome, error), (0, 3))
+    work_queue.claim(make(0xB2, "").run_id, 1, "cpu:1", "cpu")
+    work_queue.progress([(make(0xB2, "").run_id, 4, "training", 12.0)])
+    work_queue.close()
     return store
 
 
@@ -60,9 +60,9 @@ def states(store):
 
 
 def requests(store):
-    ledger = Ledger(store.queue_db)
-    found = ledger.in_state(State.RUNNING, request="cancel")
-    ledger.close()
+    work_queue = WorkQueue(store.queue_db)
+    found = work_queue.in_state(State.RUNNING, request="cancel")
+    work_queue.close()
     return found
 
 
@@ -96,9 +96,9 @@ def test_status_as_json_has_the_reason_the_time_left_and_the_log(store):
 
 
 def test_a_long_queue_is_cut_short_in_the_terminal(store):
-    ledger = Ledger(store.queue_db)
-    ledger.enqueue([make(0x100 + i, "E") for i in range(30)])
-    ledger.close()
+    work_queue = WorkQueue(store.queue_db)
+    work_queue.enqueue([make(0x100 + i, "E") for i in range(30)])
+    work_queue.close()
     text = call(store, "status")
     assert "more waiting" in text and len(text.splitlines()) < 40
     with store.coordinator_lock():
@@ -171,9 +171,9 @@ def test_log_follow_ends_when_the_run_does(store, monkeypatch):
         os.truncate(log, 6)
         time.sleep(0.2)
         log.open("a").write("done\n")
-        ledger = Ledger(store.queue_db)
-        ledger.end(make(0xB2, "").run_id, 1, Ending(State.FINISHED, Outcome.FINISHED))
-        ledger.close()
+        work_queue = WorkQueue(store.queue_db)
+        work_queue.end(make(0xB2, "").run_id, 1, Ending(State.FINISHED, Outcome.FINISHED))
+        work_queue.close()
 
     threading.Timer(0.2, end).start()
     assert call(store, "log", "B-dk16", "--follow").endswith("begun\n… the log was shortened …\ndone\n")
@@ -266,9 +266,9 @@ def test_no_store_is_said(tmp_path):
 
 
 def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):
-    ledger = Ledger(store.queue_db)
-    ledger.hold(make(0xA1, "").run_id, "held: it executes the command 'x'")
-    ledger.close()
+    work_queue = WorkQueue(store.queue_db)
+    work_queue.hold(make(0xA1, "").run_id, "held: it executes the command 'x'")
+    work_queue.close()
     assert "A-h16 seed 1 (00a100a100a100a1): held: it executes the command 'x'" in call(store, "status")
     with pytest.raises(UserError, match="no such study is queued"):
         call(store, "work", "--trust", "table9", "--devices", "cpu:1")
@@ -278,8 +278,8 @@ def test_the_first_seed_of_every_row_is_queued_before_the_second_ones(tmp_path):
     """Whatever they cost: C-N8 costs more than twice as much as C-N2, whose published change is larger."""
     store = Store.open(tmp_path / "store")
     call(store, "queue", "table3", "--rows", "C-N2,C-N8", "--seeds", "3")
-    with Ledger(store.queue_db) as ledger:
-        order = [(job.members[0].row, job.seed) for job in ledger.rows(State.WAITING, 10)]
+    with WorkQueue(store.queue_db) as work_queue:
+        order = [(job.members[0].row, job.seed) for job in work_queue.rows(State.WAITING, 10)]
     assert order == [(row, seed) for seed in (1, 2, 3) for row in ("C-N2", "C-N8")]
 
 

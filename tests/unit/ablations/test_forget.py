@@ -1,4 +1,4 @@
-"""`ablations forget`: runs are put aside as a whole, with their reasons to stay, and come back as they were."""
+"""`ablations forget`: runs are put aside as a whole, with their reasons to stay; moved back, they count."""
 
 import json
 import shutil
@@ -48,7 +48,7 @@ def tracked(store: Path) -> set[str]:
     return {run.data.tags["run_id"] for run in found if "run_id" in run.data.tags}
 
 
-def test_it_asks_moves_and_brings_back(folder: Path) -> None:
+def test_it_asks_and_moves_and_what_is_moved_back_is_as_it_was(folder: Path) -> None:
     store, study = folder / "store", folder / "command.toml"
     before = call(store, "report", study, "--seeds", "2", "--json").stdout
     part = ("forget", study, "--rows", "fast", "--seeds", "2")
@@ -62,12 +62,10 @@ def test_it_asks_moves_and_brings_back(folder: Path) -> None:
     assert "2 finished" in call(store, "status").stdout, "the queue has forgotten them too"
     [table] = json.loads(call(store, "tables", "--json").stdout)
     assert (table["rows"], table["runs"]) == (["base"], 2)
-    assert f"`ablations forget {study} --back --store {store}`" in said
-    assert "2 runs brought back" in call(store, "forget", study, "--back").stdout
+    assert f"a folder that is moved to {store / 'runs'} is back" in said
+    for path in (store / "forgotten").iterdir():
+        path.rename(store / "runs" / path.name)
     assert call(store, "report", study, "--seeds", "2", "--json").stdout == before
-    assert len(tracked(store)) == 4 and not list((store / "forgotten").iterdir())
-    with pytest.raises(UserError, match="No such run was forgotten"):
-        call(store, "forget", study, "--back")
 
 
 def test_nothing_moves_while_somebody_works(folder: Path) -> None:
@@ -93,16 +91,10 @@ class Killed(BaseException):
     """The end of the process, at one of its steps."""
 
 
-@pytest.mark.parametrize("back", [False, True], ids=["forget", "forget --back"])
-def test_a_killed_command_is_completed_by_the_same_command(
-    folder: Path, back: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store, study = folder / "store", folder / "command.toml"
-    before = tracked(store)
-    words = ("forget", study, "--seeds", "2", "--back" if back else "--yes")
-    if back:
-        call(store, "forget", study, "--seeds", "2", "--yes")
-    original, count = forgetting.bring_back if back else forgetting.put_aside, iter(range(9))
+def test_a_killed_command_is_completed_by_the_same_command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = folder / "store"
+    words = ("forget", folder / "command.toml", "--seeds", "2", "--yes")
+    original, count = forgetting.put_aside, iter(range(9))
 
     def move(*given: object) -> object:
         if next(count) == 2:
@@ -113,8 +105,7 @@ def test_a_killed_command_is_completed_by_the_same_command(
         patched.setattr(forgetting, original.__name__, move)
         call(store, *words)
     call(store, *words)
-    assert states(folder) == ["finished" if back else "missing"] * 4
-    assert tracked(store) == (before if back else set())
+    assert states(folder) == ["missing"] * 4 and tracked(store) == set()
 
 
 @pytest.mark.process
@@ -143,13 +134,11 @@ def test_only_what_is_no_longer_in_the_study(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_run_trained_again_since_is_not_replaced(folder: Path) -> None:
+def test_a_run_trained_again_since_is_put_aside_beside_the_first(folder: Path) -> None:
     store, study = folder / "store", folder / "command.toml"
-    call(store, "forget", study, "--rows", "fast", "--yes")
-    finish(study, store)
-    done = call(store, "forget", study, "--back")
-    assert "was trained again since, so it stays" in done.stderr and "0 runs brought back" in done.stdout
-    call(store, "forget", study, "--rows", "fast", "--yes")
+    for _ in range(2):
+        call(store, "forget", study, "--rows", "fast", "--yes")
+        finish(study, store)
     assert len(list((store / "forgotten").iterdir())) == 2, "neither is lost"
 
 

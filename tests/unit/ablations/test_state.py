@@ -7,7 +7,7 @@ import pytest
 from ablations.planning.planned import RunState
 from ablations.service.run_states import run_states
 from experiments.jobs.queue.job import Job, State
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from tests.unit.ablations.conftest import FakeTask
@@ -19,11 +19,11 @@ RUN, ASKED, OTHER = "a" * 16, "1" * 16, "2" * 16
 def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: FakeTask, trained: bool) -> None:
     """A failed evaluation fails the rows that print it; a failed training fails all rows that share it."""
     store = Store.open(tmp_path / "store")
-    ledger = Ledger(store.queue_db)
+    work_queue = WorkQueue(store.queue_db)
     evaluation = {"eval_id": ASKED, "set": "dev", "settings": {}, "inputs": {}}
-    ledger.enqueue([Job(RUN, "translation", {}, evaluations=(evaluation,))])
-    ledger.end_waiting([RUN], State.FAILED, "why", "user_error")
-    ledger.close()
+    work_queue.enqueue([Job(RUN, "translation", {}, evaluations=(evaluation,))])
+    work_queue.end_waiting([RUN], State.FAILED, "why", "user_error")
+    work_queue.close()
     if trained:
         store.run_folder(RUN).mkdir(parents=True)
         write_json(store.run_folder(RUN) / "result.json", {"run_id": RUN, "attempt": 1})

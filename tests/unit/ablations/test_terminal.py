@@ -14,7 +14,7 @@ from ablations.cli import main as cli
 from ablations.cli.terminal import Guarded, visible
 from experiments.events.event_log import EventWriter
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
-from experiments.jobs.queue.ledger import Ledger
+from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\r"
@@ -49,16 +49,16 @@ def titled(study):
 def store(tmp_path):
     """A failed run in a table with control sequences in its name, error, event and log."""
     store = Store.open(tmp_path / "store")
-    ledger = Ledger(store.queue_db)
+    work_queue = WorkQueue(store.queue_db)
     members = (Member(f"table{EVIL}", "demo", "builtin", f"row{EVIL}", ""),)
     jobs = [Job(f"{n}" * 16, "translation", {}, members=members) for n in (1, 2)]
-    ledger.enqueue(jobs)
+    work_queue.enqueue(jobs)
     attempt, folder = store.new_attempt("1" * 16)
-    ledger.claim("1" * 16, attempt, "cpu:0", "cpu")
+    work_queue.claim("1" * 16, attempt, "cpu:0", "cpu")
     (folder / "log.txt").write_text(f"log {EVIL}\n", encoding="utf-8", newline="")
     EventWriter(folder).emit("checkpoint_skipped", path=f"step{EVIL}", reason=EVIL)
-    ledger.end("1" * 16, attempt, Ending(State.FAILED, Outcome.BUG, f"error {EVIL}", f"detail {EVIL}"), (0, 3))
-    ledger.close()
+    work_queue.end("1" * 16, attempt, Ending(State.FAILED, Outcome.BUG, f"error {EVIL}", f"detail {EVIL}"), (0, 3))
+    work_queue.close()
     return store.root
 
 

@@ -37,7 +37,7 @@ def test_a_rows_own_factor_and_the_command_lines_settings_are_not_tuned(own_stud
     assert "model.dropout" not in space_of(study, row, config, selection(), task).ranges
     forced = space_of(study, base, config, selection(sets=["training.warmup_steps=100"]), task)
     assert "training.warmup_steps" not in forced.ranges
-    assert forced.minimize and forced.metric == "perplexity" and forced.curve == "dev_perplexity"
+    assert forced.minimize and forced.metric == "perplexity"
 
 
 def test_what_a_row_does_not_read_is_not_tuned_for_it(own_study, task):
@@ -87,7 +87,6 @@ def test_what_was_tuned_is_said(own_study, task, tmp_path):
         (("low = 0.1", "low = 0.0"), ["log = true requires low above 0"]),
         (("trials = 8", "trials = 0"), ["trials = 0", "at least 1"]),
         (("trials = 8", 'trials = 8\nsampler = "tep"'), ["tep", "tpe"]),
-        (("trials = 8", 'trials = 8\npruner = "x"'), ["pruner", "median"]),
         (("[0.0, 0.1, 0.3]", "[]"), ["model.dropout", "low below high"]),
     ],
     ids=lambda value: value[1][:24] if isinstance(value, tuple) else "",

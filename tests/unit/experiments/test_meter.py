@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from experiments.processes import meter as energy
 from experiments.processes.identity import age_s, cpu_below_s
-from experiments.processes.meter import AGAIN_S, CounterLostError, GpuLoad, Meter, Nvml, Rapl
+from experiments.processes.meter import AGAIN_S, CounterLostError, Meter, Nvml, Rapl
 
 MOST = 262_143_328_850  # microjoules, as Intel's server processors have it
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -216,17 +216,6 @@ def test_a_share_of_a_gpu_is_given_that_share_of_its_energy(
     assert meter.used(fresh=True)["gpu_joules"] == 2
     meter.lease("cpu", 1.0)
     assert "gpu_joules" not in meter.used(fresh=True)
-
-
-def test_the_library_is_started_once_for_all_looks_at_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake, starts, loads = FakeNvml({"GPU-a": 0}), [], iter((17, 42))
-    fake.nvmlInit = lambda: starts.append(1)
-    fake.nvmlDeviceGetUtilizationRates = lambda name: SimpleNamespace(gpu=next(loads))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pynvml", fake)  # type: ignore[arg-type]
-    load = GpuLoad({"CUDA_VISIBLE_DEVICES": "GPU-a"})
-    assert [load.percent(), load.percent()] == [[17], [42]] and len(starts) == 1
-    monkeypatch.setitem(sys.modules, "pynvml", None)
-    assert GpuLoad({"CUDA_VISIBLE_DEVICES": "GPU-a"}).percent() == []
 
 
 def test_without_the_library_gpus_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:

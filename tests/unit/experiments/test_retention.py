@@ -191,42 +191,23 @@ def test_a_file_that_is_linked_elsewhere_frees_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
-def test_a_run_that_is_put_aside_comes_back_as_it_was(store):
-    filled(store, RUN, ("events.jsonl",), result=1)
-    demands.put_aside(store, RUN, [("t3", "demo", "", "base", "")])
-    assert store.run_ids() == [] and demands.forgotten(store) == {RUN: [["t3", "demo", "", "base", ""]]}
-    assert (demands.folder_of(store, RUN) / "attempts/0001/events.jsonl").read_text() == "1"
-    assert demands.bring_back(store, RUN)
-    assert store.result(RUN).attempt == 1 and not demands.folder_of(store, RUN).exists()
-    assert demands.bring_back(store, RUN)  # repeated, since the caller may have been killed
-    assert demands.forgotten(store) == {RUN: [["t3", "demo", "", "base", ""]]}
-    demands.was_brought_back(store, RUN)
-    assert demands.forgotten(store) == {} and not demands.bring_back(store, RUN)
-    demands.was_brought_back(store, RUN)
-    assert store.run_ids() == [RUN]
-
-
-def test_a_run_trained_again_keeps_its_place_and_each_that_was_put_aside_has_its_own(store):
+def test_a_run_is_put_aside_as_it_is_and_each_that_is_trained_again_has_its_own_place(store):
     for content in ("1", "2", "3"):
         filled(store, RUN, (f"final/{content}",))
-        demands.put_aside(store, RUN, [(content,)])
-    names = [RUN, f"{RUN}.1", f"{RUN}.2"]
-    assert demands.forgotten(store) == {name: [[content]] for name, content in zip(names, "123", strict=True)}
-    assert demands.bring_back(store, names[1])
+        demands.put_aside(store, RUN)
+        assert store.run_ids() == []
+    home = store.root / demands.FOLDER
+    assert [path.name for path in sorted(home.iterdir())] == [RUN, f"{RUN}.1", f"{RUN}.2"]
+    assert (home / f"{RUN}.1" / "attempts/0001/final/2").exists()
+    (home / f"{RUN}.1").rename(store.run_folder(RUN))
     assert (store.attempt_folder(RUN, 1) / "final/2").exists()
-    assert not demands.bring_back(store, names[0]) and not demands.bring_back(store, names[2])
-    assert demands.folder_of(store, RUN).exists()  # it stays aside
 
 
-def test_what_is_not_there_is_not_put_aside_and_a_damaged_note_names_no_table(store):
-    demands.put_aside(store, RUN, [])
-    assert demands.forgotten(store) == {} and not (store.root / demands.FOLDER).exists()
-    filled(store, OTHER, ("events.jsonl",))
-    demands.put_aside(store, OTHER, [("t3",)])
-    (demands.folder_of(store, OTHER) / demands.FILE).write_text("{")
-    assert demands.forgotten(store) == {OTHER: []}
+def test_what_is_not_there_is_not_put_aside(store):
+    demands.put_aside(store, RUN)
+    assert not (store.root / demands.FOLDER).exists()
     with pytest.raises(ValueError, match="not an identity"):
-        demands.folder_of(store, "../x")
+        demands.put_aside(store, "../x")
 
 
 def test_a_branch_asks_for_the_step_at_which_it_begins():

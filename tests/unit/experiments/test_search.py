@@ -5,7 +5,7 @@ import math
 import pytest
 
 from experiments.store.layout import Store
-from experiments.tuning import COMPLETE, FAILED, PRUNED, Range, Search, Space
+from experiments.tuning import COMPLETE, FAILED, Range, Search, Space
 
 pytestmark = pytest.mark.slow
 
@@ -63,11 +63,9 @@ def test_best_knows_the_direction_and_leaves_out_what_has_no_number(store):
     assert search.best.value == min(trial.value for trial in search.trials)
     up = run(store, 6, minimize=False)
     assert up.best.value == max(trial.value for trial in up.trials)
-    failed, pruned = search.ask(), search.ask()
-    search.tell(failed.number, FAILED)
-    search.tell(pruned.number, PRUNED, curve={1: 0.0})
-    assert search.best.number < 6 and search.counted(FAILED) == search.counted(PRUNED) == 1
-    assert search.ask().number == 8  # Optuna accepts the file as it is now
+    search.tell(search.ask().number, FAILED)
+    assert search.best.number < 6 and search.counted(FAILED) == 1
+    assert search.ask().number == 7  # Optuna accepts the file as it is now
 
 
 def test_a_trial_is_told_once(store):
@@ -81,19 +79,6 @@ def test_other_rows_ranges_or_samplers_are_other_searches(store):
     assert Search(store, space(), "another row").trials == []
     assert Search(store, space(sampler="random"), "row").trials == []
     assert len(Search(store, space(), "row").trials) == 3
-
-
-@pytest.mark.parametrize("pruner", ["median", "percentile", "halving", "hyperband"])
-def test_a_hopeless_trial_is_pruned_and_a_good_one_is_not(store, pruner):
-    search = Search(store, space(pruner=pruner), "row")
-    for number in range(6):
-        trial = search.ask()
-        for step in range(1, 5):
-            search.should_prune(trial.number, dict.fromkeys(range(1, step + 1), 1.0 + number / 10))
-        search.tell(trial.number, COMPLETE, 1.0 + number / 10, dict.fromkeys(range(1, 5), 1.0 + number / 10))
-    good, bad = search.ask(), search.ask()
-    assert not any(search.should_prune(good.number, dict.fromkeys(range(1, n), 0.1)) for n in range(2, 6))
-    assert any(search.should_prune(bad.number, dict.fromkeys(range(1, n), 9.0)) for n in range(2, 6))
 
 
 def test_the_file_is_in_the_store_and_holds_no_path(store):

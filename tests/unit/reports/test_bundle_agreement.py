@@ -262,7 +262,7 @@ def forged(packed: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) ->
 def first_line(text: str, format_: str) -> str:
     if format_ == "json":
         return str(next(iter(json.loads(text)[0].values())))
-    if format_ in ("csv", "tidy-csv"):
+    if format_ == "csv":
         head, line = text.split("\n")[:2]
         return line if "from_bundle" in head.split(",") else ""
     return text.partition("<body>")[2].split("\n")[1] if format_ == "html" else text.partition("\n")[0]
@@ -312,7 +312,7 @@ def test_verify_and_explain_say_the_same(forged: Path, packed: dict[str, Path], 
     assert ALL in list(verify.unchecked(table))
     bundle = read_bundle(forged, forged.parent / "unpacked")
     assert next(lines(bundle, table)) == ALL
-    for format_ in ("markdown", "latex", "csv", "tidy-csv", "json", "html"):  # printed there, compared with here
+    for format_ in ("markdown", "latex", "csv", "json", "html"):  # printed there, compared with here
         there, here = table_of(opened(packed["translation"])), table_of(small["translation"].chosen("base,learned"))
         assert verify.verify(render(there, format_), here, format_).same, format_
         assert verify.verify(render(here, format_), there, format_).same, format_

@@ -21,7 +21,6 @@ from experiments.store.layout import Store
 from experiments.tracking.record import cost_points
 from reports.audit.bundle_read import read_bundle
 from reports.audit.bundle_write import write_bundle
-from reports.audit.statement import state
 from reports.audit.verify import verify
 from reports.render.formats import render
 from reports.render.setup import as_markdown
@@ -249,8 +248,7 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
 
     chosen = made.chosen(rows="base,killed,stopped")
     for path in (tmp_path / "troubled.tar.gz", tmp_path / "troubled.zip"):
-        said_of_study = state(chosen.plan, store, chosen.columns) if path.suffix == ".zip" else None
-        write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING, statement=said_of_study)
+        write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING, as_crate=path.suffix == ".zip")
         (opened := tmp_path / path.suffix).mkdir()
         bundle = read_bundle(path, opened)
         assert len(bundle.store.attempts(record.run_id)) == 1  # the others are told, not taken along

@@ -203,5 +203,5 @@ def test_the_same_results_give_the_same_bytes(new_bench):
 
 
 def test_an_unknown_format_is_refused_by_name(bench):
-    with pytest.raises(UserError, match=r"'docx'.*markdown, terminal, latex, csv, tidy-csv, json"):
+    with pytest.raises(UserError, match=r"'docx'.*markdown, terminal, latex, csv, json"):
         render(bench.row("base").table(), "docx")

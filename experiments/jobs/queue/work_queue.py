@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from experiments.events.event_log import record_time
 from experiments.jobs.queue.database import explain
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting, to_text
 from experiments.jobs.queue.queue import LEFT, Queue
+from experiments.records import record_time
 
 # A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
 # none, and not all jobs of the queue for each.
@@ -23,7 +23,7 @@ _MEMBER_LEFT = (
 )
 
 
-class Ledger(Queue):
+class WorkQueue(Queue):
     """A queue with the changes that only the coordinator makes."""
 
     def waiting(self, limit: int, without: Collection[str] = ()) -> list[Waiting]:

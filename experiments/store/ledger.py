@@ -1,0 +1,195 @@
+"""The ledger: what was ever requested, started, ended, cancelled or discarded in a store, by whom and why.
+
+`ledger.jsonl` has one JSON object a line: `n` (1, 2, …), `time`, `who`, `what`, the facts of that kind, and `before`,
+the SHA-256 of the line before it (64 zeros for the first). So a line's digest covers all earlier lines. The head,
+`N:DIGEST`, is the number and the digest of the last line: who keeps it elsewhere sees any later change of these lines.
+
+Lines are only appended. A last line without its end was cut short by a kill and never acknowledged: the next append
+removes it. Imports no torch.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import pwd
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.records import record_time
+from experiments.store.layout import Store
+
+FILE = "ledger.jsonl"
+NONE = "0" * 64  # before the first line
+WINDOW = 1 << 16  # bytes read from the end to find the last line
+SET_BACK_S = 60.0  # times that go back by more are reported
+Entry = dict[str, Any]
+
+
+def append(store: Store, what: str, **facts: Any) -> None:
+    """Append a line; it is on the disk when this returns. Raises UserError if the disk is full or read-only."""
+    append_all(store, [{"what": what, **facts}])
+
+
+def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: bool = True) -> None:
+    """Append lines, each with its `what`, by one write.
+
+    durable: they survive a power cut. If not, a later durable append makes them so.
+    """
+    if not lines:
+        return
+    with explain_os_errors(f"write the ledger of {store.root}"):
+        file = os.open(store.root / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+        try:
+            with contextlib.suppress(OSError):  # a disk without locks
+                fcntl.flock(file, fcntl.LOCK_EX)
+            end, last = _last(file)
+            text, before, count = b"", _digest(last) if last else NONE, _number(file, end, last)
+            for n, line in enumerate(lines, count + 1):
+                entry = {"n": n, "time": round(record_time(), 3), "who": _user(), **line, "before": before}
+                added = json.dumps(entry).encode()
+                before, text = _digest(added), text + added + b"\n"
+            try:
+                written = os.write(file, text)
+                if written < len(text):
+                    os.write(file, text[written:])  # a full disk raises here
+            except OSError:
+                os.ftruncate(file, end)
+                raise
+            if durable:
+                os.fsync(file)
+        finally:
+            os.close(file)
+
+
+def entries(store: Store) -> list[Entry]:
+    """All lines, oldest first. Raises Damaged for a line that is no entry; `broken` says where the chain breaks."""
+    return [_entry(number, line) for number, line in enumerate(_lines(store), 1)]
+
+
+def head(store: Store) -> str:
+    """`N:DIGEST` of the last line; "0:000…" of an empty ledger."""
+    count, last = 0, b""
+    for count, last in enumerate(_lines(store), 1):  # noqa: B007 - the last of both
+        pass
+    return f"{count}:{_digest(last) if count else NONE}"
+
+
+def broken(store: Store, kept: str | None = None) -> list[str]:
+    """What is wrong with the ledger, in words; [] if it is whole. `kept`: a head that its owner wrote down."""
+    found, before = [], NONE
+    number, digest = _parse_head(kept) if kept is not None else (0, NONE)
+    at_head, count = NONE, 0
+    for count, line in enumerate(_lines(store), 1):
+        try:
+            entry = _entry(count, line)
+        except Damaged as error:
+            found.append(str(error))
+            entry = {}
+        if entry and entry.get("before") != before:
+            found.append(f"Line {count} of the ledger does not continue line {count - 1}: one of them was changed.")
+        if entry and entry.get("n") != count:
+            found.append(
+                f"Line {count} of the ledger says that it is line {entry.get('n')}: lines are missing or moved."
+            )
+        before = _digest(line)
+        at_head = before if count == number else at_head
+    if count < number:
+        found.append(f"The ledger has {count} lines, and its kept head is line {number}: lines were removed.")
+    elif at_head != digest:
+        found.append(
+            f"Line {number} of the ledger is not the one of the kept head: it or a line before it was changed."
+        )
+    return found
+
+
+def set_back(found: Sequence[Entry]) -> list[str]:
+    """Where time goes back between two lines, in words: a clock was set. Durations do not depend on it."""
+    times = [float(entry["time"]) for entry in found]
+    return [
+        f"Between lines {n} and {n + 1} of the ledger time goes back by {round(earlier - later):,} s: a clock was set."
+        for n, (earlier, later) in enumerate(pairwise(times), 1)
+        if earlier - later > SET_BACK_S
+    ]
+
+
+def reason(text: str) -> str:
+    """The text of --because, checked. Raises UserError for control characters, line breaks among them."""
+    if not text.isprintable() or len(text) > 1000:
+        raise UserError(
+            "--because takes one paragraph: at most 1,000 characters, no line breaks, no control characters."
+        )
+    return text.strip()
+
+
+# --- Lines and digests
+
+
+def _lines(store: Store) -> Iterator[bytes]:
+    try:
+        with (store.root / FILE).open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n"):  # else its writer was killed, or writes now
+                    yield line[:-1]
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise UserError(f"{store.root / FILE} cannot be read: {error.strerror}. Check its permissions.") from None
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
+
+
+def _entry(number: int, line: bytes) -> Entry:
+    try:
+        found = json.loads(line)
+        if isinstance(found, dict) and isinstance(found["what"], str) and isinstance(found["time"], int | float):
+            return found
+    except (ValueError, KeyError, RecursionError):
+        pass
+    raise Damaged(f"Line {number} of the ledger ({FILE} in the store) is damaged. Restore the file from a backup.")
+
+
+def _last(file: int) -> tuple[int, bytes]:
+    """The end of the last whole line, and that line; a part of a line behind it is cut off."""
+    size, window = os.fstat(file).st_size, WINDOW
+    while True:
+        begin = max(0, size - window)
+        *whole, torn = os.pread(file, size - begin, begin).split(b"\n")
+        if len(whole) > (begin > 0):  # the first of a window may have begun before it
+            break
+        if not begin:
+            whole = [b""]
+            break
+        window *= 8
+    if torn:
+        os.ftruncate(file, size - len(torn))
+    return size - len(torn), whole[-1]
+
+
+def _number(file: int, end: int, last: bytes) -> int:
+    """The number of the last line."""
+    try:
+        return int(json.loads(last)["n"]) if last else 0
+    except (ValueError, KeyError, TypeError, RecursionError):  # it was changed: the chain says so
+        return os.pread(file, end, 0).count(b"\n")
+
+
+def _user() -> str:
+    """The name of the user whose process this is, whatever the environment says."""
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container may have no name for it
+        return f"uid {os.getuid()}"
+
+
+def _parse_head(text: str) -> tuple[int, str]:
+    found = re.fullmatch(r"(\d+):([0-9a-f]{64})", text.strip())
+    if found is None:
+        raise UserError(f"--head {text}: write N:DIGEST, as `ablations ledger --head` prints it.")
+    return int(found[1]), found[2]

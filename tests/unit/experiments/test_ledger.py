@@ -1,0 +1,175 @@
+"""The ledger: a chain that any rewriting, truncation or reordering breaks, and the passphrase beside it."""
+
+import hashlib
+import json
+import os
+import random
+import threading
+
+import pytest
+
+from experiments.errors import Damaged, UserError
+from experiments.store import ledger, secret
+from experiments.store.layout import Store
+
+
+@pytest.fixture
+def store(tmp_path):
+    return Store.open(tmp_path / "s")
+
+
+def lines(store):
+    return (store.root / ledger.FILE).read_bytes().splitlines(keepends=True)
+
+
+def rewrite(store, new):
+    (store.root / ledger.FILE).write_bytes(b"".join(new))
+
+
+def chain(found):
+    """The chain of these entries as a forger would compute it anew."""
+    before = ledger.NONE
+    for n, entry in enumerate(found, 1):
+        line = json.dumps({**entry, "n": n, "before": before}).encode()
+        before = hashlib.sha256(line).hexdigest()
+        yield line + b"\n"
+
+
+def test_lines_are_numbered_and_chained(store):
+    assert (ledger.entries(store), ledger.head(store), ledger.broken(store)) == ([], f"0:{'0' * 64}", [])
+    ledger.append(store, "request", run_ids=["a"], because="Größer?")
+    ledger.append_all(store, [{"what": "start"}, {"what": "end", "seconds": 1.5}])
+    found = ledger.entries(store)
+    assert [(entry["n"], entry["what"]) for entry in found] == [(1, "request"), (2, "start"), (3, "end")]
+    assert found[0]["because"] == "Größer?" and found[0]["before"] == "0" * 64
+    digests = [hashlib.sha256(line.rstrip(b"\n")).hexdigest() for line in lines(store)]
+    assert found[2]["before"] == digests[1] and ledger.head(store) == f"3:{digests[2]}"
+    assert ledger.broken(store) == ledger.broken(store, ledger.head(store)) == []
+
+
+def test_every_rewriting_truncation_and_reordering_is_seen_with_the_head(store):
+    ledger.append_all(store, [{"what": "end", "run_id": f"{n:016x}", "outcome": "failed"} for n in range(8)])
+    whole, head, found = lines(store), ledger.head(store), ledger.entries(store)
+    ledger.append(store, "later")
+    assert ledger.broken(store, head) == []  # what came later is no change
+    draw = random.Random(1)
+    for _ in range(200):
+        n = draw.randrange(8)
+        without, other = found[:n] + found[n + 1 :], {**found[n], "outcome": "finished"}
+        swapped = found[:n] + found[n:][::-1]
+        forged = draw.choice([without, [*found[:n], other, *found[n + 1 :]], swapped, found[:n], [*found[:n], other]])
+        if forged == found:
+            continue
+        rewrite(store, chain(forged))
+        assert ledger.broken(store) == []  # the forger was careful: only the kept head shows it
+        assert ledger.broken(store, head)
+    for n in range(7):  # one who is not careful
+        for new in (whole[:n] + whole[n + 1 :], [*whole[:n], whole[n + 1], whole[n], *whole[n + 2 :]]):
+            rewrite(store, new)
+            assert ledger.broken(store)
+        rewrite(store, [*whole[:n], whole[n].replace(b"failed", b"fine"), *whole[n + 1 :]])
+        assert ledger.broken(store) == [
+            f"Line {n + 2} of the ledger does not continue line {n + 1}: one of them was changed."
+        ]
+    (store.root / ledger.FILE).unlink()
+    assert ledger.broken(store, head) == ["The ledger has 0 lines, and its kept head is line 8: lines were removed."]
+
+
+def test_a_line_that_a_kill_cut_short_is_removed_and_others_continue(store):
+    ledger.append(store, "one")
+    for torn in (b"{", b'{"n": 2, "what": "two"}', b"x" * 3 * ledger.WINDOW):
+        with (store.root / ledger.FILE).open("ab") as file:
+            file.write(torn)
+        assert len(ledger.entries(store)) == 1 and ledger.broken(store) == []  # it was never acknowledged
+    ledger.append(store, "two", text="y" * 3 * ledger.WINDOW)
+    ledger.append(store, "three")
+    assert [entry["what"] for entry in ledger.entries(store)] == ["one", "two", "three"] and not ledger.broken(store)
+
+
+@pytest.mark.parametrize("damage", [b"", b"[]", b"{}", b'{"what": 1, "time": 2}', b"\xff", b"[" * 100_000])
+def test_a_damaged_line_is_named_and_lines_are_still_appended(store, damage):
+    ledger.append_all(store, [{"what": "one"}, {"what": "two"}])
+    rewrite(store, [lines(store)[0], damage + b"\n"])
+    with pytest.raises(Damaged, match="Line 2 of the ledger"):
+        ledger.entries(store)
+    ledger.append(store, "three")
+    assert len(lines(store)) == 3 and "Line 2 of the ledger" in ledger.broken(store)[0]
+
+
+def test_many_append_at_once(store):
+    def write(name):
+        for n in range(20):
+            ledger.append_all(store, [{"what": "a", "name": name, "count": n}, {"what": "b"}])
+
+    threads = [threading.Thread(target=write, args=(str(name),)) for name in range(4)]
+    [thread.start() for thread in threads], [thread.join() for thread in threads]
+    assert len(ledger.entries(store)) == 160 and ledger.broken(store) == []
+    assert [e["what"] for e in ledger.entries(store)] == ["a", "b"] * 80  # the lines of one call stay together
+
+
+def test_a_full_disk_leaves_no_part_of_a_line(store, monkeypatch):
+    ledger.append(store, "one")
+    write = os.write
+
+    def full(file, data):
+        if len(data) < 20:
+            raise OSError(28, "No space left on device")
+        return write(file, data[: len(data) - 10])
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(UserError, match="no space left"):
+        ledger.append(store, "two")
+    monkeypatch.undo()
+    ledger.append(store, "three")
+    assert [entry["what"] for entry in ledger.entries(store)] == ["one", "three"] and not ledger.broken(store)
+
+
+def test_time_that_goes_back_is_named(store, monkeypatch):
+    for now in (1000.0, 990.0, 5000.0, 1000.0):
+        monkeypatch.setattr(ledger, "record_time", lambda now=now: now)
+        ledger.append(store, "x")
+    [found] = ledger.set_back(ledger.entries(store))
+    assert "lines 3 and 4" in found and "4,000 s" in found
+
+
+@pytest.mark.parametrize("text", ["a\nb", "a\x1b[2J", "a\x00", "a\u202eb", "a\u2028b", "x" * 1001])
+def test_a_reason_is_one_printable_paragraph(text):
+    assert ledger.reason(" a larger model? ") == "a larger model?"
+    with pytest.raises(UserError, match="--because"):
+        ledger.reason(text)
+
+
+@pytest.mark.parametrize("text", ["", "1", "1:2", "x:" + "0" * 64, "1:" + "0" * 63])
+def test_a_head_that_is_none(store, text):
+    with pytest.raises(UserError, match="N:DIGEST"):
+        ledger.broken(store, text)
+
+
+def test_the_passphrase_is_needed_once_it_is_set(store):
+    assert not secret.is_protected(store)
+    secret.check_secret(store, None)
+    with pytest.raises(UserError, match="empty"):
+        secret.set_secret(store, "")
+    secret.set_secret(store, "a horse")
+    assert secret.is_protected(store) and "horse" not in "".join(p.read_text() for p in store.root.glob("*.json*"))
+    assert (store.root / secret.FILE).stat().st_mode & 0o777 == 0o600
+    secret.check_secret(store, "a horse")
+    for wrong, why in ((None, "is protected"), ("", "not the passphrase"), ("a horse ", "not the passphrase")):
+        with pytest.raises(UserError, match=why):
+            secret.check_secret(store, wrong)
+    with pytest.raises(UserError, match="already"):
+        secret.set_secret(store, "mine")
+
+
+def test_a_removed_or_replaced_passphrase_protects_still(store):
+    secret.set_secret(store, "a horse")
+    (store.root / secret.FILE).unlink()
+    assert secret.is_protected(store)
+    other = Store.open(store.root.parent / "other")
+    secret.set_secret(other, "mine")
+    for there in (False, True):
+        if there:
+            (store.root / secret.FILE).write_bytes((other.root / secret.FILE).read_bytes())
+        for passphrase in ("a horse", "mine"):
+            with pytest.raises(UserError, match="removed, replaced"):
+                secret.check_secret(store, passphrase)
