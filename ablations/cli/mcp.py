@@ -140,6 +140,7 @@ def short(value: Any, drop: Sequence[str], longest: int = LONGEST) -> Any:
 
 def page(value: Any, cursor: int) -> dict[str, Any]:
     """What an answer holds of a value: some entries of a list; where one is too long itself, a part of the JSON."""
+    shown: dict[str, Any]
     whole = json.dumps(value, ensure_ascii=False)
     sizes = [len(json.dumps(one, ensure_ascii=False)) + 2 for one in value] if isinstance(value, list) else [len(whole)]
     if max(sizes, default=0) > PAGE:
