@@ -52,7 +52,7 @@ from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tasks.own.context import CHECKPOINTS, FINAL, unsealed
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.tree import CODE, COPY
+from experiments.tasks.own.tree import CODE, COPY, WATCHED
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
@@ -117,7 +117,7 @@ def _guarded(spec: AttemptSpec, folder: Path) -> frozenset[str]:
     seals = Seals(Store.open(spec.store, create=False))
     asked = [Asked(item.set, item.inputs, item.eval_id) for item in spec.evaluations]
     if seals.guards and trains_apart(spec.task):
-        writable = [folder / name for name in (FINAL, CHECKPOINTS, *([COPY] if CODE in spec.config else []))]
+        writable = [folder / name for name in (FINAL, CHECKPOINTS, *((COPY, WATCHED) if CODE in spec.config else ()))]
         for path in writable:
             path.mkdir(exist_ok=True)
         wall = seals.wall(writable, asked)

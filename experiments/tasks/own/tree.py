@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import experiments.client.watch
 from experiments.config import TaskConfig
@@ -18,10 +19,10 @@ from experiments.identity import digest
 from experiments.store.durable import regular_files
 from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
-from experiments.tasks.own.context import FINAL
 
-COPY = "code"  # in a run's folder: the copy of its tree
+COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
 CODE, LINES, LINKS = "code_tree", "code_lines", "folder_links"
+PACKAGES = "packages.txt"  # there
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 
 
@@ -63,6 +64,18 @@ def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
     return folder
 
 
+def imported(context: Context) -> dict[str, Any]:
+    """The versions of the packages that a run's Python processes imported, as the watch reports them; else {}."""
+    try:
+        lines = (context.folder / WATCHED / PACKAGES).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for name, _, version in sorted({line.partition(" ") for line in lines}):
+        found.setdefault(name, []).append(version)
+    return {"versions": {name: ", ".join(several) for name, several in found.items()}}
+
+
 @contextlib.contextmanager
 def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> Iterator[Path]:
     """The study's folder in a copy of the run's tree, which is removed at the end; what the trainer wrote there stays.
@@ -72,13 +85,16 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
     top = top_of(home.resolve()) or home
     files, links = unpack(context.store, getattr(config, CODE), place), getattr(config, LINKS, ())
     folder = link_in(place / home.resolve().relative_to(top), home, links)
-    report = context.folder / FINAL / "imported-elsewhere.txt"  # where the trainer's processes may always write
-    os.environ["ABLATIONS_WATCH"] = "\n".join(map(str, (report, top, place, *(home / name for name in links))))
+    watch = context.folder / WATCHED
+    watch.mkdir(exist_ok=True)
+    report, packages = watch / "imported-elsewhere.txt", watch / PACKAGES
+    told = (report, packages, top, place, *(home / name for name in links))
+    os.environ["ABLATIONS_WATCH"] = "\n".join(map(str, told))
     try:
         yield folder
     finally:
         del os.environ["ABLATIONS_WATCH"]
-        if report.exists():
+        if report.exists() and not report.is_symlink():
             first = report.read_text(encoding="utf-8").splitlines()[0]
             raise UserError(
                 f"The run imported {first}, which lies in the working copy and not in the run's own tree: other code "
