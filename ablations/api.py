@@ -284,7 +284,7 @@ def run(
     continues there.
     progress: write a line to standard error every ten seconds.
     """
-    chosen, stale = queueing.choose(study, selectors, used=False), queueing.stale
+    chosen, stale = queueing.choose(study, selectors), queueing.stale
     say: Callable[[str], None] = _say if progress else _ignore
     working = options_for(chosen, working, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
 

@@ -199,7 +199,7 @@ def _say_failures(failures: Mapping[str, str]) -> None:
 
 
 def evaluate(
-    study: options.LastStudy = None,
+    study: options.StudyName,
     *,
     selectors: Selectors,
     devices: options.Devices = "auto",
@@ -209,8 +209,7 @@ def evaluate(
 
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
-    study, selectors = selectors.with_last(study, say)
-    chosen = choose(study, selectors, there=True, used=True)
+    chosen = choose(study, selectors, there=True)
     plan = chosen.plan
     needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its parent run
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}

@@ -39,7 +39,7 @@ WATCH_S = 2.0
 
 
 def status(
-    study: options.LastStudy = None,
+    study: options.MaybeStudy = None,
     *,
     selectors: Selectors,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
@@ -47,18 +47,17 @@ def status(
 ) -> None:
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
 
-    With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
-    last table used.
+    With STUDY, the state of its table, and of the queue only its runs; without, the whole queue.
     """
     opened = selectors.open()
     collect_detached(opened)
-    table = _table(study, selectors) if study or not as_json else None
-    plan = table[1] if table else None  # once: a plan of 10,000 runs takes seconds
-    only = {run.run_id for run in plan.trainings} if plan and study else None
+    table = choose(study, selectors, there=True) if study else None
+    plan = table.plan if table else None  # once: a plan of 10,000 runs takes seconds
+    only = {run.run_id for run in plan.trainings} if plan else None
     if as_json:
         print_json(_as_json(opened, only))
         return
-    head = [_of_plan(table[1]), *_no_longer(*table)] if table else []
+    head = [_of_plan(plan), *_no_longer(table, plan)] if table and plan else []
     if not watch:
         typer.echo("\n".join(_lines(opened, head, only)))
         try:
@@ -74,19 +73,7 @@ def status(
             live.update(Text(visible("\n".join(_lines(opened, head, only)))), refresh=True)
             time.sleep(WATCH_S)
             if table:
-                head[0] = _of_plan(table[0].plan)
-
-
-def _table(study: str | None, selectors: Selectors) -> tuple[Selected, Plan] | None:
-    """The named table, else the last one used; None if there is none, or if it can no longer be planned."""
-    if study is not None:
-        named = choose(study, selectors, there=True, used=True)
-        return named, named.plan
-    try:
-        last = choose(*selectors.with_last(None, say), there=True)
-        return last, last.plan
-    except UserError:  # the queue is shown without it
-        return None
+                head[0] = _of_plan(table.plan)
 
 
 def _lines(store: Store, head: list[str], only: set[str] | None) -> list[str]:

@@ -91,7 +91,6 @@ def queue_runs(
     prepare(chosen, runs, progress)
     added = enqueue(chosen, plan, runs, stale)
     join(chosen, plan)
-    chosen.remember()  # of a store that this call created
     asked, every = {run.run_id for run in runs}, plan.trainings
     left = sum(run.run_id in asked for run in every)
     counts = {"done": len(every) - left, "queued_now": added, "queued_before": left - added}
