@@ -5,7 +5,6 @@
 
 import codecs
 import os
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -14,13 +13,10 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from ablations.cli import options
 from ablations.cli.store import note
-from ablations.cli.terminal import answer, print_json, say, unguarded, visible
+from ablations.cli.terminal import answer, print_json, say
 from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
@@ -35,14 +31,12 @@ from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
 SHOWN = 20  # waiting and cancelled runs listed; the rest is only counted
-WATCH_S = 2.0
 
 
 def status(
     study: options.MaybeStudy = None,
     *,
     selectors: Selectors,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
@@ -58,22 +52,14 @@ def status(
         print_json(_as_json(opened, only))
         return
     head = [_of_plan(plan), *_no_longer(table, plan)] if table and plan else []
-    if not watch:
-        typer.echo("\n".join(_lines(opened, head, only)))
-        try:
-            if not opened.coordinator() and (count := len(lacking(opened))):
-                verb, them = ("is", "it") if count == 1 else ("are", "them")
-                said = f"{number(count, 'finished run')} {verb} not in MLflow"
-                typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
-        except UserError as error:  # of MLflow's database
-            say(str(error))
-        return
-    with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
-        while True:
-            live.update(Text(visible("\n".join(_lines(opened, head, only)))), refresh=True)
-            time.sleep(WATCH_S)
-            if table:
-                head[0] = _of_plan(table.plan)
+    typer.echo("\n".join(_lines(opened, head, only)))
+    try:
+        if not opened.coordinator() and (count := len(lacking(opened))):
+            verb, them = ("is", "it") if count == 1 else ("are", "them")
+            said = f"{number(count, 'finished run')} {verb} not in MLflow"
+            typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
+    except UserError as error:  # of MLflow's database
+        say(str(error))
 
 
 def _lines(store: Store, head: list[str], only: set[str] | None) -> list[str]:
