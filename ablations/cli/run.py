@@ -21,7 +21,7 @@ from ablations.service.preflight import missing_precisions, paragraphs, warnings
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Queueing, Selected, Selectors, StoreOptions, choose
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
-from ablations.service.train import Training, options_for, queue_runs
+from ablations.service.train import Training, check, queue_runs
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
 from ablations.service.work import WorkOptions, complete_mlflow
@@ -99,7 +99,7 @@ def run(
 ) -> None:
     """Train and evaluate the missing runs of a table, then print it."""
     chosen = queueing.choose(study, selectors)
-    working = options_for(chosen, working, stale=queueing.stale, max_hours=max_hours, progress=plain_progress, say=say)
+    check(chosen, working, stale=queueing.stale, max_hours=max_hours, progress=plain_progress, say=say)
     format_ = "json" if as_json else ""
     if smoke:
         _try_all(chosen, working, format_)
