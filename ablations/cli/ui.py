@@ -111,21 +111,10 @@ def _refuse_used_port(port: int) -> None:
             trial.bind((HOST, port))
             return
         except OSError as error:
-            why = f"is used by {_listener(port)}" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
+            why = "is used by another process" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
     raise UserError(
         f"Port {port} {why}. Name another with --port, for example --port {port + 1 if port < 65535 else port - 1}."
     )
-
-
-def _listener(port: int) -> str:
-    """The process that listens on a port, if this user may see it."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error, OSError):
-        for found in psutil.net_connections("tcp"):
-            if found.laddr and found.laddr.port == port and found.status == psutil.CONN_LISTEN and found.pid:
-                return f"process {found.pid} ({' '.join(psutil.Process(found.pid).cmdline())[:120]})"
-    return "another process"
 
 
 def _publish(chosen: Selected, uri: str) -> Published:
