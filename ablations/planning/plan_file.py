@@ -62,9 +62,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
     Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
-    study = Study.from_mapping(
-        {name: given for name, given in data["study"].items() if name != "sinks"}
-    )  # before 0.1.0
+    study = _study(data["study"])
     config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
     rows = {
