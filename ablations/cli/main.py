@@ -65,6 +65,7 @@ VERBS = {  # by name, in the order of --help
     "tables": Verb("store", "tables", STORE, "tables"),
     "status": Verb("status", "status", STORE, "status"),
     "log": Verb("status", "log", STORE, "log A-h16:2 --follow"),
+    "mcp": Verb("mcp", "mcp", STORE, "mcp --store runs --allow studies"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "adopt": Verb("store", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),

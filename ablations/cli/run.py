@@ -13,7 +13,7 @@ import typer
 from ablations.cli import options
 from ablations.cli.progress import Live, Watched, work_on
 from ablations.cli.report import print_table
-from ablations.cli.terminal import FAILED, INTERRUPTED, plain_progress, print_json, say
+from ablations.cli.terminal import FAILED, INTERRUPTED, answer, plain_progress, print_json, say
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, prepare, trained_again, wanted
 from ablations.service.forecast import forecast
@@ -24,7 +24,7 @@ from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_result
 from ablations.service.train import Training, check, queue_runs
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
-from ablations.service.work import WorkOptions, complete_mlflow
+from ablations.service.work import WorkOptions, complete_mlflow, hand_over, in_turn
 from ablations.study.messages import duration, number
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection
@@ -94,17 +94,43 @@ def run(
         bool,
         typer.Option("--smoke", help="Dry run: two steps and two sentences of every row; nothing is saved."),
     ] = False,
+    detach: Annotated[
+        bool, typer.Option("--detach", help="Return at once; a process in the background trains the runs.")
+    ] = False,
+    turn: Annotated[bool, typer.Option("--in-turn", hidden=True)] = False,  # this is that process
     as_json: options.Json = False,
     printing: TableOptions,
 ) -> None:
     """Train and evaluate the missing runs of a table, then print it."""
+    if detach and smoke:
+        raise UserError("--detach and --smoke: give one of them. A dry run takes seconds, and keeps nothing.")
     chosen = queueing.choose(study, selectors)
     check(chosen, working, stale=queueing.stale, max_hours=max_hours, progress=plain_progress, say=say)
     format_ = "json" if as_json else ""
     if smoke:
         _try_all(chosen, working, format_)
+    elif detach and not turn:
+        _detach(chosen, queueing.stale, as_json)
     else:
-        run_chosen(chosen, working, queueing.stale, format_, printing=printing)
+        run_chosen(chosen, working, queueing.stale, "" if turn else format_, printing=printing, turn=turn)
+
+
+def _detach(chosen: Selected, stale: str, as_json: bool) -> None:
+    """Queue the missing runs, leave them to a process of their own, and say how to ask for them."""
+    plan, store = chosen.plan, chosen.store
+    runs, holder, pid, log = wanted(plan, stale), store.coordinator(), None, None
+    counts = {"done": len(plan.trainings), "queued_now": 0, "queued_before": 0}
+    if runs:
+        counts = queue_runs(chosen, plan, runs, stale, plain_progress, say)
+        pid, log = hand_over(store)
+    ask = [f"ablations {verb} {chosen.to_paste}" for verb in ("status", "report")]
+    facts = {
+        "study": plan.study.name, "profile": plan.profile, "store": str(store.root.absolute()),
+        "run_ids": [run.run_id for run in runs], **counts, "pid": pid, "log": log and str(log.absolute()),
+        "coordinator": holder or None, "next": ask,
+    }  # fmt: skip
+    takes = f"{holder} takes them; should it end before, process {pid} does" if holder else f"process {pid} trains them"
+    answer(as_json, facts, [f"{takes}; its output: {log}" if runs else "nothing to train", *ask])
 
 
 def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
@@ -135,15 +161,20 @@ def run_chosen(
     format_: str,
     show: bool = True,
     printing: TableOptions = BY_STUDY,
+    turn: bool = False,
 ) -> None:
-    """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted."""
+    """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted.
+
+    turn: wait for another coordinator of the store, and train what it leaves.
+    """
 
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
         # with the time that measurements of this store predict
         expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
         so_far = partial(table_of, chosen, provisional=True, printing=replace(printing, notes="none"))
         watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected, so_far if show else None)
-        return work_on(chosen.store, working, watched=watched)
+        start = partial(work_on, chosen.store, working, watched=watched)
+        return in_turn(chosen.store, watched.run_ids, start) if turn else start()
 
     summary = Training(chosen, stale, work, plain_progress, say).run()
     if show and not summary.interrupted:

@@ -25,6 +25,7 @@ from ablations.service.work import collect_detached
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
+from experiments.jobs.attempts.attempt import log_tail
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.store.layout import LOG, Store
@@ -224,6 +225,7 @@ def _record(store: Store, row: JobStatus, numbers: Iterable[int]) -> dict[str, A
     return {
         "run_id": row.run_id, "row": label(row), "state": row.state.value, "attempts": attempts,
         "logs": [str(folder / LOG) for folder in folders],
+        "tail": log_tail(store, folders[-1]) if folders else "",
         "points": [
             {"attempt": number, "step": event["step"], **event["metrics"]}
             for number, folder in zip(numbers, folders, strict=True)

@@ -3,12 +3,16 @@
 import contextlib
 import math
 import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 
 from ablations.study.messages import duration, number, suggestion
-from experiments.errors import UserError
+from experiments.errors import UserError, explain_os_errors
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.background import Background
@@ -16,7 +20,7 @@ from experiments.jobs.coordinator.loop import HANG_S, Until
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
-from experiments.jobs.engines.base import Engine
+from experiments.jobs.engines.base import Engine, import_path
 from experiments.jobs.engines.load import engines, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.jobs.engines.workers import WorkerPool
@@ -24,6 +28,7 @@ from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
+from experiments.store.locks import Occupied
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import lacking, write_lacking
@@ -197,6 +202,43 @@ def collect_detached(store: Store) -> None:
     with contextlib.suppress(UserError):
         engine = load_engine(DETACHED, {}, store.root, 1)
         work(store, [], tracker=Background(lambda: Tracker(store)), until="settled", engine=engine)
+
+
+# --- `run --detach`: the runs are left to a coordinator that is a process of its own
+
+
+LOGS = "detached"  # a folder of the store
+TURN_S = 1.0
+
+
+def hand_over(store: Store) -> tuple[int, Path]:
+    """Start this process's command again, in a session of its own that no caller ends; its process id and its log."""
+    log = store.root / LOGS / f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+    with explain_os_errors(f"write to {log.parent}"):
+        log.parent.mkdir(exist_ok=True)
+        with log.open("ab") as out:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "ablations", sys.argv[1], "--in-turn", *sys.argv[2:]],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(import_path())},
+                stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+    return process.pid, log
+
+
+def in_turn(store: Store, run_ids: Collection[str], start: Callable[[], Summary]) -> Summary:
+    """Work on these runs once no other coordinator works on the store; meanwhile that one may train them too."""
+    while True:
+        if not store.coordinator():
+            with contextlib.suppress(Occupied):
+                return start()
+        with Queue(store.queue_db) as queue:
+            queue.release_left(run_ids)
+        time.sleep(TURN_S)
+        with Queue(store.queue_db, create=False) as queue:
+            states, drained = queue.states(), "drain" in queue.notes()
+        mine = [states.get(run_id) for run_id in run_ids]
+        if drained or not {State.WAITING, State.RUNNING} & set(mine):
+            return Summary(left=mine.count(State.WAITING))
 
 
 # --- A coordinator's progress in words, for the terminal, for logs and for scripts

@@ -3,8 +3,8 @@
     python -P -m experiments.child.forkserver FD MODULE…
 
 On the socket FD it sends {ready} once all modules are imported, reads one JSON object per line, {argv, environment,
-log}, and answers {pid} or {error}; when a child ends it sends {pid, code}. It ends when the socket closes; children
-continue.
+log, out}, and answers {pid} or {error}; when a child ends it sends {pid, code}. It ends when the socket closes;
+children continue.
 
 It only imports and never computes: after one parallel operation of torch a forked child hangs, because the threads of
 the pool are not copied. Children set their own number of threads. A child always runs the code that is on disk when it
@@ -135,10 +135,10 @@ def become(request: dict[str, Any]) -> None:
     """Make the forked process equal to one started by itself."""
     os.setsid()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # the server has changed no other
-    log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+    for descriptor, name in ((1, request["out"]), (2, request["log"])):
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(file, descriptor)
+        os.close(file)
     os.environ.clear()
     os.environ.update(request["environment"])
 

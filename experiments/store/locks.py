@@ -27,6 +27,10 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EACCES)
 _LOCAL = {"nolock", "local_lock=all", "local_lock=flock", "localflock", "nobrl"}  # of NFS, Lustre, SMB: mount options
 
 
+class Occupied(UserError):  # noqa: N818 - the state of the store
+    """Another coordinator works on the store."""
+
+
 def holder(folders: Iterable[Path]) -> str:
     """The process that holds one of the folders, "process 4711 on host", or ""."""
     for folder in _distinct(folders):
@@ -107,8 +111,8 @@ def _refuse_named(folder: Path) -> None:
     raise _held(folder, advice)
 
 
-def _held(folder: Path, more: str = "") -> UserError:
-    return UserError(
+def _held(folder: Path, more: str = "") -> Occupied:
+    return Occupied(
         f"{folder} is already worked on by {_name(folder)}. Only one coordinator at a time works on a store, whatever "
         "its --state-dir: wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` watches."
         f"{more}"

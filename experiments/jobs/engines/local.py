@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch, import_path
@@ -165,14 +166,20 @@ class ForkServer:
         return self._process is not None
 
     def start(self, launch: Launch) -> int | None:
-        """The child's process id, or None if the server is gone.
+        """Start an attempt (see `fork`)."""
+        return self.fork(launch.argv[1:], launch.environment, launch.log)
+
+    def fork(
+        self, argv: Sequence[str], environment: Mapping[str, str], log: Path, out: Path | None = None
+    ) -> int | None:
+        """The child's process id, or None if the server is gone. out: its standard output, if that is not the log.
 
         Raises OSError if the machine cannot start a process, or if the server died while forking: then a child may
         exist, and a second one in the same folder must not be started.
         """
         if not self._answer("ready"):
             return None
-        request = {"argv": list(launch.argv)[1:], "environment": dict(launch.environment), "log": str(launch.log)}
+        request = {"argv": [*argv], "environment": {**environment}, "log": str(log), "out": str(out or log)}
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
         except OSError:

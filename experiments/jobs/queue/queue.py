@@ -7,6 +7,7 @@ the coordinator claims and finishes jobs (work_queue.py). The queue is disposabl
 
 import contextlib
 import heapq
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -254,6 +255,13 @@ class Queue(Reading):
                 ).rowcount
                 for run_id in run_ids
             )
+
+    def release_left(self, run_ids: Iterable[str]) -> None:
+        """Let the present coordinator start these runs, though it began with those of another table."""
+        self._write(
+            "UPDATE jobs SET held='' WHERE held=? AND run_id IN (SELECT value FROM json_each(?))",
+            (LEFT, json.dumps(list(run_ids))),
+        )
 
     def trust(self, study: str) -> list[Job]:
         """Sign a study's jobs that execute another user's code, so that they may run; returns these jobs."""

@@ -116,7 +116,7 @@ def test_every_verb_that_prints_facts_has_json():
     assert without <= SERVES, without - SERVES
 
 
-SERVES = {"new", "work", "fill", "paper"}  # they run, ask or write for a person
+SERVES = {"new", "work", "fill", "paper", "mcp"}  # they run, ask or write for a person, or answer a program
 OF_PAPERS = {"tabulate", "fill", "paper"}  # beside the thirty of a study's life
 
 

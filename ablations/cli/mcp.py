@@ -1,0 +1,340 @@
+"""`ablations mcp`: the verbs as tools of a program that experiments, by the Model Context Protocol on standard streams.
+
+A call is the verb itself with --json, in a process of its own: a server with the imported modules forks it, and what
+fails there harms no other call. Its JSON is shortened, cut to pages and sent with the next sensible calls
+(docs/exit-codes-and-json.md). The tools stand in templates/mcp.toml.
+"""
+
+import contextlib
+import importlib.resources
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import tomllib
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ablations.cli.terminal import unguarded
+from ablations.service.selected import StoreOptions
+from ablations.study.study_file import builtin_studies
+from experiments.errors import UserError
+from experiments.jobs.engines.base import import_path
+from experiments.jobs.engines.local import ForkServer
+from experiments.store.layout import MARKER
+from experiments.tasks.load import named_tasks
+from reports.audit.bundle_archive import is_bundle
+from reports.audit.verify import SUFFIXES
+
+TEMPLATES = importlib.resources.files("ablations") / "templates"
+_TABLE = tomllib.loads((TEMPLATES / "mcp.toml").read_text(encoding="utf-8"))
+TOOLS: dict[str, dict[str, Any]] = _TABLE["tool"]
+NO_OPTIONS = ("study", "cell", "other", "run", "runs", "prefix", "file")  # arguments without a name on a command line
+OURS = ("out", "seconds", "until")  # arguments that the verb does not have
+
+
+def schema(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON Schema of a tool's arguments."""
+    takes = tool.get("takes", [])
+    known = {name: _TABLE["arguments"][name] for name in (*takes, "full", "cursor")}
+    required = takes[: tool.get("required", 0)]
+    return {"type": "object", "properties": known, "required": required, "additionalProperties": False}
+
+
+# --- What a caller may name
+
+
+class Allowed:
+    """The folders of the studies, tables and bundles that a caller may name, links followed.
+
+    A study may run any command: the folders say which studies there are to run, not what these may read.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self._folders = [folder.resolve() for folder in folders]
+
+    def check(self, tool: str, given: Mapping[str, Any]) -> None:
+        """Raises UserError for arguments that name something outside."""
+        for name, value in given.items():
+            for text in value if isinstance(value, list) else [str(value)]:
+                if any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
+                    raise UserError(f"{name}: it has control characters. Write one line of plain text.")
+                if name in NO_OPTIONS and text.startswith("-"):
+                    raise UserError(f"{name}: {text} would be an option. Write a name, or ./{text} for a file.")
+        if "study" in given and not (tool == "settings" and given["study"] in named_tasks()):
+            self._study(given["study"], Path())
+        if given.get("corpus", "builtin") != "builtin":
+            self.inside(Path(given["corpus"]))
+        if "other" in given and not (self.inside(Path(given["other"])) / MARKER).is_file():
+            self._study(given["other"], Path())
+        if "file" in given and not self.inside(Path(given["file"])).is_file():
+            raise UserError(f"{given['file']}: there is no such file.")
+        if "file" in given and "study" not in given and not is_bundle(given["file"]):
+            raise UserError("verify: name the study of the table, too.")
+        if "out" in given:
+            out = self.inside(Path(given["out"]))
+            if os.path.lexists(out) or out.suffix not in SUFFIXES:
+                raise UserError(f"out: {given['out']} is no new file that ends in {', '.join(SUFFIXES)}.")
+
+    def studies(self) -> Iterator[dict[str, str]]:
+        """The study files in the folders."""
+        for path in (path for folder in self._folders for path in sorted(folder.glob("*.toml"))):
+            table = _toml(path)
+            if {"variation", "extends", "ablate"} & {*table} and self._holds(path.resolve()):
+                yield {"study": str(path), "title": str(table.get("title", ""))}
+
+    def _study(self, name: str, beside: Path, chain: int = 9) -> None:
+        """A study and what it extends. Other mistakes in the files are the verb's to report."""
+        if name not in builtin_studies() and chain:
+            path = self.inside(beside / name)
+            if isinstance(parent := _toml(path).get("extends"), str):
+                self._study(parent, path.parent, chain - 1)
+
+    def inside(self, path: Path) -> Path:
+        """The path without links. Raises UserError if it lies outside."""
+        found = Path(os.path.realpath(path))
+        if not self._holds(found):
+            raise UserError(
+                f"{path} lies outside the allowed folders ({', '.join(map(str, self._folders))}). Name a file in them; "
+                "whoever starts the server adds others with `ablations mcp --allow DIR`."
+            )
+        return found
+
+    def _holds(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self._folders)
+
+
+def _toml(path: Path) -> dict[str, Any]:
+    """A file's table; {} if it is not one."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return tomllib.loads(path.read_text(encoding="utf-8-sig")) if path.suffix == ".toml" and path.is_file() else {}
+    return {}
+
+
+# --- Answers: shortened, in pages
+
+
+VERSION = 1  # of the answers (docs/exit-codes-and-json.md)
+PAGE, LONGEST = 12_000, 2_000  # characters of an answer's value; of a text in it
+
+
+def short(value: Any, drop: Sequence[str], longest: int = LONGEST) -> Any:
+    """The value without some keys, its long texts without their middle."""
+    if isinstance(value, dict):
+        return {name: short(one, drop, longest) for name, one in value.items() if name not in drop}
+    if isinstance(value, list):
+        return [short(one, drop, longest) for one in value]
+    if isinstance(value, str) and len(value) > longest:
+        half = longest // 2
+        return f"{value[:half]} … {len(value) - 2 * half} characters left out … {value[-half:]}"
+    return value
+
+
+def page(value: Any, cursor: int) -> dict[str, Any]:
+    """What an answer holds of a value: entries of a list; of what is too long otherwise, a part of its JSON as text."""
+    whole = json.dumps(value, ensure_ascii=False)
+    size, end, entries = 0, cursor, value if isinstance(value, list) else ()
+    while end < len(entries) and (size := size + len(json.dumps(entries[end], ensure_ascii=False)) + 2) <= PAGE:
+        end += 1
+    if end > cursor or (cursor >= len(entries) and isinstance(value, list)):
+        more = {"cursor": end} if end < len(entries) else {}
+        return {"value": value[cursor:end], "total": len(value), **more}
+    if isinstance(value, list):
+        return {"value": [{"too_long": size}], "total": len(value), "cursor": cursor + 1}
+    if len(whole) <= PAGE:
+        return {"value": value}
+    more = {"cursor": cursor + PAGE} if cursor + PAGE < len(whole) else {}
+    return {"part": whole[cursor : cursor + PAGE], "total": len(whole), **more}
+
+
+def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """What the missing runs of a plan need: slot hours, the largest memory, disk; null if unknown."""
+    left = {run["run_id"]: run for run in runs if run["state"] not in ("finished", "stale")}.values()
+    seconds = [run["seconds"] for run in left]
+    return {
+        "runs": len(left),
+        "slot_hours": None if None in seconds else round(sum(seconds) / 3600, 3),
+        "memory_bytes": max((run["memory_bytes"] or 0 for run in left), default=0) or None,
+        "disk_bytes": sum(run["disk_bytes"] or 0 for run in left) or None,
+    }
+
+
+# --- A call
+
+
+_OF_VERBS = ("describe", "inspect", "options", "plan", "report", "run", "status")
+MODULES = ["scipy.stats", *(f"ablations.cli.{name}" for name in _OF_VERBS)]
+AT_ONCE, LIMIT_S = 4, 600.0  # calls; seconds of one
+IDLE_S = 15.0  # in which a coordinator has begun
+
+
+class Door:
+    """Answers calls for one store."""
+
+    def __init__(self, store: StoreOptions, allowed: Allowed) -> None:
+        import anyio
+
+        self._store, self._allowed = store, allowed
+        self._server: ForkServer | None = None
+        self._free, self._sleep = anyio.Semaphore(AT_ONCE), anyio.sleep
+
+    def close(self) -> None:
+        """End the process that calls are forked from."""
+        if self._server is not None:
+            self._server.close()
+
+    async def answer(self, name: str, given: dict[str, Any]) -> tuple[dict[str, Any] | str, bool]:
+        """An answer, or the message of a mistake; and whether something is wrong."""
+        from jsonschema import Draft202012Validator
+
+        if name not in TOOLS:
+            return f"There is no tool {name}. Tools: {', '.join(TOOLS)}.", True
+        tool, full = TOOLS[name], bool(given.get("full"))
+        for error in Draft202012Validator(schema(tool)).iter_errors(given):
+            return short(f"{name}{error.json_path[1:]}: {error.message}", ()), True
+        try:
+            self._allowed.check(name, given)
+            value, more = await (self._wait(given) if name == "wait" else self._value(name, given))
+        except (UserError, OSError) as error:
+            return short(str(error), ()), True
+        value = short(value, () if full else tool.get("drop", ()), 4 * LONGEST if full else LONGEST)
+        shown = page(value, given.get("cursor", 0))
+        known = {**given, "file": given["out"]} if "out" in given else given
+        calls = [(name, {**given, "cursor": shown["cursor"]})] if "cursor" in shown else []
+        calls += [(n, {k: known[k] for k in TOOLS[n].get("takes", ()) if k in known}) for n in tool.get("next", ())]
+        then = [{"tool": n, "arguments": a} for n, a in calls if {*schema(TOOLS[n])["required"]} <= {*a}]
+        return {"schema": VERSION, "tool": name, **more, **shown, "next": then}, more.get("exit", 0) > 1
+
+    async def _value(self, name: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """A verb's JSON, and what the answer has besides."""
+        words = self._words(name, given)
+        code, text, said = await self._call(name, [*words, "--json"])
+        if not text:
+            raise UserError(said or f"`ablations {words[0]}` ended with {code} and said nothing.")
+        value, more = json.loads(text), {"exit": code} | ({"notes": short(said, ())} if said else {})
+        if name == "studies":
+            value = [*self._allowed.studies(), *value]
+        if name == "plan":
+            more["price"] = price(value)
+        if "out" in given:
+            form = f"--format={SUFFIXES[Path(given['out']).suffix]}"
+            code, _, said = await self._call(name, [*words, form, f"--out={given['out']}"])
+            if code:
+                raise UserError(said)
+            more["file"] = given["out"]
+        return value, more
+
+    async def _wait(self, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """The runs that have changed or have not ended, once one changes, nothing is under way, or time is over."""
+        began = moved = time.monotonic()
+        before: dict[str, Any] | None = None
+        while True:
+            asked = time.monotonic()
+            jobs, _ = await self._value("wait", {})
+            now = time.monotonic()
+            states = {job["run_id"]: job["state"] for job in jobs}
+            before = before or states
+            waiting = [job["why"] for job in jobs if job["state"] == "waiting" and not job["held"]]
+            running = "running" in states.values()
+            if running or any("no coordinator" not in why for why in waiting):
+                moved = now
+            idle = not (waiting or running) or now - moved > IDLE_S
+            if idle or now - began >= given.get("seconds", 50) or (states != before and given.get("until") != "end"):
+                counts = {state: [*states.values()].count(state) for state in dict.fromkeys(states.values())}
+                shown = [j for j in jobs if j["state"] != "finished" or before.get(j["run_id"]) != "finished"]
+                return shown, {"counts": counts}
+            await self._sleep(max(1.0, 10 * (now - asked)))
+
+    def _words(self, name: str, given: Mapping[str, Any]) -> list[str]:
+        """The command line. `check` has refused what would be another option."""
+        words = [*TOOLS[name]["verb"].split(), *(() if name in ("studies", "settings") else self._store.store_words)]
+        for one in [one for one in TOOLS[name].get("takes", ()) if one in given and one not in OURS]:
+            option = "" if one in NO_OPTIONS else f"--{one.replace('_', '-')}="
+            values = given[one] if isinstance(given[one], list) else [given[one]]
+            words += [option[:-1] if value is True else f"{option}{value}" for value in values if value is not False]
+        return words
+
+    async def _call(self, name: str, words: Sequence[str]) -> tuple[int, str, str]:
+        """Exit code, output and messages of a verb. What only reads ends with its call; what changes goes on."""
+        async with self._free:
+            if self._server is None or not self._server.alive:
+                self._server = ForkServer(MODULES)
+            with tempfile.TemporaryDirectory(prefix="ablations-call-") as folder:
+                out, log, code, began = Path(folder, "out"), Path(folder, "log"), None, time.monotonic()
+                environment = {**os.environ, "PYTHONPATH": os.pathsep.join(import_path())}
+                pid = self._server.fork(["-P", "-m", "ablations.cli.main", *words], environment, log, out)
+                try:
+                    while code is None and pid and self._server.alive and time.monotonic() - began < LIMIT_S:
+                        await self._sleep(0.01)
+                        code = self._server.exit_code(pid) if self._server.has_ended(pid) else None
+                finally:
+                    if code is None and pid and not TOOLS[name].get("changes"):
+                        with contextlib.suppress(ProcessLookupError):
+                            os.killpg(pid, signal.SIGKILL)
+                if code is None:
+                    raise UserError(f"`ablations {words[0]}` was ended, or took longer than {LIMIT_S:.0f} s.")
+                texts = [path.read_text(encoding="utf-8", errors="replace").strip() for path in (out, log)]
+                return code, texts[0], texts[1].removeprefix("ablations: ")
+
+
+# --- The verb
+
+
+def mcp(
+    store_options: StoreOptions,
+    allow: Annotated[
+        list[Path] | None,
+        typer.Option("--allow", metavar="DIR", help="A folder of studies and tables; repeatable; this one if unset."),
+    ] = None,
+) -> None:
+    """Offer plan, start, status, report … as tools to a program that experiments (docs/agents.md).
+
+    It starts this command as its server of the Model Context Protocol. Nothing listens on a network, and no tool
+    deletes or edits a result.
+    """
+    try:
+        import anyio
+        import mcp_types as types
+        from mcp.server.lowlevel import Server
+        from mcp.server.stdio import stdio_server
+    except ImportError:
+        raise UserError("This needs the extra [mcp]: pip install 'transformer-ablations[mcp]'.") from None
+    door = Door(store_options, Allowed(allow or [Path()]))
+
+    async def tools(*_: Any) -> types.ListToolsResult:
+        hints = {name: types.ToolAnnotations(read_only_hint=not tool.get("changes")) for name, tool in TOOLS.items()}
+        return types.ListToolsResult(
+            tools=[
+                types.Tool(name=name, description=tool["about"], input_schema=schema(tool), annotations=hints[name])
+                for name, tool in TOOLS.items()
+            ]
+        )
+
+    async def call(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
+        found, wrong = await door.answer(asked.name, asked.arguments or {})
+        text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+        content = [types.TextContent(type="text", text=text)]
+        structured = None if isinstance(found, str) else found
+        return types.CallToolResult(content=content, structured_content=structured, is_error=wrong)
+
+    async def serve() -> None:
+        told = (TEMPLATES / "agents.md").read_text(encoding="utf-8")
+        ours = version("transformer-ablations")
+        server = Server("ablations", version=ours, instructions=told, on_list_tools=tools, on_call_tool=call)
+        async with stdio_server() as (reader, writer):
+            await server.run(reader, writer, server.create_initialization_options())
+
+    sys.stdout = unguarded(sys.stdout)  # JSON has no control characters
+    try:
+        anyio.run(serve)
+    except* (BrokenPipeError, KeyboardInterrupt):  # the client has left
+        pass
+    finally:
+        door.close()
