@@ -14,6 +14,7 @@ from ablations.service.selected import SelectedTable, Selectors, StoreOptions, c
 from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.store import ledger
 from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
@@ -32,9 +33,9 @@ FORMATS = ", ".join(verifying.FORMATS)
 
 def verify(
     file: Annotated[
-        Path,
-        typer.Argument(metavar="FILE", help="A table printed by `ablations report`, a bundle, a paper, or its folder."),
-    ],
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="A printed table, a bundle, a paper, or its folder; not with --head."),
+    ] = None,
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="A study or a bundle, if the file does not name it.")
     ] = None,
@@ -44,6 +45,9 @@ def verify(
         str | None, typer.Option(metavar="MODE", help="As given when the table was printed.")
     ] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
+    head: Annotated[
+        str | None, typer.Option(metavar="N:DIGEST", help="A kept head (`ledger --head`): is its ledger unchanged?")
+    ] = None,
     printing: TableOptions,
     as_json: options.Json = False,
 ) -> None:
@@ -53,8 +57,14 @@ def verify(
     A file contains its study, selectors and choices of columns; options given here replace those. Of a paper: its
     claims and the numbers that it prints (docs/paper.md).
     """
+    if file is None:
+        if head is None:
+            raise UserError("verify: name a file, or a ledger's head with --head N:DIGEST.")
+        wrong = ledger.broken(selectors.open(), head)
+        answer(as_json, {"ledger": wrong}, wrong or ["the ledger has that head; no line up to it was changed"])
+        raise typer.Exit(FAILED if wrong else DONE)
     if study is None and is_bundle(file.name):
-        _verify_bundle(file, as_json)
+        _verify_bundle(file, head, as_json)
         return
     if file.is_dir() or (study is None and papers.names_tables(text_of(file))):
         files = [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in text_of(path)]
@@ -62,7 +72,7 @@ def verify(
         facts: dict[str, Any] = {"found": [{"text": text, "holds": holds} for text, holds in found]}
         answer(as_json, {"file": str(file)} | facts, (text for text, _ in found))
         raise typer.Exit(DONE if all(holds for _, holds in found) else FAILED)
-    facts, lines, same = _compared(file, study, selectors, significance, format_, printing)
+    facts, lines, same = _compared(file, study, selectors, significance, format_, printing, head)
     answer(as_json, facts, lines)
     raise typer.Exit(DONE if same else FAILED)
 
@@ -82,6 +92,7 @@ def _compared(
     significance: str | None = None,
     format_: str | None = None,
     printing: TableOptions = BY_STUDY,
+    head: str | None = None,
 ) -> tuple[dict[str, Any], list[str], bool]:
     """A printed table beside what the store gives now: as JSON, in lines, and whether they are equal."""
     text = text_of(file)
@@ -98,9 +109,11 @@ def _compared(
     table = table_of(chosen, significance or tests or "auto", printing=printing)
     verdict = verifying.verify(text, table, format_)
     unchecked = list(verifying.unchecked(table))
+    wrong = ledger.broken(chosen.store, head)
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
     lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
-    return facts, lines if verdict.same else _listed(file, verdict.changed), verdict.same
+    lines = [*(lines if verdict.same else _listed(file, verdict.changed)), *wrong]
+    return facts | {"ledger": wrong}, lines, verdict.same and not wrong
 
 
 def _of_paper(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]:
@@ -154,10 +167,10 @@ def _listed(file: Path, differences: Sequence[str]) -> list[str]:
     return [f"{file}: {number(len(differences), 'difference')}", *differences]
 
 
-def _verify_bundle(file: Path, as_json: bool) -> None:
+def _verify_bundle(file: Path, head: str | None, as_json: bool) -> None:
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    found = list(explaining.differences(bundle, table))
+    found = [*explaining.differences(bundle, table), *ledger.broken(bundle.store, head, was_shared=True)]
     facts = {"file": str(file), "from_bundle": bundle.checked.word, "changed": found}
     answer(as_json, facts, [*explaining.lines(bundle, table), *(_listed(file, found) if found else [])])
     raise typer.Exit(FAILED if found else DONE)

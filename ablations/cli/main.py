@@ -67,11 +67,14 @@ VERBS = {  # by name, in the order of --help
     "log": Verb("status", "log", STORE, "log A-h16:2 --follow"),
     "mcp": Verb("mcp", "mcp", STORE, "mcp --store runs --allow studies"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
+    "budget": Verb("budget", "budget", STORE, "budget --hours 8 --runs 40 --until 07:00"),
+    "ledger": Verb("budget", "ledger", STORE, "ledger --head"),
     "adopt": Verb("store", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
 }
 
 
+WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget", "unseal")
 OLD: dict[
     str, tuple[str, dict[str, str]]
 ] = {  # until 0.2: an older spelling → the present one, and what its options are called now
@@ -108,7 +111,8 @@ def verb(name: str) -> Any:
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     called = getattr(import_module(f"ablations.cli.{found.module}"), found.function)
     epilog = f"Example: ablations {found.example}"
-    alone.command(name, cls=terminal.VerbWithHelp, epilog=epilog, context_settings=HELP)(options.spread(called))
+    spread = options.spread(called, name if name in WITH_REASON else "")
+    alone.command(name, cls=terminal.VerbWithHelp, epilog=epilog, context_settings=HELP)(spread)
     return typer.main.get_command(alone)
 
 

@@ -12,6 +12,7 @@ import typer
 
 from experiments.config import CHECKPOINTS, InferencePrecision
 from experiments.errors import UserError
+from experiments.store import ledger
 
 
 def _studies(incomplete: str) -> list[str]:
@@ -145,10 +146,14 @@ class Without(tuple[str, ...]):
     """Fields of a dataclass for which a verb has no option: Annotated[Selectors, Without(("seeds",))]."""
 
 
-def spread(verb: Callable[..., None]) -> Callable[..., None]:
+Because = Annotated[str | None, typer.Option("--because", metavar="TEXT", help="Why; for the store's ledger.")]
+
+
+def spread(verb: Callable[..., None], recorded_as: str = "") -> Callable[..., None]:
     """Replace each parameter of a verb that is a dataclass by one option per field, for typer.
 
-    A field's option is that of its annotation, else the one of its name in OPTIONS.
+    A field's option is that of its annotation, else the one of its name in OPTIONS. recorded_as: the verb's name, if
+    its requests are in the ledger; then it has --because too.
     """
     parameters: list[inspect.Parameter] = []
     made: dict[str, tuple[Any, list[str]]] = {}  # parameter → its class, and its fields with an option
@@ -168,8 +173,14 @@ def spread(verb: Callable[..., None]) -> Callable[..., None]:
         else:
             parameters.append(_option(parameter.name, parameter.default, parameter.annotation))
 
+    if recorded_as:
+        parameters.append(_option("because", None, Because))
+
     @functools.wraps(verb)
     def called(**given: Any) -> None:
+        if recorded_as:
+            why = given.pop("because")
+            ledger.command.set({"verb": recorded_as} | ({"because": ledger.reason(why)} if why else {}))
         for name, (kind, names) in made.items():
             given[name] = kind(**{field: given.pop(field) for field in names})
         verb(**given)

@@ -1,5 +1,6 @@
 """Verbs before training: `ablations plan`, `modules` and `noise` (spread over seeds)."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -33,6 +34,9 @@ from ablations.study.selectors import only_row
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots
+from experiments.store import ledger
+from experiments.store.budget import Account
+from experiments.store.layout import MARKER
 from experiments.tasks.own.tree import CODE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
@@ -57,11 +61,14 @@ def plan(
         measure(chosen, todo, slots[0], plain_progress)
     predicted = forecast(chosen, planned, todo, slots)
     found, again = refusals(chosen, todo, slots), trained_again(chosen, todo)
+    if (chosen.store.root / MARKER).exists() and os.access(chosen.store.root, os.W_OK):
+        rows = list(dict.fromkeys(run.row for run in planned.trainings))
+        ledger.append(chosen.store, "plan", study=planned.study.name, profile=planned.profile, planned=rows)
     if as_json:
         print_json(_predicted_as_json(planned, predicted, found, again))
     else:
         _print(planned, chosen.store.root, predicted)
-        for line in lines(predicted, slots, devices):
+        for line in filter(None, [*lines(predicted, slots, devices), Account(chosen.store).in_words()]):
             typer.echo(line)
         orphaned = say_orphans(orphans(chosen, planned, todo), chosen.to_paste)
         for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):

@@ -28,6 +28,7 @@ from experiments.events.event_log import Tail, damaged_events
 from experiments.jobs.attempts.attempt import log_tail
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue, left_s
+from experiments.store import ledger
 from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
@@ -317,7 +318,7 @@ def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = Fal
     """Take runs out of the queue; running ones save a checkpoint and end. `retry` queues them again."""
     opened = store_options.open()
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
-    _ask(opened, rows, Queue.cancel)
+    _ask(opened, rows, Queue.cancel, "cancel")
     done = f"cancelled, or requested to end after a checkpoint:\n{labels(rows)}".rstrip()
     answer(as_json, _records(rows), [done if rows else "nothing to cancel: none of these runs is waiting or running"])
 
@@ -326,7 +327,7 @@ def retry(runs: MaybeNames = None, *, store_options: StoreOptions, as_json: opti
     """Queue failed and cancelled runs again; they resume from their checkpoints. Without names: all of them."""
     opened = store_options.open()
     rows = chosen(opened, runs or ["all"], (State.FAILED, State.CANCELLED))
-    _ask(opened, rows, Queue.retry)
+    _ask(opened, rows, Queue.retry, "retry")
     lines = [f"queued again: {label(row)}" for row in rows]
     if not rows:
         lines = ["nothing to retry: none of these runs failed or was cancelled"]
@@ -340,7 +341,7 @@ def drain(store_options: StoreOptions, as_json: options.Json = False) -> None:
     opened = store_options.open()
     holder = opened.coordinator()
     if holder:
-        _ask(opened, [], lambda queue, _: queue.drain())
+        _ask(opened, [], lambda queue, _: queue.drain(), "drain")
     done = f"Draining: {holder} starts no new run and ends after its running ones"
     nothing = f"no coordinator works on {opened.root}: nothing to drain"
     answer(as_json, {"coordinator": holder or None}, [done if holder else nothing])
@@ -351,6 +352,8 @@ def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:
     return [{"run_id": row.run_id, "row": label(row), "state": row.state.value} for row in rows]
 
 
-def _ask(store: Store, rows: Iterable[JobStatus], request: Callable[[Queue, list[str]], object]) -> None:
+def _ask(store: Store, rows: Iterable[JobStatus], request: Callable[[Queue, list[str]], object], what: str) -> None:
+    run_ids = [row.run_id for row in rows]
+    ledger.append(store, what, run_ids=run_ids)
     with Queue(store.queue_db) as queue:
-        request(queue, [row.run_id for row in rows])
+        request(queue, run_ids)

@@ -20,6 +20,7 @@ from experiments.identity import digest, lineage, without_runs
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
+from experiments.store import ledger
 from experiments.store.checksummed import write_json
 from experiments.store.code import code_digests
 from experiments.store.durable import remove_folder
@@ -80,6 +81,11 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
         # its seed's place among those of its row, then the row's; a trial of tuning is no run of the plan
         turn = sum(seed < run.seed for seed in seeds.get(run.row, ())) * (len(places) + 1) + places.get(run.row, 0)
         jobs.append(replace(_job(chosen, plan, run, stale, code), turn=turn, limit=limit))
+    rows: dict[str, Any] = {}
+    for run in runs:
+        settings = digest({**run.config.model_dump(mode="json"), "seed": None})
+        rows.setdefault(run.row, {"settings": settings, "runs": []})["runs"].append([run.run_id, *run.eval_ids])
+    ledger.append(store, "request", study=plan.study.name, profile=plan.profile, rows=rows)
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
 

@@ -10,6 +10,7 @@ from experiments.errors import UserError
 from experiments.identity import members_in, parent_run_in
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
+from experiments.store import ledger
 from experiments.store.layout import Store, description_of
 from experiments.store.retention import put_aside
 
@@ -82,6 +83,7 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1_000_000) if row.run_id in runs]
     if running:
         raise UserError(f"These runs are training: {', '.join(running)}. Cancel them, or wait for them.")
+    ledger.append(store, "forget", run_ids=list(runs))
     if store.mlflow_db.is_file():  # first: what is killed in between still finds the folders, and goes on
         from experiments.tracking.mlflow import Tracker  # takes seconds
 

@@ -23,7 +23,7 @@ from experiments.store.layout import Store
 _PATH = re.compile(r"(?<![\w.:/~…-])~?(?:/[^\s/'\"`<>|:;,()\[\]{}]+){2,}/?")
 _WHOLE = re.compile(r"~?/[^\s/][^\n]*")
 _PLACES = ("host", "command", "pid")  # fields of results and events
-_IDENTITY = (*_PLACES, "platform", "revision", "tool", "traceback", "message")
+_IDENTITY = (*_PLACES, "platform", "revision", "tool", "traceback", "message", "who", "because")
 _MUST_BE = ("message",)  # required fields of events (experiments/events/lines.py): emptied, not removed
 _RECORDS = ("result.json", "config.json", "store.json")
 _EVENTS = "events.jsonl"

@@ -15,8 +15,8 @@ import json
 import os
 import pwd
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import Any
 
 from experiments.errors import Damaged, UserError, explain_os_errors
@@ -26,13 +26,16 @@ from experiments.store.layout import Store
 FILE = "ledger.jsonl"
 NONE = "0" * 64  # before the first line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
-SET_BACK_S = 60.0  # times that go back by more are reported
 Entry = dict[str, Any]
+command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - the verb; why it was given
 
 
 def append(store: Store, what: str, **facts: Any) -> None:
-    """Append a line; it is on the disk when this returns. Raises UserError if the disk is full or read-only."""
-    append_all(store, [{"what": what, **facts}])
+    """Append a line on a request, with its verb and its reason; it is on the disk when this returns.
+
+    Raises UserError if the disk is full or read-only.
+    """
+    append_all(store, [{"what": what, **facts, **command.get()}])
 
 
 def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: bool = True) -> None:
@@ -67,8 +70,17 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
 
 
 def entries(store: Store) -> list[Entry]:
-    """All lines, oldest first. Raises Damaged for a line that is no entry; `broken` says where the chain breaks."""
-    return [_entry(number, line) for number, line in enumerate(_lines(store), 1)]
+    """All lines, oldest first. Raises Damaged for one that is no entry; `broken` says where the chain breaks."""
+    return since(store, 0)[0]
+
+
+def since(store: Store, begin: int) -> tuple[list[Entry], int]:
+    """The lines from byte `begin` on, and the byte at which the next one will begin. Raises Damaged."""
+    found = []
+    for line in _lines(store, begin):
+        found.append(_entry(line))
+        begin += len(line) + 1
+    return found, begin
 
 
 def head(store: Store) -> str:
@@ -79,16 +91,19 @@ def head(store: Store) -> str:
     return f"{count}:{_digest(last) if count else NONE}"
 
 
-def broken(store: Store, kept: str | None = None) -> list[str]:
-    """What is wrong with the ledger, in words; [] if it is whole. `kept`: a head that its owner wrote down."""
+def broken(store: Store, kept: str | None = None, *, was_shared: bool = False) -> list[str]:
+    """What is wrong with the ledger, in words; [] if it is whole.
+
+    kept: a head that its owner wrote down. was_shared: it is a bundle's (`shared`).
+    """
     found, before = [], NONE
     number, digest = _parse_head(kept) if kept is not None else (0, NONE)
     at_head, count = NONE, 0
     for count, line in enumerate(_lines(store), 1):
         try:
-            entry = _entry(count, line)
+            entry = _entry(line)
         except Damaged as error:
-            found.append(str(error))
+            found.append(f"Line {count} of the ledger: {error}")
             entry = {}
         if entry and entry.get("before") != before:
             found.append(f"Line {count} of the ledger does not continue line {count - 1}: one of them was changed.")
@@ -96,7 +111,7 @@ def broken(store: Store, kept: str | None = None) -> list[str]:
             found.append(
                 f"Line {count} of the ledger says that it is line {entry.get('n')}: lines are missing or moved."
             )
-        before = _digest(line)
+        before = str(entry.get("digest")) if was_shared and "digest" in entry else _digest(line)
         at_head = before if count == number else at_head
     if count < number:
         found.append(f"The ledger has {count} lines, and its kept head is line {number}: lines were removed.")
@@ -107,14 +122,34 @@ def broken(store: Store, kept: str | None = None) -> list[str]:
     return found
 
 
-def set_back(found: Sequence[Entry]) -> list[str]:
-    """Where time goes back between two lines, in words: a clock was set. Durations do not depend on it."""
-    times = [float(entry["time"]) for entry in found]
+def of_study(found: Sequence[Entry], study: str) -> list[Entry]:
+    """The lines that concern a study: its requests, and all on the runs that these name."""
+    runs = {names[0] for of_row in tried(found, study).values() for names in of_row}
     return [
-        f"Between lines {n} and {n + 1} of the ledger time goes back by {round(earlier - later):,} s: a clock was set."
-        for n, (earlier, later) in enumerate(pairwise(times), 1)
-        if earlier - later > SET_BACK_S
+        entry
+        for entry in found
+        if entry.get("study") == study or runs.intersection([entry.get("run_id"), *entry.get("run_ids", ())])
     ]
+
+
+def tried(found: Sequence[Entry], study: str) -> dict[tuple[str, str], set[tuple[str, ...]]]:
+    """The rows of a study that were ever requested, each with different settings apart: run_ids with their eval_ids."""
+    rows: dict[tuple[str, str], set[tuple[str, ...]]] = {}
+    for entry in found:
+        if entry.get("study") == study and "rows" in entry:
+            for row, asked in entry["rows"].items():
+                rows.setdefault((row, asked["settings"]), set()).update(map(tuple, asked["runs"]))
+    return rows
+
+
+def shared(store: Store, study: str, redacted: Callable[[Entry], Entry]) -> bytes:
+    """The ledger for readers of one study: of other lines only when and what. A changed line has its own's digest."""
+    found, lines = entries(store), []
+    own = {entry["n"] for entry in of_study(found, study)}
+    for entry, line in zip(found, _lines(store), strict=False):
+        kept = redacted(entry) if entry["n"] in own else {name: entry[name] for name in ("n", "time", "what", "before")}
+        lines.append(line if kept == entry else json.dumps({**kept, "digest": _digest(line)}).encode())
+    return b"".join(line + b"\n" for line in lines)
 
 
 def reason(text: str) -> str:
@@ -129,9 +164,10 @@ def reason(text: str) -> str:
 # --- Lines and digests
 
 
-def _lines(store: Store) -> Iterator[bytes]:
+def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
     try:
         with (store.root / FILE).open("rb") as file:
+            file.seek(begin)
             for line in file:
                 if line.endswith(b"\n"):  # else its writer was killed, or writes now
                     yield line[:-1]
@@ -145,14 +181,14 @@ def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def _entry(number: int, line: bytes) -> Entry:
+def _entry(line: bytes) -> Entry:
     try:
         found = json.loads(line)
         if isinstance(found, dict) and isinstance(found["what"], str) and isinstance(found["time"], int | float):
             return found
     except (ValueError, KeyError, RecursionError):
         pass
-    raise Damaged(f"Line {number} of the ledger ({FILE} in the store) is damaged. Restore the file from a backup.")
+    raise Damaged(f"A line of the store's ledger ({FILE}) is damaged: {line[:40]!r}. Restore the file from a backup.")
 
 
 def _last(file: int) -> tuple[int, bytes]:

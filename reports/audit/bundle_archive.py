@@ -27,7 +27,7 @@ HEAD = "bundle.json"
 TABLES = {"table.csv": "csv", "table.md": "markdown"}  # the printed table in a crate, by format
 SUFFIX, CRATE_SUFFIX = ".tar.gz", ".zip"
 NAME = re.compile(
-    r"store\.json|table\.(csv|md)|"
+    r"store\.json|ledger\.jsonl|table\.(csv|md)|"
     r"runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
     r"(?!\.)[A-Za-z0-9._-]{1,80}|evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
 )

@@ -25,6 +25,7 @@ from experiments.events.event_log import Tail
 from experiments.exchange.import_runs import files_of
 from experiments.exchange.redaction import Redaction
 from experiments.identity import digest, seed_in_words
+from experiments.store import ledger
 from experiments.store.checksummed import describe_file, with_checksum
 from experiments.store.durable import whole_file
 from experiments.store.layout import Store
@@ -65,6 +66,9 @@ def write_bundle(
             kept = redaction.file(store.root / name, Path(place) / str(len(files)))
             if kept is not None:
                 files[name] = kept
+        if (store.root / ledger.FILE).exists():
+            files[ledger.FILE] = Path(place) / ledger.FILE
+            files[ledger.FILE].write_bytes(ledger.shared(store, plan.study.name, redaction.without_fields))
         head = _head(plan, store, columns, asked, redaction)
         crate = Path(place) / "crate"
         if as_crate:
@@ -165,6 +169,7 @@ _FORMATS = {
 _ABOUT = {  # by the last part of a file's name
     HEAD: "The study as resolved: settings of each row, identities of runs and evaluations, a checksum of each file.",
     "store.json": "The version of the store's layout.",
+    ledger.FILE: "What was ever requested, started, ended and discarded: each line has the digest of the one before.",
     "config.json": "The settings of a run, and digests of its inputs.",
     "events.jsonl": "The course of an attempt: its start, its training curve, its end.",
     "log.txt": "What an attempt printed.",

@@ -7,7 +7,10 @@ from typing import Any
 
 from ablations.planning.planned import Plan
 from ablations.study.study import Study
+from experiments.errors import UserError
 from experiments.records import FailureClass
+from experiments.store import ledger
+from experiments.store.layout import Store
 from experiments.tasks.columns import MEASURED, Column
 from reports.results import comparable, significance
 from reports.results.accounting import last_change, spending
@@ -78,7 +81,18 @@ def build_table(
     table = replace(table, cited=cited(plan.study, resolved))
     if (found := spending(plan, store)) is not None:
         table = replace(table, spent=spent_on(table, plan, found), last_change=last_change(found, plan))
+    table = replace(table, not_shown=_not_shown(plan, store))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings(table))
+
+
+def _not_shown(plan: Plan, store: Results) -> int | None:
+    """Rows of the study that were ever requested in the store and are not in the table; None: its ledger is damaged."""
+    shown = {(run.run_id, *run.eval_ids) for run in (*plan.runs, *plan.members)}
+    try:
+        found = ledger.entries(store) if isinstance(store, Store) else []
+    except UserError:
+        return None
+    return sum(not shown & runs for runs in ledger.tried(found, plan.study.name).values())
 
 
 Outcomes = Mapping[str, list[Outcome]]  # by row

@@ -48,6 +48,11 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
     parts += [Note(f"{row.variation.key}: {row.variation.note}", "study") for row in plan.rows if row.variation.note]
     of_profile = plan.study.profiles[plan.profile].notes
     parts += [Note(text, "study" if text in of_profile else "gap") for text in plan.notes]
+    if table.not_shown is None:
+        parts.append(Note("The store's ledger is damaged: how many rows were tried is not known.", "gap"))
+    elif table.not_shown:
+        rows = len(table.rows)
+        parts.append(Note(f"{number(rows, 'row')} shown of {rows + table.not_shown:,} tried.", "sign"))
     return tuple(parts)
 
 

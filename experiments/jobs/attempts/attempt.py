@@ -1,6 +1,7 @@
 """One attempt: its starting point, its child's spec, and its state and progress while it runs."""
 
 import contextlib
+import math
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -130,6 +131,7 @@ class RunningAttempt:
     asked: str = ""  # "stop", "cancel" or "hung" after a request to end
     asked_at: float = 0.0
     heard_at: float = field(default_factory=time.monotonic)  # time of its last event
+    began: float = math.inf  # by the same clock; of one that a cluster or another coordinator started not known
 
     @property
     def leased(self) -> list[str]:
@@ -138,6 +140,11 @@ class RunningAttempt:
         if self.slot.count == 1 or not self.slot.device or (TRAINING in self.expected and not self.progress.parts):
             return parts
         return [part for part in parts if part.partition("/")[0] == parts[0].partition("/")[0]]
+
+    @property
+    def lasted_s(self) -> float:
+        """Seconds since its start, whatever it says; where that is not known, between its first and last event."""
+        return max(time.monotonic() - self.began, self.progress.lasted_s)
 
     def listen(self) -> None:
         """Read the new events."""
@@ -216,6 +223,7 @@ def start(engine: Engine, plans: Sequence[PreparedAttempt]) -> list[RunningAttem
             planned.launch.log.write_text(f"could not start a process: {handle}\n", encoding="utf-8")
         else:
             planned.live.handle = handle
+            planned.live.began = math.inf if engine.outlives else time.monotonic()
     return [planned.live for planned in plans]
 
 

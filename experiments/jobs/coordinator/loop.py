@@ -11,6 +11,7 @@ from types import FrameType, TracebackType
 from typing import Any, Literal, Self
 
 from experiments.errors import Damaged, DiskFull
+from experiments.events.accounting import attempt_costs
 from experiments.events.event_log import content_of
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts import outcomes
@@ -22,6 +23,8 @@ from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.records import record_time
+from experiments.store.budget import BUDGET
 from experiments.store.layout import Store
 
 # --- When different rows of a table fail alike, the rest of the table waits with the reason: it would fail one by one
@@ -253,15 +256,22 @@ class Coordinator:
         return until == "empty" and not self._placement.preparation.current and not self._queue.waiting(1)
 
     def _take_requests(self) -> None:
-        """Ask the child of a cancelled run to stop; after a signal, or once the disk is full, ask all of them."""
+        """Ask the child of a cancelled run to stop; all of them after a signal, on a full disk, or without a budget."""
         version = self._queue.data_version()
         if version != self._seen_version:
             self._seen_version, self._placement.look = version, True
             self._draining = "drain" in self._queue.notes()
             cancelled = self._queue.in_state(State.RUNNING, request="cancel")
             self._watch.ask([self._watch.live[r] for r in cancelled if r in self._watch.live], "cancel")
-        if self._interrupts.number or self._disk_full:
-            self._watch.ask(self._watch.live.values(), "stop")
+        account, lives = self._placement.account, self._watch.live.values()
+        account.read()
+        if account.changed:
+            account.changed = False
+            self._queue.release_held(BUDGET)
+            self._placement.look = True
+        used_up = account.used_up({(live.run_id, live.number): live.lasted_s for live in lives})
+        if self._interrupts.number or self._disk_full or used_up:
+            self._watch.ask(lives, "stop")
 
     def _collect(self) -> None:
         for live, ended in self._watch.ended():
@@ -280,6 +290,7 @@ class Coordinator:
         except Exception as error:
             ending = ending_of_error(error, live.run_id)
         steps = live.progress.first_step, live.progress.step
+        self._placement.account.end(live.run_id, live.number, ending.outcome, live.lasted_s)
         self._queue.end(live.run_id, live.number, ending, steps)
         self._queue.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)
@@ -336,6 +347,10 @@ class Coordinator:
                 self._finish(live, Exit(None))
             elif not self._engine.outlives:
                 self._watch.ask([live], "stop")
+        account = self._placement.account
+        for run_id, number in account.open.keys() - {(live.run_id, live.number) for live in self._watch.live.values()}:
+            costs = {one.attempt: one.wall_s for one in attempt_costs(self._store, run_id)}  # the queue was removed
+            account.end(run_id, number, "lost", costs.get(number, record_time() - account.open[run_id, number].t))
         self._disk_full = ""  # what an ended attempt said then; there may be space now
         self._reporter.catch_up()
 

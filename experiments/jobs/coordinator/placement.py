@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import math
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,6 +23,8 @@ from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Waiting
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
+from experiments.store import ledger
+from experiments.store.budget import Account
 from experiments.store.code import code_digest
 from experiments.store.layout import Store
 from experiments.tasks.base import EvaluationSpec, Task
@@ -157,6 +160,8 @@ class Placement:
         self._store, self._queue, self._slots, self._engine, self._child = store, queue, slots, engine, child
         self._load_task, self._reporter = load_task, reporter
         self.preparation = Preparation(load_task, store.root)
+        self.account = Account(store)
+        self._elapsed: dict[tuple[str, int], float] = {}  # of the running attempts
         self._gpu_occupancy = GpuOccupancy()
         self._memory = Admission()
         self._leased: set[str] = set()
@@ -172,6 +177,7 @@ class Placement:
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
         """Start what can be started on slots not held by `lives`, the running attempts."""
         leased = {name for live in lives for name in live.leased}
+        self._elapsed = {(live.run_id, live.number): live.lasted_s for live in lives}
         if (self._alone and self._gpu_occupancy.due) or self._memory.due:
             self.look = True
         self.look |= not leased >= self._leased  # GPUs that a run no longer needs
@@ -270,6 +276,13 @@ class Placement:
                 self._queue.hold(run_id, why)
                 self.look = True
                 return None
+            predicted_s = self._predicted_s(claimed) if TRAINING in parts and self.account.limits else 0.0
+            spending = len(slot.parts), TRAINING in parts, predicted_s
+            why, for_now = self.account.refuses(run_id, *spending, self._elapsed) if parts else ("", False)
+            if why:
+                (self._queue.explain({run_id: why}) if for_now else self._queue.hold(run_id, why))
+                self.look |= not for_now
+                return None
             attempt = self._store.new_attempt(run_id) if parts else None
         except Exception as error:
             ending = ending_of_error(error, run_id)
@@ -282,12 +295,19 @@ class Placement:
             attempt[1].rmdir()  # cancelled in the meantime
             return None
         try:
+            self.account.start(run_id, attempt[0], *spending)
             return attempts.prepare_attempt(self._store, self._engine, self._child, claimed, attempt, slot, parts, code)
         except Exception as error:
             ending = ending_of_error(error, run_id)
+            self.account.end(run_id, attempt[0], ending.outcome, 0.0)
             self._queue.end(run_id, attempt[0], ending)
             self._reporter.ended(claimed, ending.state, ending.error)
             return None
+
+    def _predicted_s(self, claimed: Claimed) -> float:
+        """Of the rest of its training, at the speed of finished runs; 0 if that is not known."""
+        job, speed = claimed.job, self._queue.speed()
+        return job.cost * max(0.0, 1 - claimed.best / (job.steps or math.inf)) / speed if speed else 0.0
 
     def _parts(self, job: Job, code: str) -> list[str]:
         """Parts that an attempt must make; includes training if what is there does not serve an evaluation or a branch.
@@ -319,6 +339,8 @@ class Placement:
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         claimed = self.job(run_id)
         if claimed is not None:
+            if state is State.FAILED:
+                ledger.append_all(self._store, [{"what": "failed", "run_id": run_id, "outcome": error_class}])
             self._queue.end_waiting([run_id], state, error, error_class)
             self._reporter.ended(claimed, state, error)
             self.look = True

@@ -23,6 +23,7 @@ from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import locks
+from experiments.store.budget import BUDGET
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 
@@ -76,7 +77,8 @@ def work(
                     sink.close(SINKS_S)
         reporter.note_tracked()
         reporter.summary.interrupted = interrupts.number
-        reporter.summary.left = len(queue.waiting(-1)) if until == "empty" else 0
+        held = sum(row.held.startswith(BUDGET) for row in queue.rows(State.WAITING, -1))
+        reporter.summary.left = len(queue.waiting(-1)) + held if until == "empty" else 0
         return reporter.summary
 
 

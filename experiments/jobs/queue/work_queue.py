@@ -65,9 +65,9 @@ class WorkQueue(Queue):
             (LEFT, json.dumps(list(run_ids))),
         )
 
-    def release_held(self) -> None:
-        """Release all held jobs to be checked again: another coordinator's user may have another key."""
-        self._write("UPDATE jobs SET held='' WHERE held<>''")
+    def release_held(self, beginning: str = "") -> None:
+        """Release held jobs, those for a reason that begins so, to be checked again: another user may have a key."""
+        self._write("UPDATE jobs SET held='' WHERE held<>'' AND held LIKE ?", (f"{beginning}%",))
 
     def data_version(self) -> int:
         """A number that changes when another process changes the queue."""

@@ -121,7 +121,7 @@ OF_PAPERS = {"tabulate", "fill", "paper"}  # beside the thirty of a study's life
 
 
 def test_verbs_are_few_and_an_older_spelling_is_the_present_one(monkeypatch):
-    assert len(VERBS.keys() - OF_PAPERS) <= 30 and not VERBS.keys() & OLD.keys()
+    assert len(VERBS.keys() - OF_PAPERS) <= 34 and not VERBS.keys() & OLD.keys()
     for old, (present, options_now) in OLD.items():
         name, *words = present.split()
         context = verb(name).make_context(

@@ -1,0 +1,154 @@
+"""The verbs on a store's ledger and budget, with a command that trains nothing."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ablations.cli.main import app
+from experiments.errors import UserError
+from experiments.store import ledger
+from experiments.store.layout import Store
+
+STUDY = """
+name = "said"
+title = "A command"
+command = '''printf '{"accuracy": %s}\\n' "$(expr {rate} '*' {seed})" '''
+[base]
+rate = 3
+[[metric]]
+name = "accuracy"
+[[variation]]
+key = "base"
+[[variation]]
+key = "fast"
+set = {rate = 5}
+"""
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "said.toml").write_text(STUDY)
+
+    def run(*words, code=0, **more):
+        done = CliRunner().invoke(app, list(map(str, words)), **more)
+        if isinstance(done.exception, UserError):
+            raise done.exception
+        assert done.exit_code == code, (done.output, done.exception)
+        return done.stdout
+
+    return run
+
+
+def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path):
+    call("run", "said.toml", "--because", "a first look")
+    assert "tried" not in call("report", "said.toml", "--format", "markdown")
+    (tmp_path / "said.toml").write_text(STUDY.replace("rate = 5", "rate = 7"))  # another row of the same name
+    call("run", "said.toml", "--because", "seven?")
+    printed = call("report", "said.toml", "--format", "markdown")
+    assert "2 rows shown of 3 tried." in printed
+    assert "1 row shown of 3 tried." in call("report", "said.toml", "--rows", "base", "--format", "markdown")
+    store, head = Store.open("runs"), call("ledger", "--head").strip()
+    found = json.loads(call("ledger", "said.toml", "--json"))
+    requests = [entry for entry in found if entry["what"] == "request"]
+    assert [(r["verb"], r["because"], list(r["rows"])) for r in requests] == [
+        ("run", "a first look", ["base", "fast"]),
+        ("run", "seven?", ["fast"]),
+    ]
+    ended = [entry for entry in found if entry["what"] == "end"]
+    assert len(ended) == 3 and all(entry["outcome"] == "finished" and entry["seconds"] > 0 for entry in ended)
+    assert len(call("ledger", "-n", "2").splitlines()) == 2 and "because=seven?" in call("ledger")
+    (tmp_path / "table.md").write_text(printed)
+    call("verify", "table.md", "--head", head)
+    call("plan", "said.toml", "--json")
+    assert ledger.entries(store)[-1]["planned"] == ["base", "fast"]
+    for name, redacted in (("b.tar.gz", ()), ("a.tar.gz", ("--anonymous",)), ("c.zip", ("--crate",))):
+        call("bundle", "said.toml", "--out", name, *redacted)
+        call("verify", name, "--head", head)
+        assert "2 rows shown of 3 tried." in call("report", name, "--format", "markdown")
+    with pytest.raises(UserError, match="N:DIGEST"):
+        call("verify", "--head", "3:abc")
+    path = store.root / ledger.FILE
+    path.write_bytes(path.read_bytes().replace(b"seven?", b"eight?"))
+    assert "one of them was changed" in call("verify", "table.md", code=1)
+    assert "ledger" in json.loads(call("verify", "--head", head, "--json", code=1))
+    path.write_bytes(b"damaged\n")
+    assert "how many rows were tried is not known" in call("report", "said.toml", "--format", "markdown")
+
+
+def test_a_bundle_tells_of_other_studies_only_when_and_of_people_nothing_if_anonymous(call, tmp_path):
+    (tmp_path / "other.toml").write_text(STUDY.replace('"said"', '"secret_study"').replace("rate = 5", "rate = 9"))
+    call("run", "other.toml", "--because", "nobody else's business", "--rows", "fast")
+    call("run", "said.toml", "--because", "for the paper")
+    who = ledger.entries(Store.open("runs"))[0]["who"]
+    call("bundle", "said.toml", "--out", "b.tar.gz")
+    call("bundle", "said.toml", "--out", "a.tar.gz", "--anonymous")
+    import tarfile
+
+    def content(name):
+        with tarfile.open(name) as archive:
+            return archive.extractfile(ledger.FILE).read().decode()
+
+    whole, anonymous = content("b.tar.gz"), content("a.tar.gz")
+    assert "secret_study" not in whole and "business" not in whole and "for the paper" in whole
+    assert "for the paper" not in anonymous and f'"{who}"' not in anonymous and '"request"' in anonymous
+    lines = whole.splitlines(keepends=True)
+    bundle = Store.open(tmp_path / "opened")
+    (bundle.root / ledger.FILE).write_text("".join(lines[:2] + lines[3:]))
+    assert ledger.broken(bundle, was_shared=True)
+    (bundle.root / ledger.FILE).write_text(whole)
+    assert not ledger.broken(bundle, ledger.head(Store.open("runs")), was_shared=True)
+    assert ledger.broken(bundle)  # in a store such lines are a forgery
+
+
+def test_a_budget_is_lowered_by_anybody_and_raised_with_the_passphrase(call, tmp_path):
+    (tmp_path / "secret").write_text("a horse\n")
+    with pytest.raises(UserError, match="does not exist"):
+        call("budget")
+    found = json.loads(call("budget", "--hours", 8, "--runs", 2, "--until", "23:59", "--json"))
+    assert (found["hours"]["left"], found["runs"]["limit"], found["protected"]) == (8, 2, False)
+    assert "not protected" in call("budget", "--runs", 3)
+    call("budget", "--runs", 1, "--passphrase-file", "secret", "--because", "tonight")
+    assert "protected by a passphrase" in call("budget", "--hours", 7)
+    for words in (("--hours", 7.5), ("--runs", 2), ("--until", "2099-01-01"), ("--remove",)):
+        with pytest.raises(UserError, match="is protected"):
+            call("budget", *words)
+        with pytest.raises(UserError, match="not the passphrase"):
+            (tmp_path / "wrong").write_text("a cow")
+            call("budget", *words, "--passphrase-file", "wrong")
+    call("run", "said.toml", code=1)
+    assert json.loads(call("budget", "--json"))["runs"] == {"limit": 1, "used": 1, "left": 0}
+    assert "budget left: " in call("plan", "said.toml") and "the budget of 1 runs is used up" in call("status")
+    call("budget", "--runs", 5, "--passphrase-file", "secret")
+    call("run", "said.toml")
+    call("budget", "--remove", "--passphrase-file", "secret")
+    assert "no budget is set" in call("budget")
+    assert ledger.broken(Store.open("runs")) == []
+
+
+@pytest.mark.parametrize("until", ["7", "25:00", "yesterday", "2020-01-01"])
+def test_a_time_that_is_none(call, until):
+    with pytest.raises(UserError, match="--until"):
+        call("budget", "--until", until)
+
+
+def test_a_reason_with_control_characters_is_refused_before_anything_is_done(call, tmp_path):
+    with pytest.raises(UserError, match="--because"):
+        call("run", "said.toml", "--because", "a\x1b[2Jb")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_cancel_retry_and_forget_are_recorded(call):
+    call("queue", "said.toml")
+    call("cancel", "fast", "--because", "too dear")
+    call("retry", "fast")
+    call("work")
+    call("forget", "said.toml", "--rows", "fast", "--yes")
+    found = json.loads(call("ledger", "--json"))
+    assert [entry["what"] for entry in found if entry["what"] not in ("start", "end")] == [
+        *("request", "cancel", "retry", "forget")
+    ]
+    [cancelled] = [entry for entry in found if entry["what"] == "cancel"]
+    assert (cancelled["verb"], cancelled["because"], len(cancelled["run_ids"])) == ("cancel", "too dear", 1)
+    assert "1 row shown of 2 tried." in call("report", "said.toml", "--rows", "base", "--format", "markdown")
