@@ -239,8 +239,9 @@ def read_wandb_export(place: str) -> Iterator[ExternalRun]:
     if text.lstrip()[:1] == "[":
         for run in json.loads(text):
             labels = {key: given for key, given in run.items() if isinstance(given, str)}
-            told = {"labels": labels, "settings": run["config"], "metrics": run["summary"]}
-            yield ExternalRun(run.get("name", ""), run.get("id", ""), _unfinished(run.get("state")), **told)
+            about = run.get("name", ""), run.get("id", ""), _unfinished(run.get("state"))
+            settings, metrics = run.get("config") or {}, run.get("summary") or {}
+            yield ExternalRun(*about, labels=labels, settings=settings, metrics=metrics)
         return
     head, lines = _table(text)
     if "Name" not in head:

@@ -184,11 +184,11 @@ def test_import_and_forget_speak_json(mixed: Path, cli: Cli) -> None:
     study, where = mixed / "mixed.toml", ("--store", mixed / "runs")
     done = json.loads(cli("import", study, "--from", mixed / "theirs.csv", *where, "--json").stdout)
     assert (done["imported"], done["rows"], done["other_settings"]) == (3, ["theirs"], ["optimizer"])
+    other = json.loads(cli("import", mixed / "runs", "--store", mixed / "copy", "--json").stdout)
+    assert [run["how"] for run in other["runs"]] == ["taken"] * 3
     assert "add --yes" in cli("forget", study, *where, "--json", code=2).stderr
     gone = json.loads(cli("forget", study, *where, "--json", "--yes").stdout)
     assert len(gone["forgotten"]) == 3 and not in_mlflow(mixed / "runs")
-    other = json.loads(cli("import", mixed / "runs", "--store", mixed / "copy", "--json").stdout)
-    assert [run["how"] for run in other["runs"]] == ["taken"] * 3
 
 
 def test_numbers_are_those_that_stand_there(mixed: Path, cli: Cli) -> None:
