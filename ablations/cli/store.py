@@ -179,6 +179,7 @@ def forget(
             print_json({"forgotten": list(found.runs), "stay": found.stay, "folder": str(opened.root / FOLDER)})
             return
         if not found.runs:
+            forgetting.forget(opened, {})
             typer.echo("nothing to forget")
             return
         _list(opened, found)

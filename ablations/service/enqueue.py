@@ -26,8 +26,10 @@ from experiments.store.code import code_digests
 from experiments.store.durable import remove_folder
 from experiments.store.layout import CONFIG, Store, TableRow, config_of, description_of, keep_row
 from experiments.store.retention import at_steps, union
+from experiments.store.trees import keep
 from experiments.tasks.base import Progress, Task, settings_read
 from experiments.tasks.columns import Column
+from experiments.tasks.own.tree import CODE
 
 STALE = ("keep", "rerun")
 
@@ -73,6 +75,9 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     store, runs = chosen.store, list(runs)
     code = {part: digest for part, digest in code_digests(chosen.task.code).items() if part != TRAINING}
     keep_rows(chosen, plan, runs)
+    for tree in dict.fromkeys(getattr(run.config, CODE, "") for run in runs):
+        if tree:  # once more: `forget` may have removed it while no run had it
+            keep(tree, store.root)
     seeds: dict[str, set[int]] = {}  # of the plan's rows
     for run in plan.trainings:
         seeds.setdefault(run.row, set()).add(run.seed)

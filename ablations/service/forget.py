@@ -1,18 +1,20 @@
 """Which runs of a table may be put aside, and which stay because something else needs them."""
 
+import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from ablations.service.run_states import Members
 from ablations.service.selected import Selected
 from ablations.service.store_tables import store_tables
-from experiments.errors import UserError
+from experiments.errors import Damaged, UserError
 from experiments.identity import members_in, parent_run_in
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
 from experiments.store import ledger
 from experiments.store.layout import Store, description_of
 from experiments.store.retention import put_aside
+from experiments.store.trees import remove_unused
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,10 @@ def _readers(store: Store) -> dict[str, list[str]]:
 
 
 def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
-    """Put runs aside: out of the queue, of the folder of runs, and of MLflow. The caller holds the coordinator lock.
+    """Put runs aside: out of the queue, of the folder of runs, and of MLflow; trees of code that no run has go.
 
-    Raises UserError if one of them runs on a cluster.
+    The caller holds the coordinator lock. Without runs it completes what a killed call left of trees. Raises UserError
+    if one of them runs on a cluster.
     """
     with Queue(store.queue_db, create=False) as queue:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1_000_000) if row.run_id in runs]
@@ -96,3 +99,5 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
             queue.forget(runs)
     for run_id in runs:
         put_aside(store, run_id)
+    with contextlib.suppress(Damaged):  # of a run whose description is damaged the tree is not known: all stay
+        remove_unused(store)

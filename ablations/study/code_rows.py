@@ -18,6 +18,9 @@ from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository,
 from experiments.tasks.own.tree import check_links
 from model.settings import StrictModel
 
+# Files from which packages are installed, by name: nothing is installed for a row.
+_PACKAGES = re.compile(r"(requirements|environment).*\.(txt|in|ya?ml)|pyproject\.toml|setup\.(py|cfg)|.*\.lock|Pipfile")
+
 
 class Ablate(StrictModel):
     """[[ablate]]: a row without each part of a change, or with each alone; its other fields are those of the rows."""
@@ -75,6 +78,7 @@ class Code:
         self._folder, self._git = folder.resolve(), Repository(folder)
         self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
         self._linked, self._protected = list[str](), list[str]()
+        self._named = dict[str, None]()  # files of rows that name packages
         self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
         self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
 
@@ -112,6 +116,7 @@ class Code:
         said = f"with uncommitted changes in {_names(changed)}" if changed else "without uncommitted changes"
         said += f", without {_names(new)}, which git does not track" if new else ""
         linked = f" and link {_names(self.links)}" if self.links else ""
+        linked += f"; nothing is installed for rows that change {_names([*self._named])}" if self._named else ""
         return (f"Base's code is commit {self._git.head[:12]} of {self._git.top.name} {said}. Each row has a tree; "
                 f"all run with the same interpreter and packages{linked}.")  # fmt: skip
 
@@ -127,7 +132,9 @@ class Code:
         else:
             tree = self._applied(change)
             words = f"patch {change.patch}" if change.patch else f"commits {change.commits}"
-        if found := [path for path in self._check(self.base, tree) if _below(path, self._protected)]:
+        changed = self._check(self.base, tree)
+        self._named |= dict.fromkeys(path for path in changed if _PACKAGES.fullmatch(Path(path).name))
+        if found := [path for path in changed if _below(path, self._protected)]:
             raise UserError(f"It changes {_names(found)}, which [protected] names: no row changes what measures it.")
         planned[tree] = (git, begins, self._hidden)
         diff = git.diff(self.base, tree, "--find-renames").decode(errors="replace")

@@ -13,12 +13,14 @@ import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
-from experiments.store.durable import write_bytes
+from experiments.store.durable import locked, write_bytes
+from experiments.store.layout import Store, config_of
 from experiments.store.provenance import Revision, run_git
 
 TREES = "trees"  # in the store: an archive of each tree, read-only
@@ -204,18 +206,40 @@ planned = dict[str, tuple[Repository, str, list[str]]]()
 def keep(tree: str, store: Path) -> None:
     """Pack a tree that this process planned into the store, unless it is there. Raises UserError for another."""
     file = archive(store, tree)
-    if file.with_suffix(".json").exists():
-        return
-    if tree not in planned:
-        raise UserError(f"No row of the study has the code {tree}: leave out --set code_tree.")
-    git, commit, hidden = planned[tree]
-    with explain_os_errors(f"write {file}"):
-        file.parent.mkdir(exist_ok=True)
+    with explain_os_errors(f"write {file}"), _alone(file.parent):
+        if file.with_suffix(".json").exists():
+            return
+        if tree not in planned:
+            raise UserError(f"No row of the study has the code {tree}: leave out --set code_tree.")
+        git, commit, hidden = planned[tree]
         write_bytes(file, git.git("archive", "--format=tar", tree))
         file.chmod(0o444)
         diff = git.diff(f"{commit}^{{tree}}", tree, "--binary", hidden).decode(errors="replace")
         facts = {"archive": describe_file(file), "repository": git.top.name, "commit": commit, "diff": diff}
         write_json(file.with_suffix(".json"), facts)
+
+
+def _alone(trees: Path) -> AbstractContextManager[None]:
+    """Of the processes that pack or remove a store's trees, one at a time; a trial run's `trees` is a link to them."""
+    trees.mkdir(exist_ok=True)
+    return locked(trees.resolve().parent, "code")
+
+
+def remove_unused(store: Store) -> None:
+    """Remove the trees that no run of the store has, and what a kill left of one. Raises UserError.
+
+    The caller holds the coordinator lock, so no run starts. Whoever queues runs describes them in the store before it
+    packs their trees a last time: either they are seen here, or the tree is packed again.
+    """
+    trees = store.root / TREES
+    if not trees.is_dir():
+        return
+    with explain_os_errors(f"remove trees from {trees}"), _alone(trees):
+        stores = [store, *(Store(path) for path in store.root.glob(".smoke-*"))]
+        used = {config_of(one, run_id).get("code_tree") for one in stores for run_id in one.run_ids()}
+        for path in sorted(trees.iterdir()):  # of a tree first its facts, without which it counts as missing
+            if path.stem not in used:
+                path.unlink()
 
 
 def archive(store: Path, tree: str) -> Path:

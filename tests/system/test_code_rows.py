@@ -11,6 +11,10 @@ from pathlib import Path
 
 import pytest
 
+from ablations.service.enqueue import enqueue, prepare, wanted
+from ablations.service.selected import Selectors, choose
+from experiments.store.trees import remove_unused
+
 from .conftest import Cli, as_json, command, environment
 
 pytestmark = pytest.mark.process
@@ -268,6 +272,88 @@ def test_code_of_the_working_copy_is_not_tested_in_the_name_of_a_row(cli: Cli, m
     cli("run", "study.toml", "--devices", "cpu:2", cwd=mine, code=1)
     log = cli("log", "no-gate", cwd=mine).stdout
     assert f"imported {mine / 'net.py'}, which lies in the working copy" in log.replace("\n", " ")
+
+
+def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
+    (mine / "no-gate.diff").write_text(NO_GATE)
+    (mine / "study.toml").write_text(rows(BASE, '{key = "p", patch = "no-gate.diff"}'))
+    cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
+    trees, before = mine / "runs/trees", accuracies(cli, mine)
+    found = {
+        run["row"]: run["overrides"].get("code_tree", "")
+        for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))
+    }
+    assert len(list(trees.glob("*.tar"))) == 2
+    (trees / f"{'a' * 40}.tar").touch()  # what a kill leaves: an archive without its facts, a file half written
+    (trees / f".{'b' * 40}.tar.0123456789abcdef").touch()
+    cli("forget", "study.toml", "--rows", "p", "--yes", cwd=mine)
+    assert {path.suffix for path in trees.iterdir()} == {".tar", ".json"} and len(list(trees.iterdir())) == 2
+    assert found["p"] not in {path.stem for path in trees.iterdir()}
+    # what comes back prints without its tree; what trains packs it again
+    for folder in (mine / "runs/forgotten").iterdir():
+        folder.rename(mine / "runs/runs" / folder.name)
+    assert accuracies(cli, mine) == before and len(list(trees.iterdir())) == 2
+    assert "nothing to forget" in cli("forget", "study.toml", "--gone", "--yes", cwd=mine).stdout
+    cli("forget", "study.toml", "--yes", cwd=mine)
+    assert list(trees.iterdir()) == []
+    cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
+    assert accuracies(cli, mine) == before and len(list(trees.iterdir())) == 4
+
+
+def test_queued_runs_keep_their_trees_while_others_are_forgotten(cli: Cli, mine: Path) -> None:
+    """`queue` packs trees and `forget` removes them at once; a run that waits finds its own."""
+    patches = {f"p{n}": NO_GATE.replace("gate = 0", f"gate = {n}0") for n in range(1, 9)}
+    for name, patch in patches.items():
+        (mine / f"{name}.diff").write_text(patch)
+    entries = [f'{{key = "{name}", patch = "{name}.diff"}}' for name in patches]
+    (mine / "study.toml").write_text(rows(BASE, *entries))
+    cli("queue", "study.toml", "--rows", "base", cwd=mine)
+    stop = mine / "stop"
+    loop = f"until [ -e {stop} ]; do {' '.join(command('forget', 'study.toml', '--gone', '--yes'))}; done"
+    forgetting = subprocess.Popen(
+        ["bash", "-c", loop], cwd=mine, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    for name in patches:
+        cli("queue", "study.toml", "--rows", name, cwd=mine)
+    stop.touch()
+    forgetting.wait()
+    assert len(list((mine / "runs/trees").glob("*.json"))) == 9
+    cli("work", "--devices", "cpu:2", cwd=mine)
+    assert accuracies(cli, mine) == {"base": 4.01} | {
+        name: pytest.approx(2.01 + 10 * int(name[1:])) for name in patches
+    }
+
+
+def test_a_tree_that_is_removed_before_its_run_is_described_is_packed_again(mine: Path) -> None:
+    (mine / "no-gate.diff").write_text(NO_GATE)
+    (mine / "study.toml").write_text(rows('{key = "p", patch = "no-gate.diff"}'))
+    chosen = choose(str(mine / "study.toml"), Selectors(store=mine / "runs"))
+    runs = wanted(chosen.plan, "keep")
+    prepare(chosen, runs, lambda words: None)
+    packed = {path.name for path in (mine / "runs/trees").iterdir()}
+    remove_unused(chosen.store)
+    assert len(packed) == 2 and not list((mine / "runs/trees").iterdir())
+    enqueue(chosen, chosen.plan, runs, "keep")
+    remove_unused(chosen.store)
+    assert {path.name for path in (mine / "runs/trees").iterdir()} == packed
+
+
+def test_packages_are_recorded_and_a_patch_of_their_names_installs_nothing(cli: Cli, mine: Path) -> None:
+    (mine / "requirements.txt").write_text("numpy\n")
+    commit(mine, "Requirements")
+    files = (
+        ("requirements.txt", "@@ -1 +1,2 @@\n numpy\n+scipy\n"),
+        ("net.py", "@@ -1 +1,2 @@\n+import yaml\n def score(lr):\n"),
+    )
+    patch = "".join(f"diff --git a/{name} b/{name}\n--- a/{name}\n+++ b/{name}\n{hunk}" for name, hunk in files)
+    (mine / "p.diff").write_text(patch)
+    (mine / "study.toml").write_text(rows(BASE, '{key = "p", patch = "p.diff"}'))
+    assert "nothing is installed for rows that change requirements.txt" in cli("plan", "study.toml", cwd=mine).stdout
+    cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
+    found = [json.loads(path.read_text())["versions"] for path in mine.glob("runs/runs/*/result.json")]
+    python = ".".join(map(str, sys.version_info[:3]))
+    assert [one["python"] for one in found] == [python] * 2
+    assert sorted("yaml" in one for one in found) == [False, True]  # pyyaml's version, by the name that is imported
 
 
 def refused(cli: Cli, folder: Path, text: str, patch: str | bytes | None = None) -> str:

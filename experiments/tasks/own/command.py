@@ -39,7 +39,7 @@ from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, ope
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
-from experiments.tasks.own.tree import CODE, LINES, LINKS, WATCH, link_in, own_code
+from experiments.tasks.own.tree import CODE, LINES, LINKS, WATCH, imported, link_in, own_code
 from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
@@ -109,8 +109,7 @@ class CommandTask(_Declared):
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
         changed.interpreter = named.interpreter
-        if CODE not in settings:  # otherwise the tree names the run, so that no edit of these files makes it stale
-            changed.roots, changed.script = tuple(named.roots), named.script
+        changed.roots, changed.script = tuple(named.roots), named.script
         refuse_quoted(command)
         return changed
 
@@ -147,7 +146,8 @@ class CommandTask(_Declared):
             keep_metrics(folder, readings.metrics(by_set(others)))
         else:
             keep_metrics(folder, by_set(read_metrics(ended, wrote, expanded(config.command, given))))
-        return close_folder(context, {"interpreter": self.interpreter} if self.interpreter else {})
+        named = {"interpreter": self.interpreter} if self.interpreter else {}
+        return close_folder(context, named | imported(context))
 
 
 class ImportedConfig(TaskConfig):

@@ -39,7 +39,7 @@ from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.tree import CODE, LINES, LINKS, link_digests, own_code
+from experiments.tasks.own.tree import CODE, LINES, LINKS, imported, link_digests, own_code
 from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
@@ -58,15 +58,23 @@ class OwnTask(Task):
 
     @property
     def code(self) -> Mapping[str, tuple[Root, ...]]:
-        return dict.fromkeys((TRAINING, *self.evaluation_parts), self.roots)
+        # A tree names its run, so that no edit makes it stale.
+        roots = () if CODE in self.config_type.model_fields else self.roots
+        return dict.fromkeys((TRAINING, *self.evaluation_parts), roots)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         return link_digests(config, self.folder or Path.cwd(), store)
 
+    def _files(self, config: Any) -> dict[str, Path]:
+        """The files that the trainer says it reads, by the names of their digests."""
+        return {}
+
     def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
         """Raises UserError if the content of what the run reads differs from that of the plan."""
         now = self.inputs(config, context.store)
-        changed = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        paths = self._files(config)
+        names = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        changed = [str(paths.get(name, name)) for name in names]
         if changed:
             raise UserError(
                 f"{', '.join(changed)} changed {when}. The run's identity has the earlier content, so no result is "
@@ -156,7 +164,6 @@ class FunctionTask(OwnTask):
         changed.config_type = create_model("Tree", __base__=self.config_type, __module__=__name__, **fields)
         names = (*roles.not_in_run_id, LINES, LINKS)
         changed.config_type.setting_roles = replace(roles, not_in_run_id=names, always_recorded=(CODE,))
-        changed.roots, changed.script = (), ""  # the tree names a run, so that no edit makes it stale
         return changed
 
     def versions(self) -> dict[str, str]:
@@ -223,7 +230,7 @@ class FunctionTask(OwnTask):
             else:
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
-        return {"step": total_steps(config), **named, **close_folder(context, theirs)}
+        return {"step": total_steps(config), **named, **close_folder(context, theirs | imported(context))}
 
 
 def column(*arguments: Any, **options: Any) -> Column:

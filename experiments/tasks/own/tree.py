@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import experiments.client.watch
 from experiments.config import TaskConfig
@@ -20,6 +21,7 @@ from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
 
 CODE, LINES, LINKS = "code_tree", "code_lines", "folder_links"
+PACKAGES = "packages.txt"  # in the attempt's folder, of a run with a tree
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 
 
@@ -61,6 +63,18 @@ def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
     return folder
 
 
+def imported(context: Context) -> dict[str, Any]:
+    """The versions of the packages that a run's Python processes imported, as the watch reports them; else {}."""
+    try:
+        lines = (context.folder / PACKAGES).read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return {}
+    found: dict[str, list[str]] = {}
+    for name, _, version in sorted({line.partition(" ") for line in lines}):
+        found.setdefault(name, []).append(version)
+    return {"versions": {name: ", ".join(several) for name, several in found.items()}}
+
+
 @contextlib.contextmanager
 def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> Iterator[Path]:
     """The study's folder in a copy of the run's tree, which is removed at the end; what the trainer wrote there stays.
@@ -70,8 +84,9 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
     top = top_of(home.resolve()) or home
     files, links = unpack(context.store, getattr(config, CODE), place), getattr(config, LINKS, ())
     folder = link_in(place / home.resolve().relative_to(top), home, links)
-    report = context.folder / "imported-elsewhere.txt"
-    os.environ["ABLATIONS_WATCH"] = "\n".join(map(str, (report, top, place, *(home / name for name in links))))
+    report, packages = context.folder / "imported-elsewhere.txt", context.folder / PACKAGES
+    told = (report, packages, top, place, *(home / name for name in links))
+    os.environ["ABLATIONS_WATCH"] = "\n".join(map(str, told))
     try:
         yield folder
     finally:

@@ -93,7 +93,7 @@ def _remove(folder: Path) -> None:
     (folder / "b.csv").unlink()
 
 
-@pytest.mark.parametrize(("change", "name"), [(_edit, "a.csv"), (_add, "c.csv"), (_remove, "1-b.csv")])
+@pytest.mark.parametrize(("change", "name"), [(_edit, "{}/a.csv"), (_add, "{}/c.csv"), (_remove, "1-b.csv")])
 @pytest.mark.process
 def test_a_change_before_the_start_is_refused(
     planned: Callable[[str], Planned], change: Callable[[Path], None], name: str
@@ -101,7 +101,11 @@ def test_a_change_before_the_start_is_refused(
     attempt = planned("")
     change(attempt.data)
     code, message = attempt.end()
-    assert code == ChildExit.FAILED and name in message and "changed after the run was planned" in message
+    assert (
+        code == ChildExit.FAILED
+        and name.format(attempt.data) in message
+        and "changed after the run was planned" in message
+    )
     assert not attempt.results
 
 
