@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
-from ablations.study.parts import Metric, SameAs, Sinks, TableChoices, Tune
+from ablations.study.parts import Metric, SameAs, TableChoices, Tune
 from ablations.study.study import Cited, Claim, Study, load_study
 from ablations.study.variation import Profile, Variation
 
@@ -144,10 +144,9 @@ SECTIONS = {
     "## The study": Study, "## `[[variation]]`": Variation, "## `[profile.NAME]`": Profile,
     "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
     "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `[[same_as]]`": SameAs,
-    "## `[sinks]`": Sinks,
 }  # fmt: skip
 OF_THE_READER = {"origin", "folder", "code_tree", "code_note"}
-WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "sinks", "protected"}
+WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "protected"}
 
 
 @pytest.mark.parametrize(("head", "model"), SECTIONS.items(), ids=SECTIONS)
