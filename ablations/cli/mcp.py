@@ -7,6 +7,7 @@ fails there harms no other call. Its JSON is shortened, cut to pages and sent wi
 
 import contextlib
 import importlib.resources
+import itertools
 import json
 import os
 import signal
@@ -138,20 +139,19 @@ def short(value: Any, drop: Sequence[str], longest: int = LONGEST) -> Any:
 
 
 def page(value: Any, cursor: int) -> dict[str, Any]:
-    """What an answer holds of a value: entries of a list; of what is too long otherwise, a part of its JSON as text."""
+    """What an answer holds of a value: some entries of a list; where one is too long itself, a part of the JSON."""
+    shown: dict[str, Any]
     whole = json.dumps(value, ensure_ascii=False)
-    size, end, entries = 0, cursor, value if isinstance(value, list) else ()
-    while end < len(entries) and (size := size + len(json.dumps(entries[end], ensure_ascii=False)) + 2) <= PAGE:
-        end += 1
-    if end > cursor or (cursor >= len(entries) and isinstance(value, list)):
-        more = {"cursor": end} if end < len(entries) else {}
-        return {"value": value[cursor:end], "total": len(value), **more}
-    if isinstance(value, list):
-        return {"value": [{"too_long": size}], "total": len(value), "cursor": cursor + 1}
-    if len(whole) <= PAGE:
+    sizes = [len(json.dumps(one, ensure_ascii=False)) + 2 for one in value] if isinstance(value, list) else [len(whole)]
+    if max(sizes, default=0) > PAGE:
+        total, end, shown = len(whole), cursor + PAGE, {"part": whole[cursor : cursor + PAGE]}
+    elif isinstance(value, list):
+        sums = [*itertools.accumulate(sizes[cursor:])]
+        total, end = len(value), cursor + sum(size <= PAGE for size in sums)
+        shown = {"value": value[cursor:end]}
+    else:
         return {"value": value}
-    more = {"cursor": cursor + PAGE} if cursor + PAGE < len(whole) else {}
-    return {"part": whole[cursor : cursor + PAGE], "total": len(whole), **more}
+    return {**shown, "total": total, **({"cursor": end} if end < total else {})}
 
 
 def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -184,11 +184,6 @@ class Door:
         self._store, self._allowed = store, allowed
         self._server: ForkServer | None = None
         self._free, self._sleep = anyio.Semaphore(AT_ONCE), anyio.sleep
-
-    def close(self) -> None:
-        """End the process that calls are forked from."""
-        if self._server is not None:
-            self._server.close()
 
     async def answer(self, name: str, given: dict[str, Any]) -> tuple[dict[str, Any] | str, bool]:
         """An answer, or the message of a mistake; and whether something is wrong."""
@@ -223,6 +218,8 @@ class Door:
             value = [*self._allowed.studies(), *value]
         if name == "plan":
             more["price"] = price(value)
+            _, text, _ = await self._call(name, ["budget", *self._store.store_words, "--json"])
+            more |= {"budget": json.loads(text)} if text else {}
         if "out" in given:
             form = f"--format={SUFFIXES[Path(given['out']).suffix]}"
             code, _, said = await self._call(name, [*words, form, f"--out={given['out']}"])
@@ -309,13 +306,11 @@ def mcp(
     door = Door(store_options, Allowed(allow or [Path()]))
 
     async def tools(*_: Any) -> types.ListToolsResult:
-        hints = {name: types.ToolAnnotations(read_only_hint=not tool.get("changes")) for name, tool in TOOLS.items()}
-        return types.ListToolsResult(
-            tools=[
-                types.Tool(name=name, description=tool["about"], input_schema=schema(tool), annotations=hints[name])
-                for name, tool in TOOLS.items()
-            ]
-        )
+        found = []
+        for name, tool in TOOLS.items():
+            hint = types.ToolAnnotations(read_only_hint=not tool.get("changes"))
+            found.append(types.Tool(name=name, description=tool["about"], input_schema=schema(tool), annotations=hint))
+        return types.ListToolsResult(tools=found)
 
     async def call(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
         found, wrong = await door.answer(asked.name, asked.arguments or {})
@@ -336,5 +331,3 @@ def mcp(
         anyio.run(serve)
     except* (BrokenPipeError, KeyboardInterrupt):  # the client has left
         pass
-    finally:
-        door.close()

@@ -176,7 +176,7 @@ def run_chosen(
         start = partial(work_on, chosen.store, working, watched=watched)
         return in_turn(chosen.store, watched.run_ids, start) if turn else start()
 
-    summary = Training(chosen, stale, work, plain_progress, say).run()
+    summary = Training(chosen, stale, work, plain_progress, say, queued=turn).run()
     if show and not summary.interrupted:
         print_table(chosen, format_, printing=printing)
     _exit_if_bad(summary)

@@ -46,6 +46,7 @@ class Training:
     work_on: Callable[[Plan, list[PlannedRun]], Summary]  # the queued runs of a plan, until the queue is empty
     progress: Progress
     say: Say
+    queued: bool = False  # they are in the queue already, unless somebody has cancelled them since
 
     def run(self) -> Summary:
         """plan − valid results → queue → work."""
@@ -53,7 +54,8 @@ class Training:
         runs = wanted(plan, self.stale)
         summary = Summary()
         if runs:
-            queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
+            if not self.queued:
+                queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
             self._announce_others(plan)
             summary = self._own(self.work_on(plan, runs), runs)
         else:

@@ -109,7 +109,7 @@ def test_a_client_gets_from_nothing_to_a_verified_table_in_ten_calls(folder: Pat
             own = next(one["study"] for one in studies["value"] if one["study"].endswith(".toml"))
             plan = await call("plan", study=own)
             assert plan["price"]["runs"] == 9
-            started = await call("start", **next_(plan, "start"), devices="cpu:2")
+            started = await call("start", **next_(plan, "start"), devices="cpu:2", because="does the rate matter?")
             waited = await call("wait", **next_(started, "wait"), until="end", seconds=120)
             while not set(waited["counts"]) <= {"finished", "failed", "cancelled"}:
                 waited = await call("wait", **next_(waited, "wait"), until="end", seconds=120)
@@ -120,6 +120,9 @@ def test_a_client_gets_from_nothing_to_a_verified_table_in_ten_calls(folder: Pat
     verified = asyncio.run(talk())
     assert verified["value"]["changed"] == [] and verified["value"]["cells"] > 0 and verified["exit"] == 0
     assert len(calls) <= 10
+    entries = [json.loads(line) for line in (folder / "store" / "ledger.jsonl").read_text().splitlines()]
+    [request] = [entry for entry in entries if entry["what"] == "request"]
+    assert request["because"] == "does the rate matter?" and {*request["rows"]} == {"base", "slow", "fast"}
     assert "| base" in (folder / "table.md").read_text()
 
 
@@ -171,22 +174,38 @@ def test_what_a_killed_coordinator_leaves_the_next_in_turn_trains(folder: Path, 
     assert {job["state"] for job in jobs if job["members"][0]["row"] == "slow"} == {"finished"}
 
 
-def test_drain_holds_for_those_in_turn(folder: Path, cli: Cli) -> None:
-    store = ["--store", "store", "--devices", "cpu:1", "--detach", "--json"]
-    cli("run", "toy.toml", *store, "--set", "sleep=3", "--rows", "base", cwd=folder)
-    until = time.monotonic() + 60
-    while not as_json(cli("drain", "--store", "store", "--json", cwd=folder))["coordinator"]:
-        assert time.monotonic() < until
-        time.sleep(0.2)
-    cli("run", "toy.toml", *store, "--rows", "slow", cwd=folder)
-    until = time.monotonic() + 60
+def test_what_is_cancelled_after_it_was_handed_over_is_not_queued_again(folder: Path, cli: Cli) -> None:
+    store = ["--store", "store"]
+    cli("run", "toy.toml", *store, "--devices", "cpu:1", "--set", "sleep=1", "--detach", cwd=folder)
+    cli("cancel", "slow", "fast", *store, cwd=folder)  # before its process has planned
+    until = time.monotonic() + 120
     while coordinators(folder) and time.monotonic() < until:
         time.sleep(0.3)
+    jobs = as_json(cli("status", *store, "--json", cwd=folder))
+    assert {(job["members"][0]["row"], job["state"]) for job in jobs} == {
+        ("base", "finished"), ("slow", "cancelled"), ("fast", "cancelled")
+    }  # fmt: skip
+
+
+def test_drain_holds_for_those_in_turn(folder: Path, cli: Cli) -> None:
+    store = ["--store", "store", "--devices", "cpu:1", "--detach", "--json"]
+    cli("run", "toy.toml", *store, "--set", "sleep=60", "--rows", "base", "--seeds", "1", cwd=folder)
+    until = time.monotonic() + 60
+    running: list[str] = []
+    while "running" not in running and time.monotonic() < until:
+        running = [job["state"] for job in as_json(cli("status", "--store", "store", "--json", cwd=folder))]
+    second = as_json(cli("run", "toy.toml", *store, "--rows", "slow", "--priority", "-1", cwd=folder))
+    assert as_json(cli("drain", "--store", "store", "--json", cwd=folder))["coordinator"] == second["coordinator"]
+    while psutil.pid_exists(second["pid"]) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not psutil.pid_exists(second["pid"])
+    cli("cancel", "base", "--store", "store", cwd=folder)
+    while coordinators(folder) and time.monotonic() < until + 60:
+        time.sleep(0.2)
     jobs = as_json(cli("status", "--store", "store", "--json", cwd=folder))
-    assert {job["state"] for job in jobs if job["members"][0]["row"] == "slow"} == {"waiting"}
-    assert all(
-        "no coordinator is running" in job["why"] for job in jobs if job["state"] == "waiting" and not job["held"]
-    )
+    waiting = [job for job in jobs if job["state"] == "waiting"]
+    assert {job["members"][0]["row"] for job in waiting} == {"slow"} and len(waiting) == 3
+    assert all("no coordinator is running" in job["why"] for job in waiting)
 
 
 # --- Attacks
@@ -326,14 +345,16 @@ def usage(server: psutil.Process) -> tuple[int, int]:
     return sum(one.memory_info().rss for one in every), sum(one.num_fds() for one in every)
 
 
-def many_calls(folder: Path, count: int) -> None:
+def many_calls(folder: Path, count: int, every: int = 2) -> None:
+    """every: how often a verb is called; the other calls are refused by the server itself."""
+
     async def talk() -> None:
         async with door(folder) as client:
             await ask(client, "plan", study="toy.toml")
             [server] = [p for p in psutil.Process().children() if "mcp" in p.cmdline()]
             first: tuple[int, int] | None = None
             for number in range(count):
-                if number % 3:
+                if number % every == 0:
                     await ask(client, "status")
                 else:
                     await refused(client, "plan", study="/etc/passwd.toml")

@@ -1,0 +1,100 @@
+"""The answers of `ablations mcp` and what a caller may name; tests/system/test_mcp.py speaks with the server."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ablations.cli import mcp
+from ablations.cli.main import VERBS, verb
+from experiments.errors import UserError
+
+
+def test_each_tool_calls_a_verb_with_options_that_it_has() -> None:
+    for name, tool in mcp.TOOLS.items():
+        called, *words = tool["verb"].split()
+        known = {option for param in verb(called).params for option in param.opts}
+        options = [
+            f"--{one.replace('_', '-')}" for one in tool.get("takes", ()) if one not in (*mcp.NO_OPTIONS, *mcp.OURS)
+        ]
+        assert {*words, *options, "--json"} <= known, name
+        assert {*tool.get("next", ())} <= {*mcp.TOOLS} and tool.get("required", 0) <= len(tool.get("takes", ()))
+
+
+def test_no_tool_deletes_or_edits() -> None:
+    changing = {tool["verb"].split()[0] for tool in mcp.TOOLS.values() if tool.get("changes")}
+    assert changing == {"run", "cancel"}
+    reading = {tool["verb"] for tool in mcp.TOOLS.values() if not tool.get("changes")}
+    assert reading == {"studies", "settings", "plan", "status", "log", "report", "explain", "compare", "verify"}
+    assert reading < {*VERBS}
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=40),
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=4), inner, max_size=6),
+    max_leaves=30,
+)
+
+
+@given(VALUES, st.integers(2, 300))
+def test_pages_hold_the_whole_value_and_none_is_too_long(value: object, limit: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(mcp, "PAGE", limit)
+        entries, text, cursor = [], "", 0
+        while True:
+            shown = mcp.page(value, cursor)
+            if "part" in shown:
+                assert len(shown["part"]) <= limit
+                text += shown["part"]
+            else:
+                assert len(json.dumps(shown["value"], ensure_ascii=False)) <= limit
+                entries += shown["value"] if isinstance(value, list) else [shown["value"]]
+            if "cursor" not in shown:
+                break
+            assert shown["cursor"] > cursor
+            cursor = shown["cursor"]
+    assert (json.loads(text) if text else entries if isinstance(value, list) else entries[0]) == value
+
+
+def test_a_cursor_past_the_end_gives_an_empty_page() -> None:
+    assert mcp.page([1, 2], 7) == {"value": [], "total": 2}
+
+
+@given(st.text(max_size=300), st.integers(10, 100))
+def test_a_short_text_has_its_ends(text: str, longest: int) -> None:
+    shown = mcp.short({"text": text, "gone": 1}, ("gone",), longest)
+    assert [*shown] == ["text"] and shown["text"][: longest // 2] == text[: longest // 2]
+    assert shown["text"] == text if len(text) <= longest else "characters left out" in shown["text"]
+
+
+def test_the_price_counts_a_training_once_and_what_is_unknown_is_null() -> None:
+    run = {"run_id": "a", "state": "missing", "seconds": 1800.0, "memory_bytes": 5.0, "disk_bytes": 2.0}
+    done = {**run, "run_id": "b", "state": "finished", "seconds": None}
+    other = {**run, "run_id": "c", "memory_bytes": 9.0}
+    found = {"runs": 2, "slot_hours": 1.0, "memory_bytes": 9.0, "disk_bytes": 4.0}
+    assert mcp.price([run, run, done, other]) == found
+    assert mcp.price([run, {**other, "seconds": None}])["slot_hours"] is None
+    assert mcp.price([done]) == {"runs": 0, "slot_hours": 0.0, "memory_bytes": None, "disk_bytes": None}
+
+
+@pytest.mark.parametrize("name", ["study", "corpus", "other", "file", "out"])
+@pytest.mark.parametrize("way", ["/etc/hostname", "../x.toml", "in/../../x.md", "link/x.toml"])
+def test_a_path_outside_is_refused(tmp_path, monkeypatch, name, way) -> None:
+    (tmp_path / "here" / "in").mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path / "here")
+    with pytest.raises(UserError, match="outside the allowed folders"):
+        mcp.Allowed([tmp_path / "here"]).check("report", {name: way})
+
+
+@pytest.mark.parametrize("text", ["a\x00", "a\nb", "\x1b]0;x\x07", "\x9bm", "\ud800"])
+def test_control_characters_are_refused(tmp_path, text) -> None:
+    for given_ in ({"because": text}, {"runs": ["a", text]}, {"study": text}):
+        with pytest.raises(UserError, match="control characters"):
+            mcp.Allowed([tmp_path]).check("start", given_)
+
+
+def test_a_circle_of_extends_ends(tmp_path) -> None:
+    (tmp_path / "a.toml").write_text('extends = "a.toml"\n')
+    mcp.Allowed([tmp_path]).check("plan", {"study": str(tmp_path / "a.toml")})  # the verb explains it
