@@ -68,7 +68,7 @@ def work_command(
     collects the results of ended runs; the same command also submits again what failed on the way.
     """
     if detach and working.engine == "local":
-        raise UserError("--detach is for clusters: on this machine, runs end with the coordinator.")
+        raise UserError("--detach is for clusters. On this machine: `ablations run STUDY --detach`.")
     assert working.slots  # mistakes in --devices are found before a store is made
     opened = store_options.open(create=True)
     for study in trust or ():
