@@ -22,7 +22,7 @@ from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals
 from ablations.service.selected import Queueing, Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, table_of
-from ablations.service.train import Training, options_for
+from ablations.service.train import Training, check
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import number, show, suggestion
 from ablations.study.overrides import dotted, parse_set
@@ -284,9 +284,9 @@ def run(
     continues there.
     progress: write a line to standard error every ten seconds.
     """
-    chosen, stale = queueing.choose(study, selectors, used=False), queueing.stale
+    chosen, stale = queueing.choose(study, selectors), queueing.stale
     say: Callable[[str], None] = _say if progress else _ignore
-    working = options_for(chosen, working, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
+    check(chosen, working, stale=stale, max_hours=max_hours, progress=_ignore, say=say)
 
     def work(plan: Plan, _runs: list[PlannedRun]) -> Summary:
         return _work(chosen.store, working, say, {run.run_id for run in plan.trainings})

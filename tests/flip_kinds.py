@@ -32,7 +32,6 @@ def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
     store, table = Store.open(root, create=False), Printing(study, root)
     yield Kind("store.json", root / "store.json", table)
     yield Kind("fingerprints", root / "corpora" / "fingerprints.json", lambda: _read_anew(table))
-    yield Kind("last selection", root / "last-selection.json", table)
     for name, suffix in (("bundle", ".tar.gz"), ("crate", ".zip")):
         yield Kind(name, study.with_suffix(suffix), Printing(study.with_suffix(suffix), root))
     yield Kind("MLflow's database", store.mlflow_db, lambda: _tracked(store))

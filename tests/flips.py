@@ -149,7 +149,7 @@ def flip_all(kinds: Iterable[Kind], seed: int, most: int = ALL_BITS) -> dict[str
 
 def printed(study: Path | str, store: Path, seeds: int | None = None, notes: str = "full") -> dict[str, str]:
     """A table in every format, with its notes and the warnings that go to the terminal."""
-    chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), print, used=False)
+    chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), print)
     table = table_of(chosen)
     table = replace(table, choices=table.choices.model_copy(update={"notes": notes}))
     warnings = "".join(f"warning: {warning}\n" for warning in table.warnings)
@@ -189,7 +189,7 @@ class Printing:
     def _found(self) -> dict[str, str]:
         if is_bundle(self._study.name):
             return self._print()
-        chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store), print, used=False)
+        chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store), print)
         plan = chosen.plan
         outcomes = collect(plan, chosen.store, chosen.columns)
         parts = [(o.run.run_id, o.run.state, o.record, o.harm, [s.record for s in o.scored.values()]) for o in outcomes]

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import print_json, say
+from ablations.cli.terminal import print_json
 from ablations.service import choose_run
 from ablations.service.enqueue import row_of
 from ablations.service.external import (
@@ -38,7 +38,7 @@ from reports.audit.bundle_write import check_library, traces, write_bundle
 
 
 def bundle(
-    study: options.LastStudy = None,
+    study: options.StudyName,
     *,
     selectors: Selectors,
     out: Annotated[
@@ -59,8 +59,7 @@ def bundle(
         raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
     if crate:
         check_library()
-    study, selectors = selectors.with_last(study, say)
-    chosen = choose(study, selectors, there=True, used=True)
+    chosen = choose(study, selectors, there=True)
     suffix = CRATE_SUFFIX if crate else SUFFIX
     path = out or Path(f"{chosen.study.name}{suffix}")
     if not path.name.endswith(suffix):

@@ -102,9 +102,8 @@ def _compared(
     said = _said(asked_for(text, format_))
     named, tests = said.pop("study", None), said.pop("significance", None)
     if study is None and named is None:
-        typer.echo(f"{file} does not name its study", err=True)
-        study, selectors = selectors.with_last(None, say)
-    chosen = _chosen(said, study or named, file, selectors)
+        raise UserError(f"{file} does not name its study: write it behind the file.")
+    chosen = _chosen(said, study or str(named), file, selectors)
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
     table = table_of(chosen, significance or tests or "auto", printing=printing)
@@ -197,10 +196,10 @@ def _said(words: list[str]) -> dict[str, Any]:
 
 
 def explain(
-    study: options.LastStudyOrBundle = None,
+    study: options.StudyOrBundle,
     cell: Annotated[
-        str | None, typer.Argument(metavar="ROW.COLUMN", help="For example A-h16.bleu, or ROW alone for all its cells.")
-    ] = None,
+        str, typer.Argument(metavar="ROW.COLUMN", help="For example A-h16.bleu, or ROW alone for all its cells.")
+    ],
     *,
     selectors: Selectors,
     significance: options.Significance = "auto",
@@ -208,11 +207,7 @@ def explain(
     as_json: options.Json = False,
 ) -> None:
     """Trace a cell to its runs: values, command, commit, files; with --full data digests, decoding, signatures too."""
-    if cell is None:  # one argument is the cell
-        study, cell = None, study
-    if cell is None:
-        raise UserError("explain: name a cell, ROW.COLUMN, or a row: `ablations explain table3 A-h16.bleu`.")
-    chosen = choose_table(*selectors.with_last(study, say), say)
+    chosen = choose_table(study, selectors, say)
     found = explaining.explain(table_of(chosen, significance), cell)
     answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
 
@@ -221,26 +216,18 @@ def explain(
 
 
 def compare(
-    study: options.LastStudyOrBundle = None,
-    against: Annotated[
-        str | None,
-        typer.Argument(metavar="[OTHER]", help="Another store, a bundle, another study."),
-    ] = None,
+    study: options.StudyOrBundle,
+    against: Annotated[str, typer.Argument(metavar="OTHER", help="Another store, a bundle, another study.")],
     *,
     selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
     """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
-    if against is None:  # one argument is the other side
-        study, against = None, study
-    if against is None:
-        raise UserError("compare: name the other side: a store, a bundle or a study.")
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
-        return choose_table(name, chosen, say, used=store == selectors.store)
+        return choose_table(name, chosen, say)
 
-    study, selectors = selectors.with_last(study, say)
     chosen = choose(study, selectors.store)
     path = Path(against)
     other = choose(study, path) if path.is_dir() else choose(against, selectors.store)

@@ -44,22 +44,6 @@ class Translating:
     )
     length_penalty: Annotated[float | None, _for_translation(metavar="ALPHA", min=0)] = None
     nbest: Annotated[int, _for_translation(metavar="N", min=1, help="Print the N best: number ||| text ||| score.")] = 1
-    scores: Annotated[bool, _for_translation("--scores", help="Put the score and a tab before each translation.")] = (
-        False
-    )
-    over_long: Annotated[
-        str,
-        _for_translation(
-            metavar="refuse|skip", help="Lines of more than --max-pieces: stop, or leave empty with a warning."
-        ),
-    ] = "refuse"
-    max_pieces: Annotated[int, _for_translation(metavar="N", min=1, help="Longest source line, in word pieces.")] = 1024
-    line_buffered: Annotated[
-        bool,
-        _for_translation(
-            "--line-buffered", help="Translate each line at once, for a program that waits for it; slower."
-        ),
-    ] = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +85,6 @@ def generate(
 
     Which of the two the model does follows from what it was trained for.
     """
-    if translating.over_long not in ("refuse", "skip"):
-        raise UserError(f"--over-long {translating.over_long}: write refuse or skip.")
     if not 0 < writing.top_p <= 1:
         raise UserError(f"--top-p {writing.top_p}: a probability above 0, 1 at most.")
     named, files = choose_run.study_first(named, words or (), ["FILE"], without=model is not None)
@@ -151,19 +133,12 @@ def _translate(translator: "Translator", file: Path | None, how: Translating, as
         raise UserError(f"--nbest {nbest} is more than the beam of {beam}: set --beam-size to {nbest} or more.")
     alpha = translator.settings.length_penalty if how.length_penalty is None else how.length_penalty
     settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
-    waited_for = how.line_buffered or (file is None and sys.stdin.isatty())
+    typed = {"windows": (1,)} if file is None and sys.stdin.isatty() else {}  # each line is answered at once
     out = for_data()
     with _progress() as progress:
-        found = translator.stream(
-            _lines(file),
-            settings,
-            max_pieces=how.max_pieces,
-            over_long=_skipped if how.over_long == "skip" else None,
-            progress=progress,
-            **({"windows": (1,)} if waited_for else {}),
-        )
+        found = translator.stream(_lines(file), settings, progress=progress, **typed)
         for number, translations in enumerate(found):
-            for line in _shown(number, translations, nbest, how.scores, as_json):
+            for line in _shown(number, translations, nbest, as_json):
                 out.write(line + "\n")
             out.flush()
 
@@ -196,7 +171,7 @@ def _lines(path: Path | None) -> Iterator[str]:
                 raise UserError(f"Line {number} of {path or 'the input'} is not UTF-8.") from None
 
 
-def _shown(number: int, found: Iterable["Translation"], nbest: int, scores: bool, as_json: bool) -> Iterator[str]:
+def _shown(number: int, found: Iterable["Translation"], nbest: int, as_json: bool) -> Iterator[str]:
     for place, one in enumerate(found):
         text = one.text.replace("\n", " ")
         if as_json:
@@ -210,11 +185,7 @@ def _shown(number: int, found: Iterable["Translation"], nbest: int, scores: bool
         elif nbest > 1:
             yield f"{number + 1} ||| {text} ||| {one.score:.4f}"
         else:
-            yield f"{one.score:.4f}\t{text}" if scores else text
-
-
-def _skipped(line: int, pieces: int) -> None:
-    typer.echo(f"line {line} has {pieces} pieces and was left empty (--max-pieces)", err=True)
+            yield text
 
 
 @contextlib.contextmanager

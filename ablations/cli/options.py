@@ -26,7 +26,6 @@ def _studies(incomplete: str) -> list[str]:
 
 
 _FILE, _BUNDLE = "the path of a .toml file", "a bundle (.tar.gz, .zip)"
-_LAST = "; if unset, the last selection used in the store"
 
 
 def _study(metavar: str, about: str) -> Any:
@@ -34,8 +33,8 @@ def _study(metavar: str, about: str) -> Any:
 
 
 StudyName = Annotated[str, _study("STUDY", f"A built-in study (`ablations studies`) or {_FILE}.")]
-LastStudy = Annotated[str | None, _study("[STUDY]", f"A built-in study, or {_FILE}{_LAST}.")]
-LastStudyOrBundle = Annotated[str | None, _study("[STUDY]", f"A built-in study, {_FILE}, or {_BUNDLE}{_LAST}.")]
+MaybeStudy = Annotated[str | None, _study("[STUDY]", f"A built-in study, or {_FILE}.")]
+StudyOrBundle = Annotated[str, _study("STUDY", f"A built-in study, {_FILE}, or {_BUNDLE}.")]
 
 OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose options stand in this order in --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),

@@ -13,7 +13,7 @@ from ablations.cli.report import draw_figures, print_table, write_out
 from ablations.cli.terminal import say
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
-from experiments.errors import explain_os_errors
+from experiments.errors import UserError, explain_os_errors
 from reports.audit.paper import tables_of
 from reports.render.numbers import as_macros, numbers
 from reports.render.numbers import fill as fill_text
@@ -21,7 +21,7 @@ from reports.render.numbers import fill as fill_text
 
 def fill(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Markdown or Typst with {{base.bleu}} in its text.")],
-    study: options.LastStudy = None,
+    study: options.MaybeStudy = None,
     *,
     selectors: Selectors,
     out: Annotated[
@@ -36,8 +36,9 @@ def fill(
     named = [] if study else tables_of(file, text)
     if named:
         tables = [table_of(named_table(one.words, file, selectors)) for one in named]
+    elif study is None:
+        raise UserError(f"{file} names no table: write <!-- table: STUDY --> into it, or STUDY behind it.")
     else:
-        study, selectors = selectors.with_last(study, say)
         tables = [table_of(choose_table(study, selectors, say))]
     filled = fill_text(text, {name: number for table in reversed(tables) for name, number in numbers(table).items()})
     if out is None:

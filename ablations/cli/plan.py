@@ -10,7 +10,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
-from ablations.cli.terminal import aligned, answer, plain_progress, print_json, say
+from ablations.cli.terminal import aligned, answer, plain_progress, print_json
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
 from ablations.planning.runs import ensemble_in_words
 from ablations.service.enqueue import say_trained_again, trained_again, wanted
@@ -45,7 +45,7 @@ from reports.results.dunnett import ALPHA, POWER
 
 
 def plan(
-    study: options.LastStudy = None,
+    study: options.StudyName,
     *,
     selectors: Selectors,
     queueing: Annotated[Queueing, options.Without(("priority", "stale"))],
@@ -54,7 +54,6 @@ def plan(
     as_json: options.Json = False,
 ) -> None:
     """Show the runs of a table: settings, parameters, predicted cost, and state."""
-    study, selectors = selectors.with_last(study, say)
     chosen = queueing.choose(study, selectors)
     planned, slots = chosen.plan, parse_slots(devices)
     todo = wanted(planned, "keep")

@@ -35,7 +35,7 @@ CARRY_NO_WARNINGS = ("csv", "json")
 
 
 def report(
-    study: options.LastStudyOrBundle = None,
+    study: options.StudyOrBundle,
     *,
     selectors: Selectors,
     format_: Annotated[
@@ -76,7 +76,6 @@ def report(
     if figures is not None and examples is not None:
         raise UserError("--figures and --examples: give one of them.")
     format_ = "json" if as_json else format_
-    study, selectors = selectors.with_last(study, say)
     if examples is not None:
         _examples(
             choose(study, replace(selectors, seeds=seed), there=True), examples, seed, differing, limit, format_, out

@@ -21,7 +21,7 @@ from ablations.service.preflight import missing_precisions, paragraphs, warnings
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Queueing, Selected, Selectors, StoreOptions, choose
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
-from ablations.service.train import Training, options_for, queue_runs
+from ablations.service.train import Training, check, queue_runs
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
 from ablations.service.work import WorkOptions, complete_mlflow, hand_over, in_turn
@@ -68,7 +68,7 @@ def work_command(
     collects the results of ended runs; the same command also submits again what failed on the way.
     """
     if detach and working.engine == "local":
-        raise UserError("--detach is for clusters: on this machine, runs end with the coordinator.")
+        raise UserError("--detach is for clusters. On this machine: `ablations run STUDY --detach`.")
     assert working.slots  # mistakes in --devices are found before a store is made
     opened = store_options.open(create=True)
     for study in trust or ():
@@ -105,7 +105,7 @@ def run(
     if detach and smoke:
         raise UserError("--detach and --smoke: give one of them. A dry run takes seconds, and keeps nothing.")
     chosen = queueing.choose(study, selectors)
-    working = options_for(chosen, working, stale=queueing.stale, max_hours=max_hours, progress=plain_progress, say=say)
+    check(chosen, working, stale=queueing.stale, max_hours=max_hours, progress=plain_progress, say=say)
     format_ = "json" if as_json else ""
     if smoke:
         _try_all(chosen, working, format_)
@@ -230,7 +230,7 @@ def _say_failures(failures: Mapping[str, str]) -> None:
 
 
 def evaluate(
-    study: options.LastStudy = None,
+    study: options.StudyName,
     *,
     selectors: Selectors,
     devices: options.Devices = "auto",
@@ -240,8 +240,7 @@ def evaluate(
 
     For example: ablations evaluate table3 --set evaluation.beam_size=1
     """
-    study, selectors = selectors.with_last(study, say)
-    chosen = choose(study, selectors, there=True, used=True)
+    chosen = choose(study, selectors, there=True)
     plan = chosen.plan
     needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its parent run
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}

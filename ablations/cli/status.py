@@ -5,7 +5,6 @@
 
 import codecs
 import os
-import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
@@ -14,13 +13,10 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.live import Live
-from rich.text import Text
 
 from ablations.cli import options
 from ablations.cli.store import note
-from ablations.cli.terminal import answer, print_json, say, unguarded, visible
+from ablations.cli.terminal import answer, print_json, say
 from ablations.planning.planned import Plan
 from ablations.service.choose_run import chosen, label, labels
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
@@ -37,58 +33,35 @@ from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
 SHOWN = 20  # waiting and cancelled runs listed; the rest is only counted
-WATCH_S = 2.0
 
 
 def status(
-    study: options.LastStudy = None,
+    study: options.MaybeStudy = None,
     *,
     selectors: Selectors,
-    watch: Annotated[bool, typer.Option("--watch", help="Refresh every two seconds; Ctrl-C ends it.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
 
-    With STUDY, the state of its table, and of the queue only its runs; without, the whole queue, and the state of the
-    last table used.
+    With STUDY, the state of its table, and of the queue only its runs; without, the whole queue.
     """
     opened = selectors.open()
     collect_detached(opened)
-    table = _table(study, selectors) if study or not as_json else None
-    plan = table[1] if table else None  # once: a plan of 10,000 runs takes seconds
-    only = {run.run_id for run in plan.trainings} if plan and study else None
+    table = choose(study, selectors, there=True) if study else None
+    plan = table.plan if table else None  # once: a plan of 10,000 runs takes seconds
+    only = {run.run_id for run in plan.trainings} if plan else None
     if as_json:
         print_json(_as_json(opened, only))
         return
-    head = [_of_plan(table[1]), *_no_longer(*table)] if table else []
-    if not watch:
-        typer.echo("\n".join(_lines(opened, head, only)))
-        try:
-            if not opened.coordinator() and (count := len(lacking(opened))):
-                verb, them = ("is", "it") if count == 1 else ("are", "them")
-                said = f"{number(count, 'finished run')} {verb} not in MLflow"
-                typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
-        except UserError as error:  # of MLflow's database
-            say(str(error))
-        return
-    with Live(console=Console(file=unguarded(sys.stdout)), auto_refresh=False) as live:
-        while True:
-            live.update(Text(visible("\n".join(_lines(opened, head, only)))), refresh=True)
-            time.sleep(WATCH_S)
-            if table:
-                head[0] = _of_plan(table[0].plan)
-
-
-def _table(study: str | None, selectors: Selectors) -> tuple[Selected, Plan] | None:
-    """The named table, else the last one used; None if there is none, or if it can no longer be planned."""
-    if study is not None:
-        named = choose(study, selectors, there=True, used=True)
-        return named, named.plan
+    head = [_of_plan(plan), *_no_longer(table, plan)] if table and plan else []
+    typer.echo("\n".join(_lines(opened, head, only)))
     try:
-        last = choose(*selectors.with_last(None, say), there=True)
-        return last, last.plan
-    except UserError:  # the queue is shown without it
-        return None
+        if not opened.coordinator() and (count := len(lacking(opened))):
+            verb, them = ("is", "it") if count == 1 else ("are", "them")
+            said = f"{number(count, 'finished run')} {verb} not in MLflow"
+            typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
+    except UserError as error:  # of MLflow's database
+        say(str(error))
 
 
 def _lines(store: Store, head: list[str], only: set[str] | None) -> list[str]:

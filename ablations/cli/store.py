@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import aligned, answer, print_json, say
+from ablations.cli.terminal import aligned, answer, print_json
 from ablations.service import forget as forgetting
 from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
@@ -70,7 +70,7 @@ def _as_json(table: StoreTable) -> dict[str, Any]:
 
 
 def adopt(
-    study: options.LastStudy = None,
+    study: options.StudyName,
     *,
     selectors: Selectors,
     why: Annotated[str, typer.Option(metavar="TEXT", help="Why it changes no result; printed under the table.")],
@@ -83,8 +83,7 @@ def adopt(
     """
     if not why.strip() or not why.isprintable():
         raise UserError("--why: write one line that says why the change has no influence on the results.")
-    study, selectors = selectors.with_last(study, say)
-    chosen = choose(study, selectors, there=True, used=True)
+    chosen = choose(study, selectors, there=True)
     plan = chosen.plan
     found = orphans(chosen, plan, plan.runs)
     before = [run for run in plan.runs if run.same_as]

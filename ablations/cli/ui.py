@@ -47,7 +47,7 @@ FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json
 
 
 def ui(
-    study: options.LastStudy = None,
+    study: options.MaybeStudy = None,
     *,
     selectors: Selectors,
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on 127.0.0.1.")] = 5000,
@@ -63,24 +63,23 @@ def ui(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --rebuild: print JSON.")] = False,
 ) -> None:
-    """Serve MLflow on the store until Ctrl-C, with the table and figures of STUDY as a comparison.
-
-    Without STUDY, the last selection used in the store is shown, if it has a finished run.
-    """
+    """Serve MLflow on the store until Ctrl-C, with the table and figures of STUDY as a comparison."""
     if rebuild is not None:
         _rebuild(selectors.open(), rebuild, as_json)
         return
     if as_json:
         raise UserError("--json is for --rebuild: without it, `ui` serves until Ctrl-C.")
+    if tracking_uri and study is None:
+        raise UserError("--tracking-uri sends the table of a study: name STUDY.")
     server = tracking_uri or f"http://{HOST}:{port}"
     if not tracking_uri:
         _refuse_used_port(port)
     opened = selectors.open()
     if not tracking_uri and not opened.mlflow_db.is_file():
         raise UserError(f"{opened.mlflow_db} does not exist: no run was started in this store yet.")
-    chosen = _chosen(study, selectors, sent=bool(tracking_uri))
-    if chosen is not None:
-        if study is not None and (near := nearest_with_results(study, selectors, chosen.plan)):
+    if study is not None:
+        chosen = choose(study, selectors, there=True)
+        if near := nearest_with_results(study, selectors, chosen.plan):
             raise UserError(near)
         published, name = _publish(chosen, tracking_uri or ""), chosen.study.name
         typer.echo(f"{name}, each row with its runs below it: {link(published, server)}")
@@ -88,17 +87,6 @@ def ui(
     if tracking_uri:
         return
     raise typer.Exit(_serve(ui_command(opened, port), server))
-
-
-def _chosen(study: str | None, selectors: Selectors, *, sent: bool) -> Selected | None:
-    """The named table, else that of the last selection; None if it has no finished run, unless it is to be sent."""
-    if study is not None or sent:
-        return choose(*selectors.with_last(study, say), there=True, used=True)
-    try:
-        last = choose(*selectors.with_last(None, say), there=True)
-        return last if any(last.store.result(run.run_id) for run in last.plan.runs) else None
-    except UserError:  # without it, the pages show what is there
-        return None
 
 
 def _serve(command: Sequence[str], server: str) -> int:
@@ -123,21 +111,10 @@ def _refuse_used_port(port: int) -> None:
             trial.bind((HOST, port))
             return
         except OSError as error:
-            why = f"is used by {_listener(port)}" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
+            why = "is used by another process" if error.errno == errno.EADDRINUSE else f"cannot be used: {error}"
     raise UserError(
         f"Port {port} {why}. Name another with --port, for example --port {port + 1 if port < 65535 else port - 1}."
     )
-
-
-def _listener(port: int) -> str:
-    """The process that listens on a port, if this user may see it."""
-    import psutil
-
-    with contextlib.suppress(psutil.Error, OSError):
-        for found in psutil.net_connections("tcp"):
-            if found.laddr and found.laddr.port == port and found.status == psutil.CONN_LISTEN and found.pid:
-                return f"process {found.pid} ({' '.join(psutil.Process(found.pid).cmdline())[:120]})"
-    return "another process"
 
 
 def _publish(chosen: Selected, uri: str) -> Published:

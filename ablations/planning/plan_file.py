@@ -62,7 +62,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
     Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
-    study = Study.from_mapping(data["study"])
+    study = _study(data["study"])
     config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
     rows = {
@@ -79,6 +79,13 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     members = tuple(_run_again(item, _row_of(item, runs, rows, variations), item["row"]) for item in data["members"])
     notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
     return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
+
+
+def _study(recorded: Mapping[str, Any]) -> Study:
+    """Builds before 0.1.0 recorded [sinks] and the pruner of [tune] too."""
+    kept = {name: given for name, given in recorded.items() if name != "sinks"}
+    tune = {name: given for name, given in (kept.get("tune") or {}).items() if name != "pruner"}
+    return Study.from_mapping(kept | ({"tune": tune} if tune else {}))
 
 
 def _row_of(

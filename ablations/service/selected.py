@@ -1,12 +1,6 @@
-"""Resolve a command line's selectors: a study with its task and plan in one store, or a bundle.
-
-Verbs that are called without a study take the last selection of the store.
-"""
+"""Resolve a command line's selectors: a study with its task and plan in one store, or a bundle."""
 
 import atexit
-import contextlib
-import json
-import os
 import shlex
 import shutil
 import tempfile
@@ -14,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING
 
 from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
@@ -23,10 +17,7 @@ from ablations.study.messages import suggestion
 from ablations.study.overrides import nested, setting_names
 from ablations.study.selectors import CORPUS, Selection, selection
 from ablations.study.study import Study, load_study
-from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
-from experiments.jobs.queue import trust
-from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
@@ -37,77 +28,6 @@ from reports.audit.bundle_archive import is_bundle
 
 if TYPE_CHECKING:
     from reports.audit.bundle_read import Bundle
-
-
-# --- The last selection used in a store
-# It is a small file of the store: losing it loses nothing, and on a read-only disk it is not written. A study of one's
-# own names code that planning imports, so such an entry counts only where this user wrote it (signed as jobs are).
-
-
-FILE = "last-selection.json"
-VERSION = 1
-FIELDS = ("profile", "corpus", "rows", "seeds", "sets")  # of Selectors
-
-
-def remember(store: Store, study: str, options: dict[str, Any]) -> None:
-    """Keep a selection as the store's last one. Does nothing where the store does not exist or cannot be written."""
-    if not (store.root / MARKER).is_file() or not os.access(store.root, os.W_OK):
-        return
-    given = {name: options[name] for name in FIELDS if options.get(name)}
-    if given.get("corpus", "builtin") != "builtin":
-        given["corpus"] = _from(store, given["corpus"])
-    record = {"version": VERSION, "study": study if study in builtin_studies() else _from(store, study)}
-    record |= {"selectors": given}
-    if record["study"] != study:
-        record["signature"] = trust.sign(_text(record))
-    with contextlib.suppress(OSError, UserError):
-        if read_json(store.root / FILE) == record:
-            return
-    with contextlib.suppress(OSError):
-        write_json(store.root / FILE, record)
-
-
-def recall(store: Store) -> tuple[str, dict[str, Any]] | None:
-    """The store's last selection: the study's name or path, and its options as `Selectors` has them.
-
-    None if there is none, or none that this program can use.
-
-    Raises UserError for one that names another user's study.
-    """
-    try:
-        record = read_json(store.root / FILE) or {}
-    except UserError:  # damaged: it is never needed
-        return None
-    study, given = record.get("study"), record.get("selectors")
-    if record.get("version") != VERSION or not isinstance(study, str) or not isinstance(given, dict):
-        return None
-    options = {name: given[name] for name in FIELDS if name in given}
-    if study not in builtin_studies():
-        if not trust.signed(_text(record), str(record.get("signature", ""))):
-            raise UserError(
-                f"The last selection in {store.root} is {study}, used by another user or on another machine. Its code "
-                "would be imported: name the study yourself, if you trust it."
-            )
-        study = _here(store, study)
-    if options.get("corpus", "builtin") != "builtin":
-        options["corpus"] = _here(store, options["corpus"])
-    return study, options
-
-
-def _text(record: dict[str, Any]) -> str:
-    return json.dumps([record["study"], record["selectors"]], sort_keys=True)
-
-
-def _from(store: Store, path: str) -> str:
-    """A path as seen from the store, so that both can be moved together."""
-    return os.path.relpath(Path(path).expanduser().absolute(), store.root.resolve())
-
-
-def _here(store: Store, path: str) -> str:
-    """The path again, as short as it is from the working directory."""
-    found = os.path.normpath(store.root.resolve() / path)
-    near = os.path.relpath(found)
-    return found if near.startswith("..") else near
 
 
 # --- From selectors to a study, its task, its plan and its store
@@ -167,27 +87,6 @@ class Selectors(StoreOptions):
         words += [word for item in self.sets or () for word in ("--set", item)]
         return (*words, *(self.store_words if whole and self.where != StoreOptions().where else ()))
 
-    def with_last(self, study: str | None, say: Say) -> tuple[str, Self]:
-        """The study with these selectors; without one the store's last selection, where options given here replace its.
-
-        say: prints a line for the user, which names that selection. Raises UserError if no selection was used in the
-        store.
-        """
-        if study is not None:
-            return study, self
-        store = self.open()
-        last = recall(store)
-        if last is None:
-            raise UserError(
-                f"No study is named, and {store.root} has no last selection. Name a study; `ablations tables "
-                f"{self.where}` lists what is there."
-            )
-        named, options = last
-        own = {name: value for name in FIELDS if (value := getattr(self, name)) is not None}
-        words = shlex.join([named, *Selectors(**options).words(whole=True)])
-        say(f"{words}: the last selection used in {self.store}")
-        return named, replace(self, **(options | own))
-
 
 @dataclass(frozen=True, kw_only=True)
 class SelectedTable:
@@ -200,7 +99,6 @@ class SelectedTable:
     asked: tuple[str, ...] = ()  # words of a command line that selects this table, without folders
     bundle: str = ""  # of a bundle: what of it was computed again (reports/audit/bundle_agreement.py)
     to_paste: str = ""  # the same words with folders and the store, quoted for a shell
-    remember: Callable[[], None] = lambda: None  # keep this selection as the last one of its store
 
     @property
     def store_options(self) -> StoreOptions:
@@ -246,13 +144,10 @@ def task_of(study: Study) -> Task:
     return task.with_columns([metric.column for metric in study.metrics]) if study.metrics else task
 
 
-def choose(
-    study_name: str, selectors: Selectors, many: bool = True, *, there: bool = False, used: bool = False
-) -> Selected:
+def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: bool = False) -> Selected:
     """Resolve the selectors. Never creates a store. Raises UserError.
 
-    many: accept over 10,000 rows. Verbs that start work pass the user's --yes. there: the store must exist. used: the
-    selection is the user's own, so it becomes the last one of the store.
+    many: accept over 10,000 rows. Verbs that start work pass the user's --yes. there: the store must exist.
     """
     chosen = selectors.selection()
     study = load_study(study_name, many)
@@ -262,15 +157,6 @@ def choose(
     store = selectors.open(missing=not there)
     collect_detached(store)
 
-    def keep() -> None:
-        remember(store, study_name, {name: getattr(selectors, name) for name in FIELDS})
-
-    def replan() -> Plan:
-        plan = plan_with_states(study, chosen, task, store)
-        if used:  # once it is known to select something
-            keep()
-        return plan
-
     asked = (Path(study_name).name, *selectors.words())
     paste = shlex.join([study_name, *selectors.words(whole=True)])
     columns = tuple(task.columns)
@@ -278,11 +164,10 @@ def choose(
         study=study,
         task=task,
         store=store,
-        replan=replan,
+        replan=lambda: plan_with_states(study, chosen, task, store),
         columns=columns,
         asked=asked,
         to_paste=paste,
-        remember=keep,
     )
     kept = {name: value for name, value in chosen.overrides.items() if not _decoding(name)}
     if kept == chosen.overrides:
@@ -304,16 +189,16 @@ class Queueing:
     stale: str = "keep"
     yes: bool = False
 
-    def choose(self, study: str, selectors: Selectors, *, used: bool = True) -> Selected:
+    def choose(self, study: str, selectors: Selectors) -> Selected:
         """`choose`, with these options. Raises UserError."""
-        chosen = choose(study, selectors, many=self.yes, used=used)
+        chosen = choose(study, selectors, many=self.yes)
         return replace(chosen, devices_per_run=self.devices_per_run, priority=self.priority)
 
 
-def choose_table(study_name: str, selectors: Selectors, say: Say, *, used: bool = True) -> SelectedTable:
+def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTable:
     """Like `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`) of one table."""
     if not is_bundle(study_name):
-        return choose(study_name, selectors, there=True, used=used)
+        return choose(study_name, selectors, there=True)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
     if selected != (None,) * 4 or selectors.sets:
         raise UserError(f"{study_name} is a bundle of one table. Leave out the selectors.")

@@ -1,11 +1,10 @@
 """What a store holds, table by table: a table is a study under a profile on a corpus, with one set of settings.
 
 Which table a run belongs to is recorded with the run. Whether it still is one of the study's shows the study itself, as
-far as it is found: a built-in one, or one that this user queued or selected last, in the folder where it was then.
+far as it is found: a built-in one, or one that this user queued, in the folder where it was then.
 Runs that a changed study no longer contains are listed with what changed.
 """
 
-import contextlib
 import json
 import time
 import tomllib
@@ -17,7 +16,7 @@ from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.run_states import DONE, Members
-from ablations.service.selected import Selected, Selectors, StoreOptions, choose, recall
+from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.study.messages import number, show
 from ablations.study.overrides import as_set
 from ablations.study.selectors import CORPUS
@@ -172,17 +171,9 @@ def _selectors(store: Store, name: Name, runs: Iterable[str]) -> Selectors:
 
 
 def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
-    """Study → its name, or the paths of all files that bear it, in the folders that this user queued from or used last.
-
-    The file that was used last comes first.
-    """
+    """Study → its name, or the paths of all files that bear it, in the folders that this user queued from."""
     found = {name: [name] for name in builtin_studies()}
     folders: dict[str, None] = {}
-    used = ""
-    with contextlib.suppress(UserError):  # another user's
-        if (last := recall(store)) and last[0] not in found:
-            used = str(Path(last[0]).absolute())
-            folders[str(Path(last[0]).absolute().parent)] = None
     with Queue(store.queue_db, create=False) as queue:
         for run_id in members.queued:
             try:
@@ -192,7 +183,7 @@ def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
             if claimed.signed and claimed.job.folder:
                 folders[claimed.job.folder] = None
     for folder in folders:
-        for path in sorted(Path(folder).glob("*.toml"), key=lambda path: (str(path) != used, path)):
+        for path in sorted(Path(folder).glob("*.toml")):
             try:
                 name = tomllib.loads(path.read_text(encoding="utf-8")).get("name")
             except (OSError, ValueError):

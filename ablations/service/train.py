@@ -34,7 +34,6 @@ from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.trees import TREES
 from experiments.tasks.base import EvaluationSpec, Progress
-from experiments.tracking.sinks.sink import check_sink
 
 
 @dataclass(frozen=True)
@@ -93,7 +92,6 @@ def queue_runs(
     prepare(chosen, runs, progress)
     added = enqueue(chosen, plan, runs, stale)
     join(chosen, plan)
-    chosen.remember()  # of a store that this call created
     asked, every = {run.run_id for run in runs}, plan.trainings
     left = sum(run.run_id in asked for run in every)
     counts = {"done": len(every) - left, "queued_now": added, "queued_before": left - added}
@@ -104,17 +102,11 @@ def queue_runs(
     return counts
 
 
-def options_for(
-    chosen: Selected, asked: WorkOptions, *, stale: str, max_hours: float | None, progress: Progress, say: Say
-) -> WorkOptions:
-    """The options of `run` with the study's sinks.
-
-    Raises UserError for what cannot run there, and where the runs would take longer than `max_hours`.
-    """
-    here = asked.engine == "local"
-    for name in chosen.study.sinks.names:
-        check_sink(name, f"{chosen.study.origin}, [sinks]:")
-    working = replace(asked, sinks=[*(asked.sinks or ()), *chosen.study.sinks.names])
+def check(
+    chosen: Selected, working: WorkOptions, *, stale: str, max_hours: float | None, progress: Progress, say: Say
+) -> None:
+    """Raises UserError for what cannot run there, and where the runs would take longer than `max_hours`."""
+    here = working.engine == "local"
     todo = wanted(chosen.plan, stale)
     if here:
         refuse(chosen, todo, working.slots)
@@ -122,7 +114,6 @@ def options_for(
             say(f"note: {warning}")
     if max_hours is not None and todo:
         say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here))
-    return working
 
 
 # --- `ablations run --smoke`: two steps and two sentences of every row, in a store of its own that is removed again

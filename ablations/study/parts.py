@@ -45,18 +45,6 @@ class Match(StrictModel):
     by: Text = Field("", description="the setting that it solves for: model.d_ff …; or width, depth, steps")
 
 
-class Sinks(StrictModel):
-    """Other views of the runs besides MLflow's; see docs/sinks.md. They name no run."""
-
-    tensorboard: bool = Field(False, description="write runs for TensorBoard too")
-    wandb: bool = Field(False, description="write runs for W&B too")
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those that are on."""
-        return tuple(name for name in type(self).model_fields if getattr(self, name))
-
-
 class SameAs(StrictModel):
     """The author's word that runs with other settings stand for those of the study; see docs/own-task.md."""
 

@@ -19,7 +19,6 @@ from ablations.study.parts import (
     SameAs,
     SeedCount,
     Settings,
-    Sinks,
     TableChoices,
     Text,
     Tune,
@@ -71,7 +70,6 @@ class Study(Match):
         "what runs measure before their first update",
     )
     table: TableChoices = Field(TableChoices(), description="how the table is printed; `ablations report` has the same")
-    sinks: Sinks = Field(Sinks(), description="TensorBoard and W&B beside MLflow, as with --sink")
     tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of every row")
     published: dict[Key, Text] = Field(
         {}, description="published numbers that nothing here measures: their names in `paper`, with their heads"

@@ -174,8 +174,6 @@ def _syntax(message: str, text: str, origin: str) -> str:
 def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> str:
     """One error: its place in the file (row by key, profile by name), the value, and what is expected."""
     location: tuple[int | str, ...] = error["loc"]
-    if location[:1] == ("seeds",) and location[1:2] in (("number",), ("rule",)):  # the kind of value, not a name in it
-        location = (location[0], *location[2:])
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
         known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends", "ablate"))]

@@ -83,21 +83,18 @@ class Translator:
         settings: SearchSettings | None = None,
         *,
         windows: Sequence[int] = WINDOWS,
-        max_pieces: int = MAX_PIECES,
-        over_long: Callable[[int, int], None] | None = None,
         progress: Callable[[int], None] | None = None,
     ) -> Iterator[list[Translation]]:
         """The n best of each line, best first, in the order of the input; at most the last window is in memory.
 
-        A line of more than `max_pieces` is passed to `over_long` (number from 1, pieces) and stays empty; without
-        `over_long` it raises UserError. `progress` gets the number of translated lines.
+        Raises UserError for a line of more than MAX_PIECES. `progress` gets the number of translated lines.
         """
         remaining, sizes, first = iter(lines), itertools.chain(windows, itertools.repeat(windows[-1])), 1
         for size in sizes:
             window = list(itertools.islice(remaining, size))
             if not window:
                 return
-            sources = self._encode(window, first, max_pieces, over_long)
+            sources = self._encode(window, first)
 
             def told(done: int, _total: int, before: int = first - 1) -> None:
                 if progress is not None:
@@ -113,21 +110,12 @@ class Translator:
                 ]
             first += len(window)
 
-    def _encode(
-        self, window: Sequence[str], first: int, max_pieces: int, over_long: Callable[[int, int], None] | None
-    ) -> list[list[int]]:
+    def _encode(self, window: Sequence[str], first: int) -> list[list[int]]:
         sources = self.source_tokenizer.encode_batch(window, self.device.threads)
-        if self.model.longest is not None:
-            max_pieces = min(max_pieces, self.model.longest - 1)
-        for number, source in enumerate(sources):
-            if len(source) <= max_pieces:
-                continue
-            if over_long is None:
-                raise UserError(
-                    f"Line {first + number} has {len(source)} pieces, more than {max_pieces}: split it into sentences."
-                )
-            over_long(first + number, len(source))
-            sources[number] = []
+        most = MAX_PIECES if self.model.longest is None else min(MAX_PIECES, self.model.longest - 1)
+        for number, source in enumerate(sources, first):
+            if len(source) > most:
+                raise UserError(f"Line {number} has {len(source)} pieces, more than {most}: split it into sentences.")
         return sources
 
 

@@ -222,8 +222,7 @@ def _table(text: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
 
 # --- Weights & Biases: the CSV of its runs table, or JSON of its API's runs
 # CSV: the columns that the table showed: Name, State, ID, Group, then config and summary without a difference between
-# them. JSON: a list of runs, or one run per line, with `name`, `id`, `state`, `group`, `config` and `summary` (or
-# `summary_metrics`, `summaryMetrics`); config values may be wrapped as {"value": …}. Such a file is written by
+# them. JSON: a list of runs, which is written by
 #     json.dump([{"id": r.id, "name": r.name, "state": r.state, "group": r.group, "config": r.config,
 #                 "summary": dict(r.summary)} for r in wandb.Api().runs("ENTITY/PROJECT")], file, default=str)
 
@@ -237,8 +236,12 @@ _OF_WANDB = (
 def read_wandb_export(place: str) -> Iterator[ExternalRun]:
     """The runs of an export. Raises UserError."""
     text = Path(place).read_text(encoding="utf-8-sig")
-    if text.lstrip()[:1] in "[{":
-        yield from map(_of_json, _json_runs(text))
+    if text.lstrip()[:1] == "[":
+        for run in json.loads(text):
+            labels = {key: given for key, given in run.items() if isinstance(given, str)}
+            about = run.get("name", ""), run.get("id", ""), _unfinished(run.get("state"))
+            settings, metrics = run.get("config") or {}, run.get("summary") or {}
+            yield ExternalRun(*about, labels=labels, settings=settings, metrics=metrics)
         return
     head, lines = _table(text)
     if "Name" not in head:
@@ -252,31 +255,3 @@ def read_wandb_export(place: str) -> Iterator[ExternalRun]:
 
 def _unfinished(state: Any) -> str:
     return "" if str(state or "").lower() in ("", "finished") else str(state).lower()
-
-
-def _json_runs(text: str) -> list[Mapping[str, Any]]:
-    try:
-        whole = json.loads(text)
-    except ValueError:
-        whole = [json.loads(line) for line in text.split("\n") if line.strip()]
-    whole = whole.get("runs", [whole]) if isinstance(whole, Mapping) else whole
-    if not isinstance(whole, list) or not all(isinstance(run, Mapping) for run in whole):
-        raise UserError("expected a list of runs, each with config and summary.")
-    return whole
-
-
-def _of_json(run: Mapping[str, Any]) -> ExternalRun:
-    names = ("display_name", "displayName", "name", "id")
-    name = next((str(run[key]) for key in names if run.get(key)), "")
-    summaries = ("summary", "summary_metrics", "summaryMetrics")
-    parts: list[Any] = [run.get("config") or {}, next((run[key] for key in summaries if run.get(key)), {})]
-    config, summary = (json.loads(part) if isinstance(part, str) else part for part in parts)  # text: the API's own
-    if not isinstance(config, Mapping) or not isinstance(summary, Mapping):
-        raise UserError(f"run {name[:80]}: config and summary are JSON objects.")
-    config = {
-        n: v["value"] if isinstance(v, Mapping) and "value" in v and set(v) <= {"value", "desc"} else v
-        for n, v in config.items()
-    }
-    labels = {key: given for key, given in run.items() if isinstance(given, str)}
-    status = _unfinished(run.get("state"))
-    return ExternalRun(name, str(run.get("id") or ""), status, labels=labels, settings=config, metrics=summary)

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -81,7 +80,7 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int
     positions = model.longest
     try:
         sets = select_sets(corpus, config.evaluation.sets)
-        lengths = Longest(corpus, data, model.shared_vocabulary, target_symbols, root).lengths(tokens, positions)
+        lengths = Longest(corpus, data, model.shared_vocabulary, target_symbols, root).lengths()
     except VocabularyTooLarge as error:
         yield NeedsCorpus(f"{error} {_NAME_A_CORPUS}") if data.corpus == "builtin" else error
         return
@@ -104,18 +103,16 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int
 
 
 # --- The longest sentences of a corpus in pieces, without a prepared corpus
-# Text bounds its pieces: a piece has at least one character or byte, and a BPE can contain at least every short word.
-# If these bounds are not enough, a corpus of up to LOOKED_AT pairs is prepared in a temporary folder, which is exact
-# and takes seconds. For a larger one `prepare` itself decides, before anything is queued.
+# Up to LOOKED_AT pairs are prepared in a temporary folder, which is exact and takes seconds, once for a user. Of more
+# `prepare` itself decides, before anything is queued.
 
 
-LOOKED_AT = 200_000  # pairs
-WORD = 15  # letters: SentencePiece's longest piece has 16 signs, one of them for the space
+LOOKED_AT = 50_000  # pairs
 
 
 @dataclass(frozen=True)
 class Lengths:
-    """Pieces of the longest sentence, EOS counted: exact, or bounds from above."""
+    """Pieces of the longest sentence, EOS counted."""
 
     longest_pair: int
     longest_of: Mapping[str, int]  # by evaluated set
@@ -134,16 +131,10 @@ class Longest:
         self._name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
         self._digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
 
-    def lengths(self, tokens: int, positions: int | None) -> Lengths:
-        """Longest sentences, exact or bounded within `tokens` and `positions`. Raises UserError as `prepare` does."""
-        if self._is_prepared() and (prepared := self._once(self._prepared)) is not None:
-            return prepared
-        bounds = self._once(self._bounds)
-        if bounds is not None and bounds.longest_pair <= tokens:
-            longest = max(bounds.longest_pair, *bounds.longest_of.values())
-            if positions is None or longest <= positions:
-                return bounds
-        return self._once(self._exact) or Lengths(0, dict.fromkeys(self._digests, 0))
+    def lengths(self) -> Lengths:
+        """The longest sentences; of a large corpus 0. Raises UserError as `prepare` does."""
+        found = self._once(self._prepared if self._is_prepared() else self._exact)
+        return found or Lengths(0, dict.fromkeys(self._digests, 0))
 
     def _once(self, look: Callable[[], Lengths | None]) -> Lengths | None:
         key = (look.__name__, self._root, self._name, *self._digests.items())
@@ -190,40 +181,6 @@ class Longest:
     def _lengths(self, encoded: EncodedCorpus) -> Lengths:
         sets = {name: encoded.longest(name, digest) for name, digest in self._digests.items()}
         return Lengths(encoded.longest("train"), sets)
-
-    def _bounds(self) -> Lengths | None:
-        """Bounds from the text; None if it may not give `data.vocab_size` pieces, or no pair may be left."""
-        size, most = self._data.vocab_size, self._data.max_pieces
-        if self._data.units in ("unigram", "wordpiece", "word") and not self._data.sized_by_text:
-            return None  # which strings repeat, and how many words are unknown, only the tokenizer counts
-        words: tuple[set[str], set[str]] = (set(), set())
-        signs: tuple[set[str], set[str]] = (set(), set())
-        longest, fits = 0, False
-        for pair in islice(self._corpus.read("train"), LOOKED_AT):
-            for side, text in enumerate(pair):
-                signs[side].update(text)
-                if len(words[side]) < size:
-                    words[side].update(filter(_one_piece, text.split(" ")))
-            length = self._most_pieces(*pair)
-            longest = max(longest, min(length, most))
-            fits = fits or (length <= most and all(text.strip() for text in pair))
-        if self._shared:
-            words, signs = (words[0] | words[1],) * 2, (signs[0] | signs[1],) * 2
-        for side in () if self._data.sized_by_text else (0,) if self._shared or self._symbols else (0, 1):
-            fits = fits and len(words[side]) >= size > len(signs[side]) + 5  # special symbols, the space
-        sets = (max((self._most_pieces(*p) for p in self._corpus.read(name)), default=0) for name in self._digests)
-        return Lengths(longest, dict(zip(self._digests, sets, strict=True))) if fits else None
-
-    def _most_pieces(self, *texts: str) -> int:
-        """A sign for the space before the text, a piece for each character or byte, and EOS."""
-        if self._data.units == "byte":
-            return max(len(text.encode("utf-8", "replace")) for text in texts) + 2
-        return max(map(len, texts)) + 2
-
-
-def _one_piece(word: str) -> bool:
-    """Letters of one script (those with upper and lower case are not mixed within words)."""
-    return len(word) <= WORD and word.isalpha() and word.lower() != word.upper()
 
 
 # --- Whether this machine's devices compute in a precision, and how: asked of torch in a process of its own

@@ -2,12 +2,11 @@
 
 import json
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.system.conftest import Cli, as_json, command, environment
+from tests.system.conftest import Cli, as_json
 
 pytestmark = pytest.mark.slow
 
@@ -66,7 +65,7 @@ def test_a_row_translates_as_it_decodes_though_another_row_trained(cli: Cli, sto
     (text := study.parent / "text").write_text("the river is cold\na small house\n", encoding="utf-8")
 
     def said(*words: object) -> str:
-        return cli("generate", *words, text, "--store", runs, "--scores", "--devices", "cpu:1").stdout
+        return cli("generate", *words, text, "--store", runs, "--json", "--devices", "cpu:1").stdout
 
     plain = ("--run", run.name, "--checkpoint", "last", "--length-penalty", "0.6")
     expected = {
@@ -101,11 +100,8 @@ def test_lines_come_out_in_order_and_empty_ones_stay_empty(cli: Cli, store: tupl
     best = [json.loads(line) for line in cli("generate", text, *named, "--nbest", "2", "--json").stdout.splitlines()]
     assert [(one["line"], one["rank"]) for one in best if one["line"] != 2] == [(1, 1), (1, 2), (3, 1), (3, 2)]
     assert best[0]["score"] >= best[1]["score"]
-    refused = cli("generate", text, *named, "--max-pieces", "2", code=2)
-    assert "Line 1 has" in refused.stderr
-    skipped = cli("generate", text, *named, "--max-pieces", "2", "--over-long", "skip")
-    assert skipped.stdout == "\n\n\n"
-    assert "line 3 has" in skipped.stderr
+    text.write_text("The old dog sleeps. " * 400, encoding="utf-8")
+    assert "Line 1 has" in cli("generate", text, *named, code=2).stderr
 
 
 def test_an_exported_folder_needs_no_store(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
@@ -155,7 +151,6 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
     [
         ((), "Name the model"),
         (("--run", "ffff"), "none begins with it; 1 trained run in"),
-        (("--over-long", "cut"), "refuse or skip"),
         (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
         (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
         (("--precision", "float32"), "--precision float32: write fp32, bf16, int8 or auto"),
@@ -167,18 +162,3 @@ def test_mistakes_are_explained(cli: Cli, store: tuple[Path, Path], arguments: t
     arguments = tuple(str(store[1]) if argument == "search.toml" else argument for argument in arguments)
     found = cli("generate", *arguments, "--store", store[0], code=2).stderr
     assert message in " ".join(found.split())
-
-
-def test_a_program_that_waits_for_each_line_gets_it(store: tuple[Path, Path]) -> None:
-    named = ("--store", store[0], "--devices", "cpu:1", "--study", store[1], "--row", "base", "--line-buffered")
-    pipe = subprocess.PIPE
-    with subprocess.Popen(
-        command("generate", *named), stdin=pipe, stdout=pipe, text=True, bufsize=1, env=environment()
-    ) as running:
-        assert running.stdin
-        assert running.stdout
-        for line in ("The old dog sleeps.", "", "The man goes."):
-            print(line, file=running.stdin, flush=True)
-            assert bool(running.stdout.readline().strip()) == bool(line)
-        running.stdin.close()
-    assert running.returncode == 0

@@ -83,30 +83,6 @@ def test_tensorboard_shows_curves_and_scores_and_can_be_rebuilt(walk: Path, cli:
     assert [scalars(run) for run in sorted((home / "walk" / "base").iterdir())] == before
 
 
-@pytest.mark.tensorboard
-def test_a_study_names_its_sinks_and_its_runs_stay_the_same(walk: Path, cli: Cli) -> None:
-    pytest.importorskip("tensorboard")
-    study, store = walk / "walk.toml", walk / "runs"
-    cli("run", study, "--store", walk / "plain", "--devices", "cpu:2")
-    plain = {path.name for path in (walk / "plain" / "runs").iterdir()}
-    study.write_text(STUDY.replace("[base]", "[sinks]\ntensorboard = true\n\n[base]"), encoding="utf-8")
-    cli("run", study, "--store", store, "--devices", "cpu:2")
-    shown = sorted((folder_of(Store(store), "tensorboard") / "walk" / "base").iterdir())
-    assert [scalars(run)["final/loss.test"] for run in shown] == [[(3, 0.5)], [(3, 1.0)]]
-    assert {path.name for path in (store / "runs").iterdir()} == plain
-
-
-def test_a_study_whose_sink_is_not_installed_says_so_and_trains_nothing(walk: Path, cli: Cli) -> None:
-    if importlib.util.find_spec("wandb") is not None:
-        pytest.skip("wandb is installed")
-    study = walk / "walk.toml"
-    study.write_text(STUDY + "\n[sinks]\nwandb = true\n", encoding="utf-8")
-    said = cli("run", study, "--store", walk / "runs", code=2).stderr
-    assert "walk.toml, [sinks]: wandb: the package wandb is not installed" in " ".join(said.split())
-    assert not (walk / "runs" / "runs").exists()
-    assert cli("plan", study, "--store", walk / "runs").returncode == 0  # planning and printing need no package
-
-
 def records(log: bytes) -> Iterator[bytes]:
     """Of a .wandb file: LevelDB's log format after 7 bytes, in blocks of 32 KiB; a long record is in several parts."""
     at, whole = 7, b""

@@ -48,7 +48,7 @@ def test_smoke_tries_every_row_and_keeps_nothing(cli: Cli, tiny: Path, tmp_path:
     done = cli("run", tiny, "--smoke", "--seeds", "3", "--store", store, "--devices", "cpu:2x1")
     assert "two steps of 3 rows" in done.stderr and "none failed" in done.stderr
     assert "– (0/3)" in done.stdout and "not available, in" in done.stdout
-    assert kept(store) == ["last-selection.json", "store.json"]
+    assert kept(store) == ["store.json"]
     states = {run["state"] for run in as_json(cli("plan", tiny, "--store", store, "--json"))}
     assert states == {"missing"}
 
@@ -59,7 +59,7 @@ def test_smoke_names_the_rows_that_fail(cli: Cli, tmp_path: Path) -> None:
     done = cli("run", tmp_path / "broken.toml", "--smoke", "--store", tmp_path / "store", code=1)
     assert "three: " in done.stderr and "division by zero" in done.stderr and "1 failed" in done.stderr
     assert "base: " not in done.stderr
-    assert kept(tmp_path / "store") == ["last-selection.json", "store.json"]
+    assert kept(tmp_path / "store") == ["store.json"]
 
 
 def test_smoke_needs_a_setting_for_steps(cli: Cli, tmp_path: Path) -> None:

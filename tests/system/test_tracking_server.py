@@ -69,4 +69,4 @@ def test_a_server_that_is_not_there(cli: Cli, tiny: Path, finished: Path) -> Non
     said = cli(*words, code=2).stderr
     assert "the server refused it" in said and "Traceback" not in said
     there = ["--store", finished, "--tracking-uri", "http://127.0.0.1:9"]
-    assert "the last selection used" in cli("ui", *there, code=2).stderr
+    assert "name STUDY" in cli("ui", *there, code=2).stderr

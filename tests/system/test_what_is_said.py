@@ -143,10 +143,8 @@ def test_a_broken_file_beside_a_study_never_hides_it(cli: Cli, tmp_path: Path) -
     assert (table["in_study"], table["note"], table["state"]) == (True, "", "complete")
     study.write_text(study.read_text().replace("[[variation]]", "[[variaton]]"))
     [table] = as_json(cli("tables", *store, "--json"))
-    assert table["in_study"] is None and table["note"].startswith(
-        "2 files are named digits; digits.toml cannot be used: "
-    )
-    assert "a.toml cannot be used: `ablations plan " in table["note"]
+    assert table["in_study"] is None and table["note"].startswith("2 files are named digits; a.toml cannot be used: ")
+    assert "digits.toml cannot be used: `ablations plan " in table["note"]
 
 
 def test_the_nearest_selection_with_results_is_named_for_a_corpus_too(

@@ -242,9 +242,8 @@ def test_no_store_is_said(tmp_path):
     reading = (
         ["status"],
         ["report", "table3"],
-        ["report"],
         ["ui"],
-        ["explain", "base"],
+        ["explain", "table3", "base"],
         ["report", "table3", "--examples", "test"],
         ["retry"],
     )

@@ -124,7 +124,14 @@ def test_verbs_are_few_and_an_older_spelling_is_the_present_one(monkeypatch):
     assert len(VERBS.keys() - OF_PAPERS) <= 34 and not VERBS.keys() & OLD.keys()
     for old, (present, options_now) in OLD.items():
         name, *words = present.split()
-        context = verb(name).make_context(name, [*words, *([] if name != "run" else ["--devices", "cpu:1"])])
+        context = verb(name).make_context(
+            name,
+            [
+                *words,
+                *(["table3"] if name in ("report", "plan") else []),
+                *(["--devices", "cpu:1"] if name == "run" else []),
+            ],
+        )
         known = {option for param in context.command.params for option in param.opts}
         assert set(options_now.values()) <= known, old
 

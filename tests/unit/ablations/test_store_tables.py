@@ -57,8 +57,6 @@ class TestTables:
         (table,) = listed(folder / "store")
         assert (table["runs"], table["state"], table["in_study"]) == (4, "complete", None)
         assert table["note"] == "its study was not found"
-        call(folder / "store", "plan", folder / "command.toml")  # from now on the last selection
-        assert [(known["in_study"], known["note"]) for known in listed(folder / "store")] == [(True, "")]
 
     def test_what_waits_and_was_cancelled_is_said(self, folder: Path) -> None:
         call(folder / "store", "queue", folder / "command.toml", "--seeds", "3")

@@ -221,14 +221,6 @@ def test_base_row_is_the_one_that_changes_nothing(own_study):
     assert own_study(again + ROW).base_row.key == "base"
 
 
-def test_sinks_name_no_run_and_a_misspelt_one_is_refused(own_study, plan_of, mistake):
-    row = '[[variation]]\nkey = "base"\n'
-    with_sinks = plan_of(own_study(row + "[sinks]\ntensorboard = true\nwandb = false\n"))
-    assert {run.run_id for run in with_sinks.runs} == {run.run_id for run in plan_of(own_study(row)).runs}
-    assert with_sinks.study.sinks.names == ("tensorboard",)
-    assert "sinks: there is nothing called tensorbord" in mistake(own_study, row + "[sinks]\ntensorbord = true\n")
-
-
 def test_studies_are_frozen(own_study):
     with pytest.raises(ValueError, match="frozen"):
         own_study(ROW).name = "other"

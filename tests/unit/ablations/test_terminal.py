@@ -152,7 +152,7 @@ def test_a_traceback_is_escaped_too(monkeypatch, tmp_path):
 
 def test_help_keeps_its_colours(monkeypatch):
     text, _ = on_a_terminal(monkeypatch, "status", "--help")
-    assert "\x1b[" in text and "watch" in text
+    assert "\x1b[" in text and "profile" in text
 
 
 def test_text_passes_as_it_is_and_names_that_are_no_utf8_are_printed():

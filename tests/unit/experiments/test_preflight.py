@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokeni
 from experiments.errors import NeedsCorpus, UserError
 from experiments.tasks import preflight
 from experiments.tasks.parsing import TASK as PARSING
-from experiments.tasks.preflight import Longest
 from experiments.tasks.translation import TASK
 from experiments.training import retention
 from tests.small_training import run
@@ -106,22 +104,6 @@ def test_a_long_line_of_an_evaluated_set_needs_positions_too(
     assert found(**learned) == []  # dev alone is evaluated
     (error,) = found(**learned, evaluation__sets=["dev", "test"])
     assert "the longest sentence of test has" in str(error)
-
-
-def test_bounds_from_the_text_hold(folder: Path, tmp_path: Path) -> None:
-    """If the text's bounds suffice, the corpus can be encoded and no sentence is longer."""
-    settled = 0
-    for vocab_size, max_pieces in product((65, 70, 100, 300, 450), (20, 40, 256)):
-        data = config(folder, data__vocab_size=vocab_size, data__max_pieces=max_pieces).data
-        corpus = resolve(data)
-        look = Longest(corpus, data, True, 0, tmp_path)
-        bounds = look._bounds()
-        if bounds is not None:
-            settled += 1
-            exact = look._exact()
-            assert exact is not None and exact.longest_pair <= bounds.longest_pair <= max_pieces
-            assert all(exact.longest_of[name] <= bounds.longest_of[name] for name in corpus.sets)
-    assert settled >= 4
 
 
 @pytest.mark.parametrize("side", [0, 1])

@@ -80,14 +80,10 @@ def test_n_best_come_best_first_with_scores(translator: Translator) -> None:
     assert found[0].score >= found[-1].score
 
 
-def test_over_long_lines_are_refused_or_left_empty_by_number(translator: Translator) -> None:
+def test_over_long_lines_are_refused_by_number(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.evaluation.translator.MAX_PIECES", 3)
     with pytest.raises(UserError, match=r"Line 4 has \d+ pieces, more than 3"):
-        list(translator.stream(["der", "", "der", LINES[0]], windows=(1,), max_pieces=3))
-    told: list[tuple[int, int]] = []
-    lines = [LINES[0], "der"]
-    found = [best[0].text for best in translator.stream(lines, max_pieces=3, over_long=lambda *what: told.append(what))]
-    assert found == ["", translator.translate(["der"])[0]]
-    assert told == [(1, len(translator.source_tokenizer.encode(LINES[0])))]
+        list(translator.stream(["der", "", "der", LINES[0]], windows=(1,)))
 
 
 def test_progress_counts_lines_over_all_windows(translator: Translator) -> None:

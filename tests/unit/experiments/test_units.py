@@ -58,7 +58,7 @@ def test_a_plan_knows_the_model_that_the_prepared_text_gives(
 
 
 @pytest.mark.parametrize("units", UNITS)
-def test_dev_comes_back_and_bounds_of_its_length_hold(folder: Path, tmp_path: Path, units: str) -> None:
+def test_dev_comes_back_and_its_length_is_counted(folder: Path, tmp_path: Path, units: str) -> None:
     (folder / "dev.de").write_text((folder / "train.de").read_text("utf-8"), encoding="utf-8")
     (folder / "dev.en").write_text((folder / "train.en").read_text("utf-8"), encoding="utf-8")
     settings = config(folder, units, vocab_size=834 if units == "word" else 150)

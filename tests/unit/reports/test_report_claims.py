@@ -180,6 +180,21 @@ def test_rows_are_compared_with_each_other_as_with_a_base(bench: Bench) -> None:
     assert f"95 % interval {gap - half:.3g} to {gap + half:.3g}" in worst.here.words
 
 
+def test_a_difference_below_what_the_seeds_can_show_is_said_to_be_so(bench: Bench) -> None:
+    """Its interval leaves 0 out, and still it has no star: docs/seeds.md."""
+    spread = np.array([0.0, 0.2, -0.2])
+    family = dunnett.family(list(25 + spread), [list(25 + spread)])
+    assert family is not None
+    gap = (family.critical() * family.error(3) + dunnett.detectable(family, 3)) / 2
+    bench.row("base", results=[(5.0, 25 + more) for more in spread])
+    bench.row("slight", {"model.d_k": 8}, results=[(5.0, 25 - gap + more) for more in spread])
+    (claim,) = claimed(bench, "slight is worse than base in bleu")
+    test = bench.table().rows[1].measures["bleu"].test
+    assert test is not None and test.p < 0.05 and not test.marked and -test.high > 0
+    assert claim.here.state == "cannot be shown with 3 seeds"
+    assert claim.here.words.endswith("; smaller than these seeds can show)")
+
+
 def test_a_factor_is_tested_in_logarithms(bench: Bench) -> None:
     (claim,) = claimed(seeded(bench), "base is better than worst in bleu by a factor of more than 1.9")
     logs = {key: [math.log(bleu) for _, bleu in values] for key, values in SEEDS.items()}
