@@ -79,13 +79,10 @@ def passphrase(store: Store, file: Path | None, *, new: bool = False) -> str | N
 def _time_of(text: str) -> float:
     now = datetime.now().astimezone()
     try:
-        if len(text) == 5:
-            hour = datetime.strptime(text, "%H:%M").time()
-            at = datetime.combine(now, hour, now.tzinfo)
-            return (at if at > now else at + timedelta(days=1)).timestamp()
-        at = datetime.fromisoformat(text).astimezone()
+        at = datetime.fromisoformat(text if len(text) > 5 else f"{now:%Y-%m-%d}T{text:0>5}").astimezone()
     except ValueError:
         raise UserError(f"--until {text}: write 07:00, 2026-12-24 or 2026-12-24T18:00.") from None
+    at += timedelta(days=1 if len(text) <= 5 and at <= now else 0)
     if at <= now:
         raise UserError(f"--until {text} is in the past.")
     return at.timestamp()
