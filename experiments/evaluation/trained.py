@@ -4,7 +4,6 @@ import contextlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from experiments.config import RunConfig
@@ -119,27 +118,13 @@ def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
 def average_weights(checkpoints: Sequence[Path]) -> dict[str, Tensor]:
     """The mean of the weights in several checkpoints' folders, summed in float64, in the weights' own types.
 
-    Memory holds one checkpoint besides the sums. Tensors that are not floating point must be equal in all. Raises
-    ValueError for different names, shapes or types, UserError for a damaged checkpoint.
+    Memory holds one checkpoint besides the sums. Of tensors that are not floating point the first one's are taken.
+    Raises UserError for a damaged checkpoint.
     """
-    if not checkpoints:
-        raise ValueError("no checkpoint to average")
     first = checkpoint.load_weights(checkpoints[0])
     sums = {name: tensor.double() for name, tensor in first.items() if tensor.is_floating_point()}
     for path in checkpoints[1:]:
         weights = checkpoint.load_weights(path)
-        _check_alike(first, weights, path)
         for name, total in sums.items():
             total += weights[name]
     return {n: (sums[n] / len(checkpoints)).to(t.dtype) if n in sums else t for n, t in first.items()}
-
-
-def _check_alike(first: dict[str, Tensor], other: dict[str, Tensor], path: Path) -> None:
-    if first.keys() != other.keys():
-        different = ", ".join(sorted(first.keys() ^ other.keys())[:6])
-        raise ValueError(f"{path} has other tensors than the other checkpoints: {different}")
-    for name, tensor in first.items():
-        if tensor.shape != other[name].shape or tensor.dtype != other[name].dtype:
-            raise ValueError(f"{name} in {path} has another shape or type than in the other checkpoints")
-        if not tensor.is_floating_point() and not torch.equal(tensor, other[name]):
-            raise ValueError(f"{name} in {path} has other values, but integers have no average")

@@ -146,20 +146,16 @@ class LanguageModelling(NetworkTask):
             *of_builtin(config.data),
             *self.network_preflight(config),
         ]
-
-        def check_corpus() -> None:
+        try:
             corpus = self.corpus(config)
             corpus.check(store / "corpora")
             select_sets(corpus, config.evaluation.sets)
-
-        for check in (
-            check_corpus,
-            lambda: rows_of(config.training.tokens_per_batch, config.data.window),
-        ):
-            try:
-                check()
-            except UserError as error:
-                reasons.append(error)
+        except UserError as error:
+            reasons.append(error)
+        try:
+            rows_of(config.training.tokens_per_batch, config.data.window)
+        except UserError as error:
+            reasons.append(error)
         return reasons
 
     def check_batches(self, config: LanguageConfig, encoded: EncodedCorpus) -> None:

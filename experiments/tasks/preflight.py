@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 from experiments.client.ablations_task.values import Channel
 from experiments.config import DataConfig, EvaluationConfig, InferencePrecision, RunConfig, TrainingConfig
@@ -80,7 +80,7 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int
     positions = model.longest
     try:
         sets = select_sets(corpus, config.evaluation.sets)
-        lengths = Longest(corpus, data, model.shared_vocabulary, target_symbols, root).lengths()
+        lengths = longest(corpus, data, model.shared_vocabulary, target_symbols, root)
     except VocabularyTooLarge as error:
         yield NeedsCorpus(f"{error} {_NAME_A_CORPUS}") if data.corpus == "builtin" else error
         return
@@ -118,69 +118,53 @@ class Lengths:
     longest_of: Mapping[str, int]  # by evaluated set
 
 
-class Longest:
-    """Measures of a corpus, remembered by content: the rows of a table share them.
+_known: dict[tuple[object, ...], Lengths | UserError] = {}  # in this process: the rows of a table share them
+
+
+def longest(corpus: Corpus, data: DataConfig, shared: bool, target_symbols: int, root: Path) -> Lengths:
+    """The longest sentences of a corpus; of a large one 0. Raises UserError as `prepare` does.
 
     target_symbols: as in `prepare`; 0: the target is text. root: the folder of prepared corpora.
     """
+    name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
+    digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
 
-    _known: ClassVar[dict[tuple[object, ...], Lengths | UserError | None]] = {}
-
-    def __init__(self, corpus: Corpus, data: DataConfig, shared: bool, target_symbols: int, root: Path) -> None:
-        self._corpus, self._data, self._shared, self._symbols, self._root = corpus, data, shared, target_symbols, root
-        self._name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
-        self._digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
-
-    def lengths(self) -> Lengths:
-        """The longest sentences; of a large corpus 0. Raises UserError as `prepare` does."""
-        found = self._once(self._prepared if self._is_prepared() else self._exact)
-        return found or Lengths(0, dict.fromkeys(self._digests, 0))
-
-    def _once(self, look: Callable[[], Lengths | None]) -> Lengths | None:
-        key = (look.__name__, self._root, self._name, *self._digests.items())
-        if key not in self._known:
-            try:
-                self._known[key] = look() if look == self._prepared else self._looked_up(look)
-            except UserError as error:
-                self._known[key] = error
-        known = self._known[key]
-        if isinstance(known, UserError):
-            raise known
-        return known
-
-    def _looked_up(self, look: Callable[[], Lengths | None]) -> Lengths | None:
-        """From the user's cache, because a tokenizer or the generated corpus takes half a second."""
-        key = digest([look.__name__, self._name, sorted(self._digests.items()), metadata.version("sentencepiece")])
-        with UserCache("lengths-1") as cache:
-            match cache.get(key):
-                case [int(longest_pair), dict(longest_of)]:
-                    return Lengths(longest_pair, longest_of)
-                case []:
-                    return None
-            lengths = look()
-            cache.put(key, [] if lengths is None else [lengths.longest_pair, dict(lengths.longest_of)])
-        return lengths
-
-    def _is_prepared(self) -> bool:
-        """Whether the store already has the corpus and its sets."""
-        folder = self._root / self._name
-        sets = (folder / "sets" / f"{name}-{digest}" for name, digest in self._digests.items())
-        return (folder / "facts.json").exists() and all(place.is_dir() for place in sets)
-
-    def _prepared(self) -> Lengths:
-        return self._lengths(open_encoded(self._root, self._name))
-
-    def _exact(self) -> Lengths | None:
-        """By preparing the corpus in a temporary folder; None if it is too large for that."""
-        if self._corpus.check(self._root)["train"] > LOOKED_AT:
-            return None
-        with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
-            arguments = (self._corpus, self._data, self._shared, Path(folder), lambda *_: None)
-            return self._lengths(prepare(*arguments, target_symbols=self._symbols))
-
-    def _lengths(self, encoded: EncodedCorpus) -> Lengths:
-        sets = {name: encoded.longest(name, digest) for name, digest in self._digests.items()}
+    def lengths_of(encoded: EncodedCorpus) -> Lengths:
+        sets = {each: encoded.longest(each, its_digest) for each, its_digest in digests.items()}
         return Lengths(encoded.longest("train"), sets)
+
+    def measured() -> Lengths:
+        """By preparing the corpus in a temporary folder, unless it is too large for that."""
+        if corpus.check(root)["train"] > LOOKED_AT:
+            return Lengths(0, dict.fromkeys(digests, 0))
+        with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
+            arguments = (corpus, data, shared, Path(folder), lambda *_: None)
+            return lengths_of(prepare(*arguments, target_symbols=target_symbols))
+
+    sets = (root / name / "sets" / f"{each}-{its_digest}" for each, its_digest in digests.items())
+    prepared = (root / name / "facts.json").exists() and all(place.is_dir() for place in sets)
+    key = (prepared, root, name, *digests.items())
+    if key not in _known:
+        try:
+            _known[key] = lengths_of(open_encoded(root, name)) if prepared else _looked_up(name, digests, measured)
+        except UserError as error:
+            _known[key] = error
+    known = _known[key]
+    if isinstance(known, UserError):
+        raise known
+    return known
+
+
+def _looked_up(name: str, digests: Mapping[str, str], measure: Callable[[], Lengths]) -> Lengths:
+    """From the user's cache, because a tokenizer or the generated corpus takes half a second."""
+    key = digest([name, sorted(digests.items()), metadata.version("sentencepiece")])
+    with UserCache("lengths-2") as cache:
+        match cache.get(key):
+            case [int(longest_pair), dict(longest_of)]:
+                return Lengths(longest_pair, longest_of)
+        lengths = measure()
+        cache.put(key, [lengths.longest_pair, dict(lengths.longest_of)])
+    return lengths
 
 
 # --- Whether this machine's devices compute in a precision, and how: asked of torch in a process of its own

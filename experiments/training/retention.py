@@ -27,10 +27,7 @@ def step_of(path: Path) -> int:
 
 def meta_of(path: Path) -> dict[str, Any]:
     """A checkpoint's meta.json. Raises Damaged."""
-    try:
-        meta = read_json(path / "meta.json")
-    except OSError as error:
-        raise Damaged(f"{path / 'meta.json'} cannot be read: {error.strerror}") from error
+    meta = read_json(path / "meta.json")
     if meta is None or not isinstance(meta.get("files"), dict):
         raise Damaged(f"{path / 'meta.json'} is missing or names no files")
     if path.name.startswith("step-") and meta.get("step") != step_of(path):

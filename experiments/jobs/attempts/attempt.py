@@ -92,18 +92,14 @@ class AttemptProgress:
             self.last_point = (self.step, event["t"])
             self.first_point = self.first_point or self.last_point
         elif kind == "progress":
-            self.doing = _progress(event)
+            what, done, total = event["what"], event.get("done", 0), event.get("total")
+            self.doing = f"{what} {_count(done)}/{_count(total)}" if total else what
         elif kind == "pinned":
             self.pinned |= {k: v for k, v in event.items() if k not in ("t", "kind", "format")}
         elif kind == "failed":
             self.failure = event
         elif kind == "preempted":
             self.preempted = True
-
-
-def _progress(event: Mapping[str, Any]) -> str:
-    what, done, total = event["what"], event.get("done", 0), event.get("total")
-    return f"{what} {_count(done)}/{_count(total)}" if total else str(what)
 
 
 def _count(number: Any) -> str:
@@ -179,7 +175,9 @@ def prepare_attempt(
     """Write the child's spec. `parts`: what it must make."""
     number, folder = attempt
     job = claimed.job
-    stands = _standing(store, job) if TRAINING in parts else None
+    # The result that is trained again because it kept too little for an evaluation, if there is one.
+    stands = store.result(job.run_id) if TRAINING in parts else None
+    stands = stands if stands and stands.attempt > job.rerun_after else None
     earlier = list(_earlier(store, job, number, code_digest, stands)) if TRAINING in parts else []
     if TRAINING in parts and not earlier:  # settings and progress of former attempts do not apply
         _say_restart(store, job, number, folder, "it kept too little for an evaluation" if stands else "")
@@ -251,12 +249,6 @@ def _expected(folder: Path) -> list[str]:
         return [TRAINING] * spec.train + [item.eval_id for item in spec.evaluations]
     except (UserError, OSError):
         return []  # a coordinator killed while writing this had not started the child
-
-
-def _standing(store: Store, job: Job) -> TrainingResult | None:
-    """The result that is trained again because it kept too little for an evaluation, if there is one."""
-    result = store.result(job.run_id)
-    return result if result is not None and result.attempt > job.rerun_after else None
 
 
 def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: TrainingResult | None) -> Iterator[Path]:

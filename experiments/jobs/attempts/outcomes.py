@@ -6,8 +6,8 @@ progress: three attempts in a row with at most one new step fail it.
 
 import re
 import signal
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from experiments.jobs.attempts.attempt import AttemptProgress
@@ -44,29 +44,35 @@ def decide(
     limit_gb: the run's limit of memory, for messages. shared: it had a share of a GPU.
     """
     best, ahead = _mark(claimed, record)
+    log_tail = f"\n{log_tail}" if log_tail else ""
     pinned = {**claimed.pinned, **record.pinned}
+    end = partial(Ending, pinned=pinned, best=best)
+    again = partial(end, State.WAITING, alone=claimed.alone)
     if not missing:
-        return Ending(State.FINISHED, Outcome.FINISHED, pinned=pinned, best=best)
+        return end(State.FINISHED, Outcome.FINISHED)
     if asked == "cancel":
-        return Ending(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request", pinned=pinned, best=best)
+        return end(State.CANCELLED, Outcome.CANCELLED, detail="cancelled on request")
     if withdrawn:
-        detail = f"waits again: {withdrawn}"
-        untouched = replace(Ending(State.WAITING, Outcome.PREEMPTED), stalls=claimed.stalls, hangs=claimed.hangs)
-        return replace(untouched, detail=detail, pinned=claimed.pinned, best=best, alone=claimed.alone)
+        untouched = {"pinned": claimed.pinned, "stalls": claimed.stalls, "hangs": claimed.hangs}
+        return again(Outcome.PREEMPTED, detail=f"waits again: {withdrawn}", **untouched)
     if record.failure is not None and record.failure.get("cls") != FailureClass.DISK_FULL:
         training = TRAINING in expected and not record.parts
-        return _failed(claimed, record.failure, pinned, best, log_tail, training, shared)
+        return _failed(claimed, record.failure, end, pinned, log_tail, training, shared)
     if record.failure is not None or code == ChildExit.DISK_FULL:
         detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
-        return Ending(State.WAITING, Outcome.DISK_FULL, detail=detail, pinned=pinned, best=best, alone=claimed.alone)
+        return again(Outcome.DISK_FULL, detail=detail)
     if asked == "hung":
         said = "no step for so long that it was stopped (--hang-after)."
-        return _lost(claimed, Outcome.HUNG, "hung", said, pinned, best, log_tail)
+        return _lost(claimed, Outcome.HUNG, "hung", said, end, log_tail)
     if code == ChildExit.FINISHED:
-        return _incomplete([part for part in missing if part in expected], pinned, best, log_tail)
+        lost = [part for part in missing if part in expected]
+        if not lost:  # more was requested while it ran: another attempt does the rest
+            return end(State.WAITING, Outcome.FINISHED, detail="will continue: more was requested")
+        error = f"The child process ended without error but produced no {', '.join(lost)}.{log_tail}"
+        return end(State.FAILED, Outcome.BUG, error=error)
     if code in FAILED_CODES and code != ChildExit.PREEMPTED and not record.preempted:
-        error = f"The child process ended with exit code {code} without a reason.{_tail(log_tail)}"
-        return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
+        error = f"The child process ended with exit code {code} without a reason.{log_tail}"
+        return end(State.FAILED, Outcome.BUG, error=error)
     outcome = Outcome.PREEMPTED if record.preempted or code == ChildExit.PREEMPTED else Outcome.KILLED
     how = "stopped" if outcome is Outcome.PREEMPTED else _killed_by(code)
     how += " after a checkpoint" if outcome is Outcome.PREEMPTED and record.saved_step else ""
@@ -76,31 +82,19 @@ def decide(
         error = (
             f"Ended {stalls} times in a row without a checkpoint more than one step further; the last attempt was "
             f"{how}. On a CPU the kernel's out-of-memory killer looks like SIGKILL: a smaller "
-            f"training.tokens_per_batch or fewer slots may help.{limit}"
-            f"{_tail(log_tail)}"
+            f"training.tokens_per_batch or fewer slots may help.{limit}{log_tail}"
         )
-        return Ending(State.FAILED, outcome, error=error, pinned=pinned, best=best, stalls=stalls)
-    return Ending(
-        State.WAITING,
-        outcome,
-        detail=f"will {'resume' if best else 'start again'}: was {how}",
-        pinned=pinned,
-        best=best,
-        stalls=stalls,
-        alone=claimed.alone,
-    )
+        return end(State.FAILED, outcome, error=error, stalls=stalls)
+    return again(outcome, detail=f"will {'resume' if best else 'start again'}: was {how}", stalls=stalls)
 
 
-def _lost(
-    claimed: Claimed, outcome: Outcome, how: str, why: str, pinned: dict[str, Any], best: int, log_tail: str
-) -> Ending:
+def _lost(claimed: Claimed, outcome: Outcome, how: str, why: str, end: Callable[..., Ending], log_tail: str) -> Ending:
     """End an attempt that hung, or whose device failed. It is retried once: a disk may be back, another GPU works."""
     hangs, detail = claimed.hangs + 1, f"{how}: {why}"
     if hangs >= MAX_HANGS:
-        error = f"{how.capitalize()} {hangs} times: {why}{_tail(log_tail)}"
-        return Ending(State.FAILED, outcome, error=error, detail=detail, pinned=pinned, best=best)
-    detail = f"will resume: {detail}"
-    return Ending(State.WAITING, outcome, detail=detail, pinned=pinned, best=best, hangs=hangs, alone=claimed.alone)
+        error = f"{how.capitalize()} {hangs} times: {why}{log_tail}"
+        return end(State.FAILED, outcome, error=error, detail=detail)
+    return end(State.WAITING, outcome, detail=f"will resume: {detail}", hangs=hangs, alone=claimed.alone)
 
 
 def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
@@ -115,31 +109,30 @@ def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
 
 
 def _failed(
-    claimed: Claimed, failure: Mapping[str, Any], pinned: dict[str, Any], best: int, log_tail: str, training: bool,
-    shared: bool,
+    claimed: Claimed, failure: Mapping[str, Any], end: Callable[..., Ending], pinned: dict[str, Any], log_tail: str,
+    training: bool, shared: bool,
 ) -> Ending:  # fmt: skip
     outcome = Outcome(FailureClass(str(failure.get("cls"))))
     message = str(failure.get("message", "")) or "no message"
     if outcome is Outcome.DEVICE:
-        return _lost(claimed, outcome, "the device failed", message, pinned, best, log_tail)
+        return _lost(claimed, outcome, "the device failed", message, end, log_tail)
     if outcome is Outcome.OUT_OF_MEMORY:
         beside = shared and not claimed.alone  # the neighbours on its GPU may have taken the memory
         if not beside and (others := _held_by_others(message)) and claimed.hangs + 1 < MAX_HANGS:
             why = f"others held {others} of its GPU's memory. {message}"
-            return _lost(claimed, outcome, "out of memory", why, pinned, best, log_tail)
+            return _lost(claimed, outcome, "out of memory", why, end, log_tail)
         tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
         if not beside and tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
             half = tokens // 2
             detail = f"will resume: out of memory with micro-batches of {tokens} tokens, now {half}"
             smaller = {**pinned, "micro_batch_tokens": half}
-            return Ending(State.WAITING, outcome, detail=detail, pinned=smaller, best=best, alone=claimed.alone)
+            return end(State.WAITING, outcome, detail=detail, pinned=smaller, alone=claimed.alone)
         if not claimed.alone:
-            detail = "will resume: out of memory, now alone on a device"
-            return Ending(State.WAITING, outcome, detail=detail, pinned=pinned, best=best, alone=True)
+            return end(State.WAITING, outcome, detail="will resume: out of memory, now alone on a device", alone=True)
         told = f", and the micro-batch of {tokens} tokens cannot be made smaller" if tokens is not None else ""
         message = f"Out of memory{told}. {message}"
-    tail = "" if outcome is Outcome.USER_ERROR else _tail(log_tail)
-    return Ending(State.FAILED, outcome, error=f"{message}{tail}", pinned=pinned, best=best)
+    tail = "" if outcome is Outcome.USER_ERROR else log_tail
+    return end(State.FAILED, outcome, error=f"{message}{tail}")
 
 
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
@@ -165,25 +158,12 @@ def _held_by_others(message: str) -> str:
     return f"{used:.1f} GiB" if much else ""
 
 
-def _incomplete(lost: Sequence[str], pinned: dict[str, Any], best: int, log_tail: str) -> Ending:
-    if not lost:  # more was requested while it ran: another attempt does the rest
-        return Ending(
-            State.WAITING, Outcome.FINISHED, detail="will continue: more was requested", pinned=pinned, best=best
-        )
-    error = f"The child process ended without error but produced no {', '.join(lost)}.{_tail(log_tail)}"
-    return Ending(State.FAILED, Outcome.BUG, error=error, pinned=pinned, best=best)
-
-
 def _killed_by(code: int | None) -> str:
     number = -code if code is not None and code < 0 else (code - 128 if code is not None else 0)
     try:
         return f"killed by {signal.Signals(number).name}"
     except ValueError:
         return "lost without a message"
-
-
-def _tail(log_tail: str) -> str:
-    return f"\n{log_tail}" if log_tail else ""
 
 
 _TAIL = re.compile(r"^The end of .+ in the store:$", re.MULTILINE)  # the head of attempt.log_tail

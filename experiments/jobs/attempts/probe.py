@@ -86,18 +86,14 @@ def _trained(
 
 
 def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Measured:
-    points = [(event["step"], event["t"]) for event in events if _is_point(event)]
+    curve = (event for event in events if event["kind"] == "metrics" and "loss" in event["metrics"])
+    points = [(event["step"], event["t"]) for event in curve]
     if len(points) >= 2 and points[-1][0] > points[0][0]:
         steps = float(points[-1][0] - points[0][0])
         return Measured(float(points[-1][1] - points[0][1]) / steps, result.precision or "")
     failed = [event["message"] for event in events if event["kind"] == "failed"]
     why = failed[-1] if failed else "it reported fewer than two points of its curve"
     raise UserError(f"A row could not be measured: {why}")
-
-
-def _is_point(event: Mapping[str, Any]) -> bool:
-    """Whether an event is a point of the training curve."""
-    return event["kind"] == "metrics" and "loss" in event["metrics"]
 
 
 # --- Predict the time of runs from results and short probes in this store

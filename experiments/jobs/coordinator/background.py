@@ -108,7 +108,12 @@ class Background:
                 writer = self._make_writer()
         if writer is not None:
             for run in runs:
-                self._write(writer, run)
+                with self._forgiving():
+                    writer.sync(run)
+                    self._written.add(run.run_id)
+                    if run.status != RUNNING:
+                        del self._runs[run.run_id]
+                        self._done.put(run.run_id)
         return writer
 
     def _collect(self, due: float) -> bool:
@@ -123,14 +128,6 @@ class Background:
                 news = self._news.get_nowait()
             return True
         return False
-
-    def _write(self, writer: Writer, run: TrackedRun) -> None:
-        with self._forgiving():
-            writer.sync(run)
-            self._written.add(run.run_id)
-            if run.status != RUNNING:
-                del self._runs[run.run_id]
-                self._done.put(run.run_id)
 
     @contextlib.contextmanager
     def _forgiving(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import FrameType, TracebackType
 from typing import Any, Literal, Self
@@ -18,14 +18,11 @@ from experiments.jobs.attempts import outcomes
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.attempts.publish import missing, publish
 from experiments.jobs.coordinator.placement import Placement, ending_of_error
-from experiments.jobs.coordinator.reporter import Reporter
-from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import record_time
 from experiments.store.budget import BUDGET
-from experiments.store.layout import Store
 
 # --- When different rows of a table fail alike, the rest of the table waits with the reason: it would fail one by one
 
@@ -129,7 +126,7 @@ HANG_S = 1800.0  # a child without events for so long hangs
 class Watch:
     """Watches running attempts; `live` holds them by run_id."""
 
-    def __init__(self, engine: Engine, hang_s: float = HANG_S) -> None:
+    def __init__(self, engine: Engine, hang_s: float) -> None:
         self._engine, self._hang_s = engine, hang_s
         self._read_at = 0.0
         self.live: dict[str, RunningAttempt] = {}
@@ -180,21 +177,12 @@ class Coordinator:
     """The loop of `work`, which makes its parts (placement, reporter, …) and documents its arguments."""
 
     def __init__(
-        self,
-        store: Store,
-        queue: WorkQueue,
-        slots: Sequence[Slot],
-        engine: Engine,
-        placement: Placement,
-        reporter: Reporter,
-        interrupts: Interrupts,
-        hang_s: float,
-        refill: Callable[[], None] | None = None,
+        self, placement: Placement, interrupts: Interrupts, hang_s: float, refill: Callable[[], None] | None
     ) -> None:
-        self._store, self._queue, self._slots, self._engine = store, queue, slots, engine
-        self._placement, self._reporter, self._interrupts = placement, reporter, interrupts
-        self._watch = Watch(engine, hang_s)
-        self._repeated_failures = RepeatedFailures(queue)
+        self._store, self._queue, self._engine = placement.store, placement.queue, placement.engine
+        self._placement, self._reporter, self._interrupts = placement, placement.reporter, interrupts
+        self._watch = Watch(self._engine, hang_s)
+        self._repeated_failures = RepeatedFailures(self._queue)
         self._refill, self._refilled_at = refill, -1  # number of ended jobs at the last refill
         self._seen_version = -1
         self._draining = False
@@ -219,7 +207,7 @@ class Coordinator:
                 self._ask_for_more()
             while not self._over(until):
                 self._take_requests()
-                if not (self._interrupts.number or self._draining or self._disk_full):
+                if not self._ending_soon:
                     self._watch.live |= {live.run_id: live for live in self._placement.place(self._watch.live.values())}
                 self._engine.wait(POLL_S if self._watch.live else IDLE_S)
                 self._collect()
@@ -235,11 +223,15 @@ class Coordinator:
             said = self._disk_full.rstrip(".")
             raise DiskFull(f"{said}. No new run was started; the same command continues once there is space.")
 
+    @property
+    def _ending_soon(self) -> bool:
+        """Whether no further run is started."""
+        return bool(self._interrupts.number or self._draining or self._disk_full)
+
     def _ask_for_more(self) -> None:
         summary = self._reporter.summary
         ended = summary.finished + summary.failed + summary.cancelled
-        stopping = self._interrupts.number or self._draining or self._disk_full
-        if self._refill is not None and ended != self._refilled_at and not stopping:
+        if self._refill is not None and ended != self._refilled_at and not self._ending_soon:
             self._refilled_at = ended
             self._refill()
 
@@ -251,7 +243,7 @@ class Coordinator:
             return True
         if self._watch.live:
             return False
-        if self._interrupts.number or self._draining or self._disk_full:
+        if self._ending_soon:
             return True
         return until == "empty" and not self._placement.preparation.current and not self._queue.waiting(1)
 
@@ -339,7 +331,7 @@ class Coordinator:
             claimed = self._placement.job(run_id)
             if claimed is None:  # its child ends by itself, as its coordinator is gone
                 continue
-            live = attempts.adopt(self._store, self._engine, claimed, self._slots)
+            live = attempts.adopt(self._store, self._engine, claimed, self._placement.slots)
             self._watch.live[run_id] = live
             live.listen()
             if live.handle is None:

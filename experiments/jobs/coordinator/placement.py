@@ -68,14 +68,9 @@ class Preparation:
         self._load_task = load_task
         self._store = store
         self._ready: set[str] = set()
-        self._current = ""
+        self.current = ""  # the inputs_key in preparation
         self._done: tuple[str, str, str] | None = None  # inputs_key, error class, message
         self.doing = ""
-
-    @property
-    def current(self) -> str:
-        """The inputs_key in preparation; "" if there is none."""
-        return self._current
 
     def ready(self, inputs_key: str) -> bool:
         """Whether the inputs are prepared; always, if nothing is prepared here."""
@@ -83,9 +78,9 @@ class Preparation:
 
     def start(self, job: Job) -> bool:
         """Start preparing the inputs of `job`; False while another preparation runs."""
-        if self._current or self._load_task is None:
+        if self.current or self._load_task is None:
             return False
-        self._current, self.doing = job.inputs_key, "preparing the corpus"
+        self.current, self.doing = job.inputs_key, "preparing the corpus"
         threading.Thread(target=self._run, args=(job, self._load_task), daemon=True, name="prepare").start()
         return True
 
@@ -96,7 +91,7 @@ class Preparation:
         done, self._done = self._done, None
         if not done[1]:
             self._ready.add(done[0])
-        self._current = self.doing = ""
+        self.current = self.doing = ""
         return done
 
     def _run(self, job: Job, load_task: LoadTask) -> None:
@@ -157,8 +152,8 @@ class Placement:
         load_task: LoadTask | None,
         reporter: Reporter,
     ) -> None:
-        self._store, self._queue, self._slots, self._engine, self._child = store, queue, slots, engine, child
-        self._load_task, self._reporter = load_task, reporter
+        self.store, self.queue, self.slots, self.engine, self._child = store, queue, slots, engine, child
+        self._load_task, self.reporter = load_task, reporter
         self.preparation = Preparation(load_task, store.root)
         self.account = Account(store)
         self._elapsed: dict[tuple[str, int], float] = {}  # of the running attempts
@@ -182,20 +177,20 @@ class Placement:
             self.look = True
         self.look |= not leased >= self._leased  # GPUs that a run no longer needs
         self._leased = leased
-        if not self._slots and not lives:
+        if not self.slots and not lives:
             failed = "; ".join(f"{unit} {why}" for unit, why in self._failed.items())
             raise UserError(f"No GPU is left: {failed}. Check nvidia-smi; the same command continues.")
-        if not self.look or leased.issuperset(slot.name for slot in self._slots):
+        if not self.look or leased.issuperset(slot.name for slot in self.slots):
             return []
         self.look = False
         self._leave_alone(leased)
-        free = [slot for slot in self._slots if slot.name not in leased and slot.name not in self._alone]
+        free = [slot for slot in self.slots if slot.name not in leased and slot.name not in self._alone]
         if not free:
             return []
         unready = [self.preparation.current] if self.preparation.current else []
-        candidates = self._queue.waiting(len(free) + LOOKAHEAD, unready)
+        candidates = self.queue.waiting(len(free) + LOOKAHEAD, unready)
         ready = [job for job in candidates if self._prepared(job)]
-        placed = place(ready, free, self._slots)
+        placed = place(ready, free, self.slots)
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
         pairs = self._admit(pairs, lives)
         return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
@@ -206,7 +201,7 @@ class Placement:
         """The pairs that fit into memory now; reasons of the others are recorded for `status`."""
         before = dict.fromkeys(self._memory.waiting, "")
         found = self._memory.admit(pairs, lives)
-        self._queue.explain(before | found.waiting)
+        self.queue.explain(before | found.waiting)
         for run_id, error in found.refused.items():
             self._end_waiting(run_id, State.FAILED, error, Outcome.USER_ERROR)
         return found.pairs
@@ -218,41 +213,41 @@ class Placement:
             return
         inputs_key, error_class, message = done
         self.look = True
-        self._queue.explain_waiting(inputs_key, "")
+        self.queue.explain_waiting(inputs_key, "")
         if error_class:
-            for run_id in self._queue.in_state(State.WAITING, inputs_key=inputs_key):
+            for run_id in self.queue.in_state(State.WAITING, inputs_key=inputs_key):
                 self._end_waiting(run_id, State.FAILED, message, error_class)
 
     def quarantine(self, slot: Slot, why: str) -> None:
         """Give a GPU no run any more. A cluster chooses its own, and of several GPUs nobody knows which one failed."""
         if slot.kind == "cuda" and slot.device and slot.count == 1:
-            self._slots = [other for other in self._slots if other.unit != slot.unit]
+            self.slots = [other for other in self.slots if other.unit != slot.unit]
             self._failed[slot.unit] = f"failed: {''.join(why.splitlines()[:1])}"
             self._note_devices()
 
     def _leave_alone(self, leased: Collection[str]) -> None:
-        alone = self._gpu_occupancy.left_alone(self._slots, leased)
+        alone = self._gpu_occupancy.left_alone(self.slots, leased)
         if alone != self._alone:
             self._alone = alone
             self._note_devices()
 
     def _note_devices(self) -> None:
         alone = {name.partition("/")[0]: f"is left alone: {why}" for name, why in self._alone.items()}
-        self._queue.note("devices", "\n".join(f"{unit} {why}" for unit, why in {**alone, **self._failed}.items()))
+        self.queue.note("devices", "\n".join(f"{unit} {why}" for unit, why in {**alone, **self._failed}.items()))
 
     def _prepared(self, waiting: Waiting) -> bool:
         if self.preparation.ready(waiting.inputs_key):
             return True
         claimed = self.job(waiting.run_id)
         if claimed and self._allowed(claimed) and self.preparation.start(claimed.job):
-            self._queue.explain_waiting(waiting.inputs_key, self.preparation.doing)
+            self.queue.explain_waiting(waiting.inputs_key, self.preparation.doing)
         return False
 
     def _allowed(self, claimed: Claimed) -> bool:
         """Whether this user has queued or trusted what the job executes; if not, the job is held with the reason."""
         if claimed.signed or not trust.executes(claimed.job):
             return True
-        self._queue.hold(claimed.job.run_id, trust.why_held(claimed.job))
+        self.queue.hold(claimed.job.run_id, trust.why_held(claimed.job))
         self.look = True
         return False
 
@@ -267,23 +262,23 @@ class Placement:
             self._end_waiting(run_id, State.FAILED, str(error), Outcome.USER_ERROR)
             return None
         try:
-            if TRAINING in missing(self._store, claimed.job):
-                taken = leftover(self._store, claimed.job, code)
-                self._queue.score_again(claimed.job, taken.replaced)
-                claimed = self._queue.job(run_id) if taken.replaced else claimed
+            if TRAINING in missing(self.store, claimed.job):
+                taken = leftover(self.store, claimed.job, code)
+                self.queue.score_again(claimed.job, taken.replaced)
+                claimed = self.queue.job(run_id) if taken.replaced else claimed
             parts = self._parts(claimed.job, code)
-            if TRAINING in parts and (why := no_parent_run(self._store, self._queue, claimed.job, code)):
-                self._queue.hold(run_id, why)
+            if TRAINING in parts and (why := no_parent_run(self.store, self.queue, claimed.job, code)):
+                self.queue.hold(run_id, why)
                 self.look = True
                 return None
             predicted_s = self._predicted_s(claimed) if TRAINING in parts and self.account.limits else 0.0
             spending = len(slot.parts), TRAINING in parts, predicted_s
             why, for_now = self.account.refuses(run_id, *spending, self._elapsed) if parts else ("", False)
             if why:
-                (self._queue.explain({run_id: why}) if for_now else self._queue.hold(run_id, why))
+                (self.queue.explain({run_id: why}) if for_now else self.queue.hold(run_id, why))
                 self.look |= not for_now
                 return None
-            attempt = self._store.new_attempt(run_id) if parts else None
+            attempt = self.store.new_attempt(run_id) if parts else None
         except Exception as error:
             ending = ending_of_error(error, run_id)
             self._end_waiting(run_id, State.FAILED, ending.error, ending.outcome)
@@ -291,22 +286,22 @@ class Placement:
         if attempt is None:
             self._end_waiting(run_id, State.FINISHED)
             return None
-        if not self._queue.claim(run_id, attempt[0], slot.name, slot.kind):
+        if not self.queue.claim(run_id, attempt[0], slot.name, slot.kind):
             attempt[1].rmdir()  # cancelled in the meantime
             return None
         try:
             self.account.start(run_id, attempt[0], *spending)
-            return attempts.prepare_attempt(self._store, self._engine, self._child, claimed, attempt, slot, parts, code)
+            return attempts.prepare_attempt(self.store, self.engine, self._child, claimed, attempt, slot, parts, code)
         except Exception as error:
             ending = ending_of_error(error, run_id)
             self.account.end(run_id, attempt[0], ending.outcome, 0.0)
-            self._queue.end(run_id, attempt[0], ending)
-            self._reporter.ended(claimed, ending.state, ending.error)
+            self.queue.end(run_id, attempt[0], ending)
+            self.reporter.ended(claimed, ending.state, ending.error)
             return None
 
     def _predicted_s(self, claimed: Claimed) -> float:
         """Of the rest of its training, at the speed of finished runs; 0 if that is not known."""
-        job, speed = claimed.job, self._queue.speed()
+        job, speed = claimed.job, self.queue.speed()
         return job.cost * max(0.0, 1 - claimed.best / (job.steps or math.inf)) / speed if speed else 0.0
 
     def _parts(self, job: Job, code: str) -> list[str]:
@@ -314,20 +309,20 @@ class Placement:
 
         An ensemble has no weights; its members are asked for its evaluations (`job.read_by`).
         """
-        parts, weights = missing(self._store, job), self._store.weights_folder(job.run_id)
+        parts, weights = missing(self.store, job), self.store.weights_folder(job.run_id)
         if self._load_task is None or weights is None or TRAINING in parts or members_in(job.inputs):
             return parts
-        if any(checkpoint_of(self._store, ParentRun(job.run_id, step), code) is None for step in job.read_at):
+        if any(checkpoint_of(self.store, ParentRun(job.run_id, step), code) is None for step in job.read_at):
             return [TRAINING, *parts]
         lacking = [*(item for item in job.evaluations if item["eval_id"] in parts), *job.read_by]
         return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
 
     def _start(self, plans: Sequence[PreparedAttempt]) -> list[RunningAttempt]:
-        lives = attempts.start(self._engine, plans)
+        lives = attempts.start(self.engine, plans)
         for live in lives:
             ref = live.handle.ref if live.handle is not None else {}
-            self._queue.started(live.run_id, live.number, ref, live.claimed.pinned, live.claimed.best)
-            self._reporter.track(live.claimed, State.RUNNING)
+            self.queue.started(live.run_id, live.number, ref, live.claimed.pinned, live.claimed.best)
+            self.reporter.track(live.claimed, State.RUNNING)
         return lives
 
     def _code_digest(self, job: Job) -> str:
@@ -340,18 +335,18 @@ class Placement:
         claimed = self.job(run_id)
         if claimed is not None:
             if state is State.FAILED:
-                ledger.append_all(self._store, [{"what": "failed", "run_id": run_id, "outcome": error_class}])
-            self._queue.end_waiting([run_id], state, error, error_class)
-            self._reporter.ended(claimed, state, error)
+                ledger.append_all(self.store, [{"what": "failed", "run_id": run_id, "outcome": error_class}])
+            self.queue.end_waiting([run_id], state, error, error_class)
+            self.reporter.ended(claimed, state, error)
             self.look = True
 
     def job(self, run_id: str) -> Claimed | None:
         """A job in full; None if its queue entry is damaged, which fails only this job."""
         try:
-            return self._queue.job(run_id)
+            return self.queue.job(run_id)
         except Damaged as damage:
-            self._queue.end_damaged(run_id, str(damage))
-            self._reporter.summary.failed += 1
+            self.queue.end_damaged(run_id, str(damage))
+            self.reporter.summary.failed += 1
             self.look = True
             return None
 

@@ -107,7 +107,8 @@ class Reporter:
             return
         self._shown_at = time.monotonic()
         if live:
-            self._queue.progress(_progress(one) for one in live)
+            now_at = [(one.run_id, one.progress, one.claimed.job.total_steps) for one in live]
+            self._queue.progress((run_id, at.step, at.doing, at.left_s(total)) for run_id, at, total in now_at)
         if preparing[0]:
             self._queue.explain_waiting(*preparing)
         self.note_tracked()
@@ -126,8 +127,3 @@ def _speed(running: Sequence[RunningAttempt]) -> float | None:
     jobs = [(live.progress, live.claimed.job) for live in running]
     speeds = [speed for made, job in jobs if (speed := made.speed(job.cost, job.total_steps)) is not None]
     return statistics.fmean(speeds) if speeds else None
-
-
-def _progress(live: RunningAttempt) -> tuple[str, int | None, str, float | None]:
-    record = live.progress
-    return live.run_id, record.step, record.doing, record.left_s(live.claimed.job.total_steps)

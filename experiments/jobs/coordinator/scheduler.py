@@ -167,7 +167,8 @@ class Admission:
             return Admitted(pairs)
         running = [live for live in lives if live.slot.kind == "cpu"]
         held = [self._resident_gb(live) for live in running]
-        growth = sum(max(0.0, _predicted_gb(live) - now) for live, now in zip(running, held, strict=True))
+        grown = (_at_most(live.claimed.job.memory_gb, live.slot) for live in running)
+        growth = sum(max(0.0, predicted - now) for predicted, now in zip(grown, held, strict=True))
         found, free, total, ours = Admitted(), self._free_gb() - growth, self._total_gb(), sum(held) + growth
         queueing = False  # a run waits for ours to end: none may pass it
         for job, slot in pairs:
@@ -210,10 +211,6 @@ def _resident_bytes(process: psutil.Process) -> int:
 def _needs_gb(job: Waiting, slot: Slot) -> float:
     """Predicted GB of main memory on this machine; 0: unknown, or on a cluster's machine."""
     return _at_most(job.memory_gb, slot) if slot.kind == "cpu" and slot.room_gb is not None else 0.0
-
-
-def _predicted_gb(live: RunningAttempt) -> float:
-    return _at_most(live.claimed.job.memory_gb, live.slot)
 
 
 def _at_most(predicted_gb: float, slot: Slot) -> float:

@@ -65,9 +65,7 @@ def work(
         placement = Placement(store, queue, slots, engine, child, load_task, reporter)
         try:
             with explain_os_errors(f"work on the store {store.root}"):
-                Coordinator(store, queue, slots, engine, placement, reporter, interrupts, hang_s, refill).run(
-                    until, only
-                )
+                Coordinator(placement, interrupts, hang_s, refill).run(until, only)
         finally:
             if tracker is not None:
                 with contextlib.suppress(KeyboardInterrupt):  # second signal: the next coordinator writes the rest

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, ClassVar
 
+from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
 from experiments.records import FailureClass
@@ -218,12 +219,10 @@ def record_exit(folder: Path, code: int | None, withdrawn: str = "") -> None:
 
 def recorded_exit(folder: Path) -> Exit | None:
     """The end that a keeper has recorded; None if there is none yet."""
-    try:
-        record = json.loads((folder / EXIT).read_text(encoding="utf-8"))
-        withdrawn = str(record.get("withdrawn", ""))
-        return Exit(None, withdrawn) if withdrawn else Exit(int(record["code"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    with contextlib.suppress(UserError):  # damaged, or the network disk does not answer
+        if record := read_json(folder / EXIT):
+            return Exit(record["code"], record["withdrawn"])
+    return None
 
 
 def _prepare() -> None:

@@ -90,7 +90,7 @@ class LocalEngine(Engine):
     def _fork(self, launch: Launch) -> int | None:
         if self._server is None or not self._server.alive:
             return None
-        pid = self._server.start(launch)
+        pid = self._server.fork(launch.argv[1:], launch.environment, launch.log)
         if pid is None:
             log.warning("the fork server has ended; children start as plain processes, a few seconds slower")
         else:
@@ -165,10 +165,6 @@ class ForkServer:
         """Whether the server can start children."""
         return self._process is not None
 
-    def start(self, launch: Launch) -> int | None:
-        """Start an attempt (see `fork`)."""
-        return self.fork(launch.argv[1:], launch.environment, launch.log)
-
     def fork(
         self, argv: Sequence[str], environment: Mapping[str, str], log: Path, out: Path | None = None
     ) -> int | None:
@@ -183,7 +179,7 @@ class ForkServer:
         try:
             self._socket.sendall(json.dumps(request).encode() + b"\n")
         except OSError:
-            self._lost()
+            self.close()
             return None
         reply = self._answer("pid", "error")
         if "pid" in reply:
@@ -199,7 +195,7 @@ class ForkServer:
                         self._replies.remove(message)
                     return message
             if not self._read(READY_S):
-                self._lost()
+                self.close()
         return {}
 
     def has_ended(self, pid: int) -> bool:
@@ -216,10 +212,6 @@ class ForkServer:
         """Return after at most `timeout_s`, earlier at a message of the server, such as a child's end."""
         self._read(timeout_s)
 
-    def close(self) -> None:
-        """End the server; its children continue."""
-        self._lost()
-
     def _read(self, timeout_s: float) -> bool:
         """Read the server's messages; False if there were none."""
         readable, _, _ = select.select([self._socket], [], [], timeout_s)
@@ -230,7 +222,7 @@ class ForkServer:
         except OSError:
             data = b""
         if not data:
-            self._lost()
+            self.close()
             return False
         *lines, self._buffer = (self._buffer + data).split(b"\n")
         for line in lines:
@@ -241,7 +233,7 @@ class ForkServer:
                 self._replies.append(message)
         return True
 
-    def _lost(self) -> None:
+    def close(self) -> None:
         """Close the connection; the server ends and its children continue."""
         if self._process is None:
             return

@@ -49,7 +49,9 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
     with explain(path):
         if not path.exists():
             if not create:
-                return _empty()
+                empty = sqlite3.connect(":memory:", isolation_level=None)
+                empty.executescript(SCHEMA)
+                return empty
             if path.parent.is_dir():
                 with explain_os_errors(f"make the queue {path}"):
                     _make(path)
@@ -64,12 +66,6 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
             connection.close()
             raise
         return connection
-
-
-def _empty() -> sqlite3.Connection:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript(SCHEMA)
-    return connection
 
 
 def _open(path: Path, writable: bool) -> sqlite3.Connection:

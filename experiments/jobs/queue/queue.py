@@ -73,7 +73,7 @@ class Reading:
 
     def status(self) -> list[JobStatus]:
         """All jobs, in the order in which they were queued."""
-        members = self._members()
+        members = self.members()
         rows = self._read(f"SELECT {_ROW} FROM jobs ORDER BY queued, run_id")
         return [_row(self.path, values, members.get(values[0], ())) for values in rows]
 
@@ -83,7 +83,7 @@ class Reading:
             f"SELECT {_ROW} FROM jobs WHERE state=? ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
             (state, limit),
         )
-        return [_row(self.path, values, self._members(values[0]).get(values[0], ())) for values in found]
+        return [_row(self.path, values, self.members(values[0]).get(values[0], ())) for values in found]
 
     def asked_of_failed(self) -> dict[str, set[str]]:
         """Failed run → its requested eval_ids; runs with damaged entries are left out."""
@@ -171,7 +171,7 @@ class Reading:
         if not rows:
             raise KeyError(run_id)
         [(spec, attempt, pinned, best, stalls, ref, slot, alone, hangs, signature)] = rows
-        job = job_from(spec, run_id, self._members(run_id).get(run_id, ()))
+        job = job_from(spec, run_id, self.members(run_id).get(run_id, ()))
         if attempt and ref is None:
             raise damaged(run_id, "its last attempt is missing")
         left = from_text(ref, run_id) if ref else None
@@ -180,11 +180,8 @@ class Reading:
         signed = trust.signed(spec, signature)
         return Claimed(job, attempt, from_text(pinned, run_id), best, stalls, left, slot, bool(alone), hangs, signed)
 
-    def members(self) -> dict[str, tuple[Member, ...]]:
-        """The tables of all runs, also of those that were finished before they were asked for."""
-        return self._members()
-
-    def _members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
+    def members(self, run_id: str | None = None) -> dict[str, tuple[Member, ...]]:
+        """The tables of a run, or of all, also of those that were finished before they were asked for."""
         where, values = (" WHERE run_id=?", (run_id,)) if run_id else ("", ())
         found: dict[str, tuple[Member, ...]] = {}
         for key, study, profile, corpus, row, group in self._read(f"SELECT * FROM members{where}", values):

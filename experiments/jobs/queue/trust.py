@@ -29,7 +29,7 @@ def key_file() -> Path:
 
 def sign(spec: str) -> str:
     """The signature of a job's text."""
-    return hmac.new(_key(), spec.encode(), "sha256").hexdigest()
+    return hmac.new(_key_in(key_file()), spec.encode(), "sha256").hexdigest()
 
 
 def signed(spec: str, signature: str) -> bool:
@@ -53,10 +53,6 @@ def why_held(job: Job) -> str:
     return (
         f"held: it executes {executes(job)}, which you have not queued here. `ablations work --trust {study}` allows it"
     )
-
-
-def _key() -> bytes:
-    return _key_in(key_file())
 
 
 @functools.cache

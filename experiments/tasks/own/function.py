@@ -15,7 +15,6 @@ again. It runs in a process of its own (process.py). See docs/own-task.md.
 import base64
 import contextlib
 import copy
-import functools
 import hashlib
 import logging
 import shutil
@@ -174,10 +173,6 @@ class FunctionTask(OwnTask):
 
     def versions(self) -> dict[str, str]:
         """Of the trainer's interpreter and of the packages there, as the code imported them when this was made."""
-        return self._versions
-
-    @functools.cached_property
-    def _versions(self) -> dict[str, str]:
         return self._process.versions(self.packages() or ())
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
