@@ -21,7 +21,7 @@ from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals
 from ablations.service.selected import Queueing, Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, table_of
-from ablations.service.train import Training, check
+from ablations.service.train import check, train
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import number, show, suggestion
 from ablations.study.overrides import as_set, dotted
@@ -279,7 +279,7 @@ def run(
     def work(plan: Plan, _runs: list[PlannedRun]) -> Summary:
         return _work(chosen.store, working, say, {run.run_id for run in plan.trainings})
 
-    summary = Training(chosen, stale, work, _ignore, say).run()
+    summary = train(chosen, stale, work, _ignore, say)
     if summary.interrupted:
         raise KeyboardInterrupt("stopped; the same call continues from the last checkpoints")
     table = LoadedTable(_at_present(chosen), "auto", False, BY_STUDY)

@@ -76,9 +76,8 @@ VERBS = {  # by name, in the order of --help
 
 
 WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget", "unseal")
-OLD: dict[
-    str, tuple[str, dict[str, str]]
-] = {  # until 0.2: an older spelling → the present one, and what its options are called now
+# until 0.2: an older spelling → the present one, and what its options are called now
+OLD: dict[str, tuple[str, dict[str, str]]] = {
     "demo": ("run table3 --profile demo --paper", {}),
     "translate": ("generate", {}),
     "sample": ("generate", {}),

@@ -111,7 +111,7 @@ for _panel, _names in _PANELS.items():
 Devices = Annotated[str, OPTIONS["devices"]]
 Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Model = Annotated[Path | None, typer.Option(metavar="DIR", help="A model written by `ablations export`.")]
+
 Significance = Annotated[
     str,
     typer.Option(

@@ -21,7 +21,7 @@ from ablations.service.preflight import missing_precisions, paragraphs, warnings
 from ablations.service.run_states import plan_with_states
 from ablations.service.selected import Queueing, Selected, Selectors, StoreOptions, choose
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
-from ablations.service.train import Training, check, queue_runs
+from ablations.service.train import check, queue_runs, train
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
 from ablations.service.work import WorkOptions, complete_mlflow, hand_over, in_turn
@@ -181,7 +181,7 @@ def run_chosen(
         start = partial(work_on, chosen.store, working, watched=watched)
         return in_turn(chosen.store, watched.run_ids, start) if turn else start()
 
-    summary = Training(chosen, stale, work, plain_progress, say, queued=turn).run()
+    summary = train(chosen, stale, work, plain_progress, say, queued=turn)
     if show and not summary.interrupted:
         print_table(chosen, format_, printing=printing)
     _exit_if_bad(summary)

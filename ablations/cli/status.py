@@ -7,7 +7,7 @@ import codecs
 import os
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Annotated, Any
@@ -54,7 +54,9 @@ def status(
         print_json(_as_json(opened, only))
         return
     head = [_of_plan(plan), *_no_longer(table, plan)] if table and plan else []
-    typer.echo("\n".join(_lines(opened, head, only)))
+    with Queue(opened.queue_db, create=False) as queue:
+        lines = _of_queue(opened, queue) if only is None else _of_runs(opened, queue, only)
+    typer.echo("\n".join([*head, *lines]))
     try:
         if not opened.coordinator() and (count := len(lacking(opened))):
             verb, them = ("is", "it") if count == 1 else ("are", "them")
@@ -62,11 +64,6 @@ def status(
             typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
     except UserError as error:  # of MLflow's database
         say(str(error))
-
-
-def _lines(store: Store, head: list[str], only: set[str] | None) -> list[str]:
-    with Queue(store.queue_db, create=False) as queue:
-        return head + (_of_queue(store, queue) if only is None else _of_runs(store, queue, only))
 
 
 def _of_plan(plan: Plan) -> str:
@@ -177,7 +174,14 @@ def _as_json(store: Store, only: set[str] | None = None) -> list[dict[str, Any]]
 
 FOLLOW_S = 0.5
 RECENT = 10  # points of the curve that --follow begins with
-SPOKEN = ("resumed", "branched", "restarted", "checkpoint_skipped", "failed", "preempted")  # events that explain a run
+SPOKEN = {  # events that explain a run
+    "resumed": "resumed at step {step}, from {path}",
+    "branched": "begins with the state of run {run} after step {step}",
+    "restarted": "restarted from step 0: {why}",
+    "checkpoint_skipped": "skipped the checkpoint {path}: {reason}",
+    "failed": "failed ({cls}): {message}",
+    "preempted": "stopped at step {step}, after a checkpoint",
+}
 
 
 def log(
@@ -203,11 +207,13 @@ def log(
     if len(rows) > 1:
         raise UserError(f"{run} selects {len(rows)} runs; name one by its run_id or its seed:\n{labels(rows)}")
     row, numbers = rows[0], opened.attempts(rows[0].run_id)
+    with Queue(opened.queue_db, create=False) as queue:
+        history = queue.history(row.run_id)
     if as_json:
-        print_json(_record(opened, row, numbers))
+        print_json(_record(opened, row, numbers, history))
         return
     typer.echo(f"{label(row)}: {row.state.value}")
-    _print_attempts(opened, row)
+    _print_attempts(opened, row, history)
     if not numbers:
         typer.echo("no attempt was made yet")
         return
@@ -219,12 +225,10 @@ def log(
     _print(opened, row.run_id, folder, follow)
 
 
-def _record(store: Store, row: JobStatus, numbers: Iterable[int]) -> dict[str, Any]:
-    with Queue(store.queue_db, create=False) as queue:
-        attempts = queue.history(row.run_id)
+def _record(store: Store, row: JobStatus, numbers: Iterable[int], history: Sequence[Any]) -> dict[str, Any]:
     folders = [store.attempt_folder(row.run_id, number) for number in numbers]
     return {
-        "run_id": row.run_id, "row": label(row), "state": row.state.value, "attempts": attempts,
+        "run_id": row.run_id, "row": label(row), "state": row.state.value, "attempts": history,
         "logs": [str(folder / LOG) for folder in folders],
         "tail": log_tail(store, folders[-1]) if folders else "",
         "points": [
@@ -236,9 +240,7 @@ def _record(store: Store, row: JobStatus, numbers: Iterable[int]) -> dict[str, A
     }  # fmt: skip
 
 
-def _print_attempts(store: Store, row: JobStatus) -> None:
-    with Queue(store.queue_db, create=False) as queue:
-        history = queue.history(row.run_id)
+def _print_attempts(store: Store, row: JobStatus, history: Iterable[Mapping[str, Any]]) -> None:
     for made in history:
         steps = f" steps {made['first_step'] or 0}–{made['last_step']}" if made["last_step"] is not None else ""
         seconds = f" {max(0.0, made['ended'] - made['started']):.0f} s" if made["ended"] else ""
@@ -247,21 +249,11 @@ def _print_attempts(store: Store, row: JobStatus) -> None:
         tail = Tail(store.attempt_folder(row.run_id, made["number"]))
         for event in tail.read():
             if event["kind"] in SPOKEN:
-                typer.echo(f"    {_spoken(event)}")
+                stopped = event["kind"] == "preempted" and event.get("step") is None
+                words = "stopped" if stopped else SPOKEN[event["kind"]]
+                typer.echo(f"    {words.format_map(defaultdict(lambda: '?', event))}")
         if tail.damaged:
             typer.echo(f"    {tail.damage(store.root)}")
-
-
-def _spoken(event: dict[str, object]) -> str:
-    words = {
-        "resumed": "resumed at step {step}, from {path}",
-        "branched": "begins with the state of run {run} after step {step}",
-        "restarted": "restarted from step 0: {why}",
-        "checkpoint_skipped": "skipped the checkpoint {path}: {reason}",
-        "failed": "failed ({cls}): {message}",
-        "preempted": "stopped" if event.get("step") is None else "stopped at step {step}, after a checkpoint",
-    }
-    return words[str(event["kind"])].format_map(defaultdict(lambda: "?", event))
 
 
 def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:

@@ -198,6 +198,8 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     parts = [_parts(column, heads) for column in table.columns]
     names = [*(part[which] for which in range(3) for part in parts), NUM_PARAMS]  # all means first
     where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
+    tuning = {f"tuning_{name}": value for name, value in table.spent.tuning.known().items()}
+    cost = {**table.spent.total.known(), **tuning}  # as far as it is known
     return Table(
         study=plan.study.name,
         profile=plan.profile,
@@ -209,7 +211,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         note=render(table, "markdown"),
         files=files,
         columns=[name for name in names if name in shown],
-        cost=_cost(table),
+        cost=cost,
     )
 
 
@@ -222,14 +224,6 @@ def _scores(outcome: Outcome, table: Printed, heads: Mapping[str, str]) -> dict[
 def _rounded(value: float | None, digits: int) -> float | None:
     """As printed: MLflow's list cuts long numbers."""
     return None if value is None else round(value, digits)
-
-
-def _cost(table: Printed) -> dict[str, float]:
-    """What the table cost, of which tuning, as far as it is known."""
-    spent = table.spent
-    if spent is None:
-        return {}
-    return spent.total.known() | {f"tuning_{name}": value for name, value in spent.tuning.known().items()}
 
 
 # --- `ablations ui --rebuild`: MLflow's database, or a sink's files, written again from the runs

@@ -106,7 +106,8 @@ def of_settings(rows: list[PlannedRow]) -> list[str]:
     concerned: dict[tuple[str, str, str], list[str]] = {}
     for row in rows:
         for r in row.replaced:
-            concerned.setdefault((r.by, r.name, show(r.value)), []).append(f"{r.row} (declares {show(r.declared)})")
+            said = f"{row.variation.key} (declares {show(r.declared)})"
+            concerned.setdefault((r.by, r.name, show(r.value)), []).append(said)
     return [
         *(
             f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."

@@ -22,7 +22,6 @@ from experiments.tasks.base import EvaluationSpec
 class Replaced:
     """A value declared by a row and replaced by the profile or the command line."""
 
-    row: str
     name: str
     declared: Any
     value: Any

@@ -91,8 +91,16 @@ def check_words(context: Context) -> None:
     study, known = context.study, setting_names(context.task.config_type)
     given = context.task.config_type.setting_roles.given_elsewhere
     check_names(study.base, known, f"{study.origin}, [base]", given)
-    check_heads(study, context.task)
-    check_claims(study, context.task)
+    columns, usual = context.task.columns, _measured(context.task)
+    for name in study.published:
+        if name in usual:
+            raise UserError(
+                f"{study.origin}, [published]: the table of the task {study.task} has a column for {name!r} already, "
+                "which prints published numbers next to those of the runs. Leave the name out there, or take another."
+            )
+    numbers = dict.fromkeys(name for c in columns for name in (c.paper, c.key, c.metric) if name and "*" not in name)
+    for claim in study.claims:
+        _check(parse(claim.check).number, [*(numbers | dict.fromkeys(COSTS))], f'claim "{claim.check}"', study, "")
     measured = [f"{when}{name}" for when in MEASURED for name in context.task.init_stats]
     check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
@@ -103,7 +111,8 @@ def check_words(context: Context) -> None:
         refuse_guarded(
             (n for n in row.declared if n != LINES), study.guard.settings, f'{study.origin}, row "{row.key}"'
         )
-        check_published(row, study, context.task)
+        for key in row.paper:
+            _check(key, paper_keys(study, context.task), f'row "{row.key}"', study, "published ")
     for name, (_, option) in context.selection.forced.items():
         check_names([name], known, option, given)
         refuse_guarded([name], study.guard.settings, option)
@@ -128,7 +137,7 @@ def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tup
     meant |= own
     declared = {**row.set, **own}
     replaced = [
-        Replaced(row.key, name, declared[name], above[name].value, above[name].source)
+        Replaced(name, declared[name], above[name].value, above[name].source)
         for name, value in meant.items()
         if name in above and above[name].value != value
     ]
@@ -216,9 +225,8 @@ def refuse_cancelled(rows: list[PlannedRow], origin: str, profile: str) -> None:
 
 
 def _lost(row: PlannedRow) -> str:
-    return "".join(
-        f' {r.by} replaces {r.name} = {show(r.declared)} of row "{r.row}" by {show(r.value)}.' for r in row.replaced
-    )
+    of = f'of row "{row.variation.key}"'
+    return "".join(f" {r.by} replaces {r.name} = {show(r.declared)} {of} by {show(r.value)}." for r in row.replaced)
 
 
 # --- The names of published numbers: those of the task's columns, of costs, and what the study prints beside them
@@ -241,29 +249,6 @@ def published_names(study: Study, task: Task) -> list[str]:
     """Those of `paper_keys` that the study's records name: all but costs that no row has."""
     given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
     return [name for name in paper_keys(study, task) if name in given or name not in COSTS]
-
-
-def check_heads(study: Study, task: Task) -> None:
-    """Raises UserError for a head of a number that the table prints already."""
-    for name in study.published:
-        if name in _measured(task):
-            raise UserError(
-                f"{study.origin}, [published]: the table of the task {study.task} has a column for {name!r} already, "
-                "which prints published numbers next to those of the runs. Leave the name out there, or take another."
-            )
-
-
-def check_claims(study: Study, task: Task) -> None:
-    """Raises UserError for a claim about a number that no column prints."""
-    named = [name for c in task.columns for name in (c.paper, c.key, c.metric) if name and "*" not in name]
-    for claim in study.claims:
-        _check(parse(claim.check).number, list(dict.fromkeys([*named, *COSTS])), f'claim "{claim.check}"', study, "")
-
-
-def check_published(row: Variation, study: Study, task: Task) -> None:
-    """Raises UserError for a published number of a row that no column prints."""
-    for key in row.paper:
-        _check(key, paper_keys(study, task), f'row "{row.key}"', study, "published ")
 
 
 def _check(name: str, names: list[str], where: str, study: Study, what: str) -> None:

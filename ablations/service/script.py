@@ -108,12 +108,9 @@ def _options(nodes: Sequence[ast.AST], words: list[str], folder: Path, home: Pat
             if called in ("add_argument", "option", "argument") and node.args:
                 found += _declared(node)
             elif called == "run" and "typer" in imported and node.args and isinstance(node.args[0], ast.Name):
-                found += [
-                    o
-                    for f in nodes
-                    if isinstance(f, ast.FunctionDef) and f.name == node.args[0].id
-                    for o in _arguments(f)
-                ]
+                called = node.args[0].id
+                functions = (f for f in nodes if isinstance(f, ast.FunctionDef) and f.name == called)
+                found += [option for function in functions for option in _arguments(function)]
         for decorator in getattr(node, "decorator_list", ()):
             called, keywords = _name(decorator), _keywords(decorator)
             if isinstance(node, ast.ClassDef) and called == "dataclass" and imported & set(DATACLASSES):
@@ -152,16 +149,10 @@ def _declared(call: ast.Call) -> Iterator[Option]:
     value, action = _value(keywords.get("default")), _name(keywords.get("action")) or _value(keywords.get("action"))
     choices = _value(keywords.get("choices")) or ()
     kind = _name(keywords.get("type"))
-    about = ", ".join(
-        filter(
-            None,
-            [kind, f"one of {', '.join(map(str, choices))}" if choices else "", _value(keywords.get("help")) or ""],
-        )
-    )
-    written, required = (
-        "",
-        bool(_value(keywords.get("required"))) or (not flag.startswith("-") and "default" not in keywords),
-    )
+    one_of = f"one of {', '.join(map(str, choices))}" if choices else ""
+    about = ", ".join(filter(None, [kind, one_of, _value(keywords.get("help"))]))
+    required = bool(_value(keywords.get("required"))) or (not flag.startswith("-") and "default" not in keywords)
+    written = ""
     if action == "store_true" or (_value(keywords.get("is_flag")) is True and not second):
         value, written = bool(value), f"{{{name}:{first}}}"
     elif action == "store_false":
@@ -182,10 +173,8 @@ def _arguments(function: ast.FunctionDef) -> Iterator[Option]:
     """The options of a function that typer calls."""
     given = function.args
     defaults = [None] * (len(given.args) - len(given.defaults)) + list(given.defaults)
-    for argument, default in [
-        *zip(given.args, defaults, strict=True),
-        *zip(given.kwonlyargs, given.kw_defaults, strict=True),
-    ]:
+    arguments = [*given.args, *given.kwonlyargs]
+    for argument, default in zip(arguments, [*defaults, *given.kw_defaults], strict=True):
         calls = [node for node in ast.walk(argument.annotation or argument) if isinstance(node, ast.Call)]
         calls += [default] if isinstance(default, ast.Call) else []
         keywords = {name: value for call in calls for name, value in _keywords(call).items()}
@@ -211,17 +200,14 @@ def _fields(kind: ast.ClassDef, dashes: bool) -> Iterator[Option]:
 
 def _of_type(name: str, flag: str, value: Any, about: str, pairs: bool) -> Option:
     name = _free(name)
-    paired = isinstance(value, bool) and pairs
-    written = f"{{{name}:{flag}|--no-{flag.removeprefix('--')}}}" if paired else ""
+    written = f"{{{name}:{flag}|--no-{flag.removeprefix('--')}}}" if pairs and isinstance(value, bool) else ""
     return Option(name, flag, value, about, written=written)
 
 
 def _helped(words: list[str], folder: Path) -> list[Option]:
     """The options that --help prints."""
     try:
-        done = subprocess.run(
-            [*words, "--help"], cwd=folder, capture_output=True, text=True, timeout=HELP_S, check=False
-        )
+        done = subprocess.run([*words, "--help"], cwd=folder, capture_output=True, text=True, timeout=HELP_S)
     except (OSError, subprocess.TimeoutExpired):
         return []
     found = []
@@ -396,26 +382,24 @@ def _metrics(printed: Sequence[Printed]) -> Iterator[str]:
         entry = ["[[metric]]", f"name = {json.dumps(one.name)}", f"set = {json.dumps(one.set)}"]
         entry += ['better = "lower"'] if _LOWER.search(one.name) else []
         entry += [f"digits = {one.digits}"] if one.digits > 2 else []
-        entry += (
-            [f"pattern = '{one.pattern}'   # the last number that it finds; take = \"best\" for the best"]
-            if one.pattern
-            else []
-        )
+        found_by = f"pattern = '{one.pattern}'   # the last number that it finds; take = \"best\" for the best"
+        entry += [found_by] if one.pattern else []
         yield "\n" + "\n".join(f"{begin}{line}" for line in entry)
 
 
 def _rows(settings: Sequence[Option]) -> Iterator[str]:
     """Base, and two examples that change one setting each."""
     yield '\n[[variation]]\nkey = "base"'
-    ranked = [(_rank(option), option, _other(option)) for option in settings if not _NO_FACTOR.search(option.name)]
-    for _, option, other in sorted((r for r in ranked if r[2] is not None), key=lambda each: each[0])[:2]:
+
+    def rank(option: Option) -> int:
+        return 0 if _FACTOR.search(option.name) else 1 if isinstance(option.value, bool) else 2
+
+    ranked = sorted((option for option in settings if not _NO_FACTOR.search(option.name)), key=rank)
+    others = [(option, other) for option in ranked if (other := _other(option)) is not None]
+    for option, other in others[:2]:
         key = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{option.name}-{str(other).lower()}").lstrip("-._")
         row = f"key = {json.dumps(key)}\nset = {{{option.name} = {_toml(other)}}}"
         yield f"\n[[variation]]   # an example: change it\n{row}"
-
-
-def _rank(option: Option) -> int:
-    return 0 if _FACTOR.search(option.name) else 1 if isinstance(option.value, bool) else 2
 
 
 def _other(option: Option) -> Any:

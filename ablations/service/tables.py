@@ -158,10 +158,8 @@ def nearest_with_results(study: str, selectors: Selectors, plan: Plan) -> str:
 
 
 def _distance(table: StoreTable, plan: Plan) -> tuple[bool, bool, bool, int, int]:
-    other_corpus, other_rows = (
-        table.name.corpus != member(plan, plan.runs[0]).corpus,
-        {run.row for run in plan.runs}.isdisjoint(table.rows),
-    )
+    other_corpus = table.name.corpus != member(plan, plan.runs[0]).corpus
+    other_rows = {run.row for run in plan.runs}.isdisjoint(table.rows)
     return other_rows, table.name.profile != plan.profile, other_corpus, len(table.settings), -table.finished
 
 

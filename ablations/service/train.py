@@ -5,7 +5,7 @@ Also the trial run of `--smoke`.
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
@@ -37,50 +37,43 @@ from experiments.store.trees import TREES
 from experiments.tasks.base import EvaluationSpec, Progress
 
 
-@dataclass(frozen=True)
-class Training:
-    """Queues runs of a selection and works on them."""
+def train(
+    chosen: Selected,
+    stale: str,
+    work_on: Callable[[Plan, list[PlannedRun]], Summary],
+    progress: Progress,
+    say: Say,
+    queued: bool = False,
+) -> Summary:
+    """Queue the runs of a selection and work on them: plan − valid results → queue → work.
 
-    chosen: Selected
-    stale: str  # see enqueue.wanted
-    work_on: Callable[[Plan, list[PlannedRun]], Summary]  # the queued runs of a plan, until the queue is empty
-    progress: Progress
-    say: Say
-    queued: bool = False  # they are in the queue already, unless somebody has cancelled them since
-
-    def run(self) -> Summary:
-        """plan − valid results → queue → work."""
-        plan = self.chosen.plan
-        runs = wanted(plan, self.stale)
-        summary = Summary()
-        if runs:
-            if not self.queued:
-                queue_runs(self.chosen, plan, runs, self.stale, self.progress, self.say)
-            self._announce_others(plan)
-            summary = self._own(self.work_on(plan, runs), runs)
-        else:
-            join(self.chosen, plan)
-            track_ended(self.chosen.store)
-            self.say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
-        if not summary.interrupted:
-            complete_mlflow(self.chosen.store, self.say)
-        return summary
-
-    def _announce_others(self, plan: Plan) -> None:
-        """Say how many queued runs of other selections wait for `ablations work`."""
-        with Queue(self.chosen.store.queue_db, create=False) as queue:
-            waiting = {run_id for run_id, state in queue.states().items() if state is State.WAITING}
-        if others := len(waiting.difference(run.run_id for run in plan.trainings)):
+    stale: see enqueue.wanted. work_on: works on the queued runs of a plan, until the queue is empty. queued: they are
+    in the queue already, unless somebody has cancelled them since.
+    """
+    plan, store = chosen.plan, chosen.store
+    runs = wanted(plan, stale)
+    summary = Summary()
+    if runs:
+        if not queued:
+            queue_runs(chosen, plan, runs, stale, progress, say)
+        if others := len(_waiting(store).difference(run.run_id for run in plan.trainings)):
             words = f"{number(others, 'queued run')} of other selections {'waits' if others == 1 else 'wait'}"
-            self.say(f"{words}: `ablations work` trains {'it' if others == 1 else 'them'}")
+            say(f"{words}: `ablations work` trains {'it' if others == 1 else 'them'}")
+        summary = work_on(plan, runs)
+        if summary.left:  # of these alone: others may be another user's
+            summary = replace(summary, left=len(_waiting(store).intersection(run.run_id for run in runs)))
+    else:
+        join(chosen, plan)
+        track_ended(store)
+        say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
+    if not summary.interrupted:
+        complete_mlflow(store, say)
+    return summary
 
-    def _own(self, summary: Summary, runs: Iterable[PlannedRun]) -> Summary:
-        """Of the runs that were not started only these: others may be another user's."""
-        if not summary.left:
-            return summary
-        with Queue(self.chosen.store.queue_db, create=False) as queue:
-            states = queue.states()
-        return replace(summary, left=sum(states.get(run.run_id) is State.WAITING for run in runs))
+
+def _waiting(store: Store) -> set[str]:
+    with Queue(store.queue_db, create=False) as queue:
+        return {run_id for run_id, state in queue.states().items() if state is State.WAITING}
 
 
 def queue_runs(
@@ -197,10 +190,9 @@ def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRu
     sets = {e.spec.set for e in run.evaluations}
     specs = [s for s in chosen.task.evaluations(config, chosen.store.root) if s.set in sets] if sets else []
     read_by = tuple(replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.read_by)
-    inputs = (
-        with_parent_run(without_runs(run.inputs), ParentRun(parent_run, SMOKE_STEPS - 1)) if parent_run else run.inputs
-    )
-    at = (SMOKE_STEPS - 1,)
+    inputs, at = run.inputs, (SMOKE_STEPS - 1,)
+    if parent_run:
+        inputs = with_parent_run(without_runs(inputs), ParentRun(parent_run, *at))
     kept_at, read_at = at if run.kept_at else (), at if run.read_at else ()
     short = replace(run, config=config, cost=0.0, read_by=read_by, inputs=inputs, kept_at=kept_at, read_at=read_at)
     return _named(short, run_identity(config, inputs), specs)

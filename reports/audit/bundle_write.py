@@ -104,7 +104,7 @@ def _head(
         "asked": redaction.value(list(asked)),
         "columns": [column_to_json(column) for column in columns],
         "plan": shared,
-        SPENT: redaction.value(found.model_dump(mode="json") if (found := spending(plan, store)) else {}),
+        SPENT: redaction.value(spending(plan, store).model_dump(mode="json")),
     }
 
 

@@ -286,7 +286,7 @@ def as_markdown(table: Table) -> str:
 def cost_lines(table: Table) -> list[tuple[str, str]]:
     """(of what, its cost); [] while no attempt at a run has begun."""
     spent = table.spent
-    if spent is None or not spent.total.attempts:
+    if not spent.total.attempts:
         return []
     return [
         ("In all", _said(spent.total)),

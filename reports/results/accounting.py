@@ -26,10 +26,8 @@ class Spending(Facts):
     searches: list[list[Word]] = Field(default_factory=list)
 
 
-def spending(plan: Plan, store: object) -> Spending | None:
-    """Of a plan's runs; None for a store without folders. Raises Damaged."""
-    if not isinstance(store, Store):
-        return None
+def spending(plan: Plan, store: Store) -> Spending:
+    """Of a plan's runs. Raises Damaged."""
     if (already := kept(store)) is not None:
         return already
     run_ids = {run.run_id for run in plan.trainings}

@@ -7,22 +7,15 @@ Fields named like a metric are the example's share of it, and are used by paired
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from ablations.planning.planned import Plan, PlannedRun
 from experiments.errors import UserError
+from experiments.store.layout import Store
 from experiments.tasks.columns import EXAMPLE_FILE
-from reports.results.results import Results, valid_evaluation
+from reports.results.results import valid_evaluation
 
 Example = Mapping[str, Any]
-
-
-class Folders(Results, Protocol):
-    """What is read of a store (experiments/store/layout.py)."""
-
-    def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
-        """The folder of a valid evaluation and of its files."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +26,7 @@ class Examples:
     lines: tuple[tuple[Any, ...], ...]
 
 
-def collect_examples(plan: Plan, store: Folders, set_: str, seed: int, *, differing: bool = False) -> Examples:
+def collect_examples(plan: Plan, store: Store, set_: str, seed: int, *, differing: bool = False) -> Examples:
     """The examples of one set over the plan's rows, from each row's run of `seed`.
 
     `differing`: only examples on which the rows differ. Raises UserError if no row kept any, or if rows kept different
@@ -60,7 +53,7 @@ def collect_examples(plan: Plan, store: Folders, set_: str, seed: int, *, differ
     return Examples(heads, tuple(lines))
 
 
-def _examples(run: PlannedRun, store: Folders, set_: str) -> list[Example] | None:
+def _examples(run: PlannedRun, store: Store, set_: str) -> list[Example] | None:
     for evaluation in run.evaluations:
         path = store.evaluation_folder(run.run_id, evaluation.eval_id) / EXAMPLE_FILE
         if evaluation.spec.set == set_ and path.is_file():

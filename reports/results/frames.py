@@ -11,7 +11,7 @@ from ablations.planning.planned import Plan
 from experiments.events.history import History
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
-from reports.results.results import RUN_FACTS, Outcome, Results, collect, run_facts
+from reports.results.results import RUN_FACTS, Outcome, collect, run_facts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,7 @@ class Frames:
     evaluations: "pd.DataFrame"
 
 
-def frames(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> Frames:
+def frames(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> Frames:
     """The plan's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds.
 
     `columns` as in `collect`.

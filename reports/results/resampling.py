@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.store.layout import Store
 from experiments.tasks.columns import EXAMPLE_FILE, Column
 from reports.results.dunnett import ALPHA, holm
-from reports.results.results import CountsOf, Outcome, Results, folder_of
+from reports.results.results import CountsOf, Outcome, folder_of
 from reports.results.table import Row, Table, Test
 
 Counts = NDArray[Any]  # N × C, integers or real numbers
@@ -121,7 +122,7 @@ SharesOf = Callable[[Outcome, str, str], NDArray[Any] | None]  # of an outcome: 
 _AT_ONCE = 500
 
 
-def shares_in(store: Results) -> SharesOf:
+def shares_in(store: Store) -> SharesOf:
     """A reader of shares per example in evaluations; None if the metric has none or they are damaged."""
 
     def read(outcome: Outcome, set_: str, metric: str) -> NDArray[Any] | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.study.messages import number
@@ -15,6 +15,7 @@ from experiments.errors import Damaged
 from experiments.events.event_log import Tail
 from experiments.identity import identity_settings
 from experiments.store.checksummed import check_file
+from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
@@ -98,17 +99,7 @@ def read_array(path: Path) -> "NDArray[Any] | None":
 REDO = "Restore it from a backup, or delete that folder and run the study again"
 
 
-class Results(Protocol):
-    """What is read of a store (experiments/store/layout.py): two look-ups by identity."""
-
-    def result(self, run_id: str) -> TrainingResult | None:
-        """The record of a valid training; None if there is none. Raises Damaged."""
-
-    def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
-        """The record of a valid evaluation; None if there is none. Raises Damaged."""
-
-
-def valid_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None, str]:
+def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, str]:
     """The record of a run's training, and the reason why it is left out; "" for none."""
     place = f"runs/{run.run_id}"
     try:
@@ -116,7 +107,7 @@ def valid_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None
         if any(store.result(member) is None for member in run.members):
             return None, ""  # a note names it (reports/table/notes.py)
     except Damaged as damage:
-        return None, _within_store(str(damage), store)
+        return None, str(damage).replace(f"{store.root}/", "")
     if record is None:
         return None, ""
     if record.inputs not in (None, run.inputs):
@@ -133,7 +124,7 @@ def valid_result(store: Results, run: PlannedRun) -> tuple[TrainingResult | None
 
 
 def valid_evaluation(
-    store: Results, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
+    store: Store, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
 ) -> tuple[EvaluationResult | None, str]:
     """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
@@ -147,17 +138,11 @@ def valid_evaluation(
         other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:
             return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."
-        if folder_of := getattr(store, "evaluation_folder", None):
-            _check_files(folder_of(run.run_id, planned.eval_id), record, columns)
+        _check_files(store.evaluation_folder(run.run_id, planned.eval_id), record, columns)
     except Damaged as damage:
-        text = _within_store(str(damage), store)
+        text = str(damage).replace(f"{store.root}/", "")
         return None, text if place in text else f"{place}: {text}. {REDO}."
     return record, ""
-
-
-def _within_store(text: str, store: Results) -> str:
-    root = getattr(store, "root", None)
-    return text.replace(f"{root}/", "") if root else text
 
 
 def _check_files(folder: Path, record: EvaluationResult, columns: Iterable[Column]) -> None:
@@ -217,7 +202,7 @@ class Outcome:
         return self.run.state == "stale"
 
 
-def collect(plan: Plan, store: Results, columns: Sequence[Column] = ()) -> list[Outcome]:
+def collect(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:
     """Look up every planned run and evaluation, in the plan's order; the same identity is read once.
 
     Scores of `columns` (a task's) that contradict their counts are left out, with the reason in `harm`.
@@ -248,7 +233,7 @@ CountsOf = Callable[[Outcome, Column], "NDArray[Any] | None"]
 LengthsOf = Callable[[Outcome, str], "NDArray[Any] | None"]
 
 
-def counts_in(store: Results) -> CountsOf:
+def counts_in(store: Store) -> CountsOf:
     """A reader of the counts in a store's evaluations; `collect` has checked the files."""
 
     def read(outcome: Outcome, column: Column) -> "NDArray[Any] | None":
@@ -262,7 +247,7 @@ def counts_in(store: Results) -> CountsOf:
     return read
 
 
-def lengths_in(store: Results) -> LengthsOf:
+def lengths_in(store: Store) -> LengthsOf:
     """A reader of the lengths of source sentences in a store's evaluations."""
 
     def read(outcome: Outcome, set_: str) -> "NDArray[Any] | None":
@@ -274,13 +259,10 @@ def lengths_in(store: Results) -> LengthsOf:
     return read
 
 
-def folder_of(store: Results, outcome: Outcome, set_: str) -> Path | None:
-    """The folder of a finished evaluation; None for a store without folders."""
-    look_up, scored = getattr(store, "evaluation_folder", None), outcome.scored.get(set_)
-    if look_up is None or scored is None or scored.record is None:
-        return None
-    folder: Path = look_up(outcome.run.run_id, scored.eval_id)
-    return folder
+def folder_of(store: Store, outcome: Outcome, set_: str) -> Path | None:
+    """The folder of a finished evaluation; None of another."""
+    scored = outcome.scored.get(set_)
+    return store.evaluation_folder(outcome.run.run_id, scored.eval_id) if scored and scored.record else None
 
 
 # --- The record of a finished training as one flat line, for frames and `ablations explain`
@@ -307,14 +289,6 @@ def run_facts(trained: TrainingResult | None) -> dict[str, Any]:
 # --- How the last attempt of a failed run ended, from the events that it left
 
 
-@runtime_checkable
-class Attempts(Protocol):
-    """What is read of a store with folders (experiments/store/layout.py)."""
-
-    def attempts(self, run_id: str) -> list[int]: ...
-    def attempt_folder(self, run_id: str, attempt: int) -> Path: ...
-
-
 LONGEST = 2000  # characters of a message that are shown
 
 
@@ -326,10 +300,8 @@ class Ended(NamedTuple):
     message: str
 
 
-def last_failure(store: object, run_id: str) -> Ended | None:
+def last_failure(store: Store, run_id: str) -> Ended | None:
     """The error of the run's last attempt that left one; None if none did, as for a process that was killed."""
-    if not isinstance(store, Attempts):
-        return None
     for attempt in reversed(store.attempts(run_id)):
         failed = None
         for event in Tail(store.attempt_folder(run_id, attempt)).read():
@@ -339,7 +311,7 @@ def last_failure(store: object, run_id: str) -> Ended | None:
     return None
 
 
-def failures(outcomes: Iterable[Outcome], store: object) -> list[tuple[Outcome, Ended]]:
+def failures(outcomes: Iterable[Outcome], store: Store) -> list[tuple[Outcome, Ended]]:
     """The runs that have failed and were not trained since, each with what its last attempt said."""
     silent = Ended(0, "", "The process ended without an error message; `ablations status` shows its log.")
     failed = [(o, last_failure(store, o.run.run_id) or silent) for o in outcomes if o.run.state == "failed"]

@@ -185,7 +185,7 @@ class Table:
     published: Mapping[str, str] = field(default_factory=dict)  # numbers that only the paper has: name → head
     groups: tuple[str, ...] = ()  # compared within themselves, as always in a pivot; none: all rows together
     bases: Mapping[str, str] = field(default_factory=dict)  # of `groups`: each one's own base
-    spent: TableSpent | None = None  # what it cost; None: of a store without folders
+    spent: TableSpent = field(default_factory=lambda: TableSpent({}))  # what it cost
     provisional: bool = False  # whether a cell with a missing seed prints the mean of the others, marked as such
     choices: TableChoices = field(default_factory=TableChoices)  # the study's
     bold: str = "best"  # the study's: "undistinguished" adds the rows that a test cannot tell from the best

@@ -13,9 +13,9 @@ from experiments.store import ledger
 from experiments.store.layout import Store
 from experiments.tasks.columns import MEASURED, Column
 from reports.results import comparable, significance
-from reports.results.accounting import last_change, spending
+from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.resampling import shares_in
-from reports.results.results import Outcome, Results, collect, counts_in
+from reports.results.results import Outcome, collect, counts_in
 from reports.results.table import Measure, Row, Table
 from reports.table import claims, notes, settings
 from reports.table.cost import Cost, shown, spent_on
@@ -24,7 +24,7 @@ from reports.table.provenance import warnings
 
 
 def build_table(
-    plan: Plan, store: Results, columns: Sequence[Column], tests: str = "auto", *, provisional: bool = False
+    plan: Plan, store: Store, columns: Sequence[Column], tests: str = "auto", *, provisional: bool = False
 ) -> Table:
     """The table of a plan's rows, from what the store holds now; `columns` are the task's.
 
@@ -79,17 +79,17 @@ def build_table(
     table = tested(table)
     table = replace(table, claims=claims.checked(table, plan.study, tested))
     table = replace(table, cited=cited(plan.study, resolved))
-    if (found := spending(plan, store)) is not None:
-        table = replace(table, spent=spent_on(table, plan, found), last_change=last_change(found, plan))
+    found = spending(plan, store)
+    table = replace(table, spent=spent_on(table, plan, found), last_change=last_change(found, plan))
     table = replace(table, not_shown=_not_shown(plan, store))
     return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings(table))
 
 
-def _not_shown(plan: Plan, store: Results) -> int | None:
+def _not_shown(plan: Plan, store: Store) -> int | None:
     """Rows of the study that were ever requested in the store and are not in the table; None: its ledger is damaged."""
     shown = {(run.run_id, *run.eval_ids) for run in (*plan.runs, *plan.members)}
     try:
-        found = ledger.entries(store) if isinstance(store, Store) else []
+        found = ledger.entries(store)
     except UserError:
         return None
     return sum(not shown & runs for runs in ledger.tried(found, plan.study.name).values())
@@ -220,10 +220,9 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
     if sealed := [key for key, measure in row.measures.items() if measure.sealed]:
         values["sealed"] = sealed
     values |= {"n": row.n, "seeds": len(row.outcomes)}
-    if table.spent is not None:
-        spent = table.spent.rows[row.key]  # so that the sum over rows is what the table cost
-        values[SPENT] = {**spent.runs.as_json(), "counted_in": list(spent.counted_in)}
-        values[SPENT]["tuning"] = spent.tuning.as_json() if spent.tuning.attempts else None
+    spent = table.spent.rows.get(row.key, RowSpent())  # so that the sum over rows is what the table cost
+    values[SPENT] = {**spent.runs.as_json(), "counted_in": list(spent.counted_in)}
+    values[SPENT]["tuning"] = spent.tuning.as_json() if spent.tuning.attempts else None
     values["paper"] = dict(row.paper)
     values["settings"] = dict(row.settings)
     values["run_ids"] = [outcome.run.run_id for outcome in row.outcomes]

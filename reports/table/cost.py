@@ -329,7 +329,7 @@ def count(spent: Amounts) -> str:
 def cost_note(table: Table) -> Iterator[Note]:
     """One note for the table, if an attempt at one of its runs has begun."""
     spent = table.spent
-    if spent is None or not spent.total.attempts:
+    if not spent.total.attempts:
         return
     parts = [f"{_OPENING}{count(spent.total)}: {in_words(spent.total)}."]
     if spent.tuning.attempts:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
 from ablations.study.study import Study
 from experiments.config import RunConfig
+from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
@@ -35,9 +37,16 @@ def lay_out(table: Table) -> Grid:
 
 
 @dataclass
-class FakeStore:
+class FakeStore(Store):
+    root: Path = Path("/no/such/store")
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     evaluations: dict[tuple[str, str], dict[str, Any]] = field(default_factory=dict)
+
+    def run_folder(self, run_id: str) -> Path:
+        return self.runs / run_id
+
+    def evaluation_folder(self, run_id: str, eval_id: str) -> Path:
+        return self.run_folder(run_id) / "evaluations" / eval_id
 
     def result(self, run_id: str) -> TrainingResult | None:
         found = self.results.get(run_id)

@@ -198,7 +198,6 @@ class TestEnds:
         assert last_failure(store, self.RUN) == (1, "bug", "second")
         self.attempt(store, "third")
         assert last_failure(store, self.RUN) == (3, "bug", "third")
-        assert last_failure(object(), self.RUN) is None
 
     def test_failed_runs_have_a_message_of_bounded_length(self, bench, tmp_path):
         store = Store.open(tmp_path / "store")
