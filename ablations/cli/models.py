@@ -5,7 +5,7 @@ import csv
 import itertools
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -256,7 +256,11 @@ def attention(
 
     translator = Translator.of_run(found.config, found.attempt, choose_run.device_spec("cpu:1"), "fp32", checkpoint)
     maps = attention_maps(translator, sentence, target)
-    layers = _of_kind(maps["maps"], kind)
+    layers = maps["maps"][kind]
+    if not layers:
+        kinds = [f"--kind {name} ({number(len(of), 'layer')})" for name, of in maps["maps"].items() if of]
+        there = ", ".join(kinds) or "no attention at all"
+        raise UserError(f"--kind {kind}: this network has no {NAMES[kind]}. It has: {there}.")
     place = _within("--layer", layer or len(layers), len(layers), f" layers of {kind} attention")
     shown = range(len(layers[place - 1]))
     if head is not None:
@@ -317,17 +321,7 @@ def _heads(
     typer.echo(f"figure: {out or figure}\nnumbers: {table}")
 
 
-def _of_kind(maps: Mapping[str, Sequence[Any]], kind: str) -> Sequence[Any]:
-    """The layers that have this kind of attention. Raises UserError for a network without any."""
-    if not maps[kind]:
-        there = ", ".join(f"--kind {name} ({number(len(layers), 'layer')})" for name, layers in maps.items() if layers)
-        raise UserError(f"--kind {kind}: this network has no {NAMES[kind]}. It has: {there or 'no attention at all'}.")
-    return maps[kind]
-
-
 def _within(option: str, found: int, most: int, what: str = "") -> int:
     if found > most:
-        raise UserError(
-            f"{option} {found}: the model has {' '.join(filter(None, (str(most), what)))}, numbered from 1."
-        )
+        raise UserError(f"{option} {found}: the model has {most}{what}, numbered from 1.")
     return found

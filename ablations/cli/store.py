@@ -182,22 +182,18 @@ def forget(
             forgetting.forget(opened, {})
             typer.echo("nothing to forget")
             return
-        _list(opened, found)
+        for run_id, members in list(found.runs.items())[:SHOWN]:
+            state = "finished" if (opened.run_folder(run_id) / "result.json").exists() else "not finished"
+            where = ", ".join(f"{member.study} {member.row}" for member in members)
+            typer.echo(f"  {run_id} {where or 'of no table'}, {state}")
+        if len(found.runs) > SHOWN:
+            typer.echo(f"  … and {len(found.runs) - SHOWN:,} more")
         if not yes and not typer.confirm(f"Put {number(len(found.runs), 'run')} aside?"):
             typer.echo("nothing was changed")
             return
         forgetting.forget(opened, found.runs)
     home = opened.root / FOLDER
     typer.echo(f"{number(len(found.runs), 'run')} moved to {home}; a folder that is moved to {opened.runs} is back")
-
-
-def _list(store: Store, found: forgetting.Candidates) -> None:
-    for run_id, members in list(found.runs.items())[:SHOWN]:
-        state = "finished" if (store.run_folder(run_id) / "result.json").exists() else "not finished"
-        where = ", ".join(f"{member.study} {member.row}" for member in members)
-        typer.echo(f"  {run_id} {where or 'of no table'}, {state}")
-    if len(found.runs) > SHOWN:
-        typer.echo(f"  … and {len(found.runs) - SHOWN:,} more")
 
 
 # --- `ablations forget --checkpoints`: free disk space

@@ -19,10 +19,6 @@ class Refusal:
     why: str
     needs_corpus: bool = False  # the plan is valid except that it names no corpus
 
-    def text(self, every: int) -> str:
-        """One paragraph. `every`: number of rows checked; if all are concerned, they are not listed."""
-        return self.why if len(self.rows) == every else f"{', '.join(self.rows)}: {self.why}"
-
 
 def refusals(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> list[Refusal]:
     """Refusals of these runs, and of these devices if given; equal reasons of several rows are one."""
@@ -42,9 +38,9 @@ def refuse(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] =
 
 
 def paragraphs(found: Sequence[Refusal], runs: Sequence[PlannedRun]) -> str:
-    """The refusals as text, one paragraph each."""
+    """The refusals as text, one paragraph each; if one concerns all rows, they are not listed."""
     every = len(_one_of_each_row(runs))
-    return "\n".join(refusal.text(every) for refusal in found)
+    return "\n".join(one.why if len(one.rows) == every else f"{', '.join(one.rows)}: {one.why}" for one in found)
 
 
 def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:

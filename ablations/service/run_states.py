@@ -69,18 +69,15 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     lacking = [e.spec for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
     if not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by)):
         return True
-    return bool(lost_steps(run, store, task))
-
-
-def lost_steps(run: PlannedRun, store: Store, task: Task) -> list[int]:
-    """The steps after which branches are to begin and whose checkpoints the run has not, by the present code."""
-    code = code_digest(task.code[TRAINING]) if run.read_at else ""
-    return [step for step in run.read_at if checkpoint_of(store, ParentRun(run.run_id, step), code) is None]
+    code = code_digest(task.code[TRAINING]) if run.read_at else ""  # branches begin with checkpoints of the present one
+    return any(checkpoint_of(store, ParentRun(run.run_id, step), code) is None for step in run.read_at)
 
 
 def run_states(store: Store, task: Task) -> StateOf:
     """A look-up of states for `plan_study`."""
-    queued, asked_of_failed = _queue_states(store)
+    with Queue(store.queue_db, create=False) as queue:
+        queued = {row.run_id: row.state.value for row in queue.status()}
+        asked_of_failed = queue.asked_of_failed()  # the evaluations that were requested
     parts = code_digests(task.code)
     training, first = parts.pop(TRAINING), "decode" if "decode" in task.code else "score"
 
@@ -116,16 +113,7 @@ def stale_parts(made: EvaluationResult, code: Mapping[str, str]) -> list[str]:
 
     code: the digest of each part, in the order of the parts.
     """
-    made_by = made.code
-    return [part for part, digest in code.items() if made_by.get(part) != digest]
-
-
-def _queue_states(store: Store) -> tuple[dict[str, str], dict[str, set[str]]]:
-    """The state of each run in the queue; of those that failed, the evaluations that were requested."""
-    if not store.queue_db.exists():
-        return {}, {}
-    with Queue(store.queue_db, create=False) as queue:
-        return {row.run_id: row.state.value for row in queue.status()}, queue.asked_of_failed()
+    return [part for part, digest in code.items() if made.code.get(part) != digest]
 
 
 # --- The tables that a run belongs to: from the queue, and the rows in its folder

@@ -118,8 +118,11 @@ def _tables(
     paths: Mapping[str, list[str]],
 ) -> Iterator[StoreTable]:
     """The table of a name, and one for each other set of settings with which it was run."""
-    selectors = _selectors(store, name, runs) if name.study in paths else None
-    plan, path, unread = None, "", []
+    selectors, plan, path, unread = None, None, "", []
+    if name.study in paths:
+        corpora = (str(dict(flatten(config_of(store, run_id, forgiving=True))).get(CORPUS, "")) for run_id in runs)
+        corpus = next((corpus for corpus in corpora if corpus), name.corpus)
+        selectors = Selectors(profile=name.profile, corpus=None if corpus in ("", "builtin") else corpus)
     if selectors:
         seeds = Counter(runs.values()).most_common(1)[0][1]
         here = replace(selectors, store=store_options.store, state_dir=store_options.state_dir, seeds=seeds)
@@ -160,13 +163,6 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
     planned, usual = identity_settings(present.config), defaults(type(present.config))
     recorded = {name: value for name, value in flatten(config) if name in planned}
     return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
-
-
-def _selectors(store: Store, name: Name, runs: Iterable[str]) -> Selectors:
-    """What selects the table in its study, without the store."""
-    corpora = [str(dict(flatten(config_of(store, run_id, forgiving=True))).get(CORPUS, "")) for run_id in runs]
-    corpus = next((corpus for corpus in corpora if corpus), name.corpus)
-    return Selectors(profile=name.profile, corpus=None if corpus in ("", "builtin") else corpus)
 
 
 def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:

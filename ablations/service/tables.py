@@ -95,8 +95,8 @@ def table_of(
     for run in plan.runs if not chosen.bundle else ():
         if run.added and run.state in DONE:
             keep_counted(chosen.store, run.run_id, run.added)
-    words = [*chosen.asked, *(("--significance", significance) if significance != "auto" else ())]
-    asked = shlex.join([*words, *printing.words()])
+    tests = ("--significance", significance) if significance != "auto" else ()
+    asked = shlex.join([*chosen.asked, *tests, *printing.words()])
     return replace(table, asked=asked if chosen.asked else "", chosen=printing.choices(), bundle=chosen.bundle)
 
 
@@ -126,10 +126,7 @@ def with_corpus(selectors: Selectors) -> Selectors:
 
 def _jobs(selectors: Selectors) -> Iterator[Job]:
     """Jobs of the store that this user signed: their folders may be read, and their code imported."""
-    store = selectors.open()
-    if not store.queue_db.exists():
-        return
-    with Queue(store.queue_db, create=False) as queue:
+    with Queue(selectors.open().queue_db, create=False) as queue:
         for row in queue.status()[:MOST]:
             try:
                 claimed = queue.job(row.run_id)

@@ -50,9 +50,8 @@ class WorkOptions:
 
     def __post_init__(self) -> None:
         if self.engine not in engines():
-            raise UserError(
-                f"--engine {self.engine}: there is no such engine. {suggestion(self.engine, engines(), 'engines')}"
-            )
+            near = suggestion(self.engine, engines(), "engines")
+            raise UserError(f"--engine {self.engine}: there is no such engine. {near}")
         for name in self.sinks or ():
             check_sink(name)
         if self.engine == "local" and (self.engine_set or self.address):

@@ -146,7 +146,8 @@ class Study(Match):
                     near = suggestion(name, self.profiles, "profiles").rstrip(".")
                     raise ValueError(f'row "{row.key}", by_profile.{name}: there is no such profile. {near}')
         if self.pivot:
-            check_pivot(self.pivot, self.variations, self.cited)
+            _check_places(self.pivot, "row", [(row.key, row.label, row.group) for row in self.variations])
+            _check_places(self.pivot, "cited result", [(one.label, one.label, one.group) for one in self.cited])
         lone = next((row.key for row in self.variations if not row.group), None)
         if self.within_groups and lone is not None:
             raise ValueError(f'within_groups: the row "{lone}" has no group; give it one, or leave out within_groups')
@@ -276,13 +277,8 @@ def _with_trees(study: Study) -> Study:
 # --- Checks of what a study says of its printed table: `pivot`
 
 
-def check_pivot(pivot: Mapping[str, str], rows: Sequence[Variation], cited: Sequence[Cited]) -> None:
-    """Raises ValueError for a row or cited result without its own place: a line (label) and a column (group)."""
-    _check_places(pivot, "row", [(row.key, row.label, row.group) for row in rows])
-    _check_places(pivot, "cited result", [(entry.label, entry.label, entry.group) for entry in cited])
-
-
 def _check_places(pivot: Mapping[str, str], kind: str, places: Sequence[tuple[str, str, str]]) -> None:
+    """Raises ValueError for a row or cited result without its own place: a line (label) and a column (group)."""
     taken = dict[tuple[str, str], str]()
     for name, label, group in places:
         if not label:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from experiments.config import OF_SEARCH, TaskConfig, flatten
+from experiments.config import OF_SEARCH, defaults, flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_settings, recorded_identity, run_identity, seed_in_words
 from experiments.store.ensembles import members, together
@@ -56,7 +56,8 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
         for evaluation in run.evaluations:
             record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names)
             record.check(built_in)
-            for name, column in _printed(columns, evaluation.spec.set).items():
+            printed = {column.metric: column for column in columns if column.set in (evaluation.spec.set, "*")}
+            for name, column in printed.items():
                 at = f"{where}, {evaluation.spec.set}: {name}"
                 computed = recomputed(column, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 kept = record.metrics.get(name)
@@ -114,9 +115,9 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
             _equal(where, "task", task, theirs.get("task"), "the run recorded")
             if run.same_as and run.same_as.speaks_of(theirs, run.added):
                 theirs = run.same_as.applied(theirs, ours)
+            unrecorded = {**defaults(type(run.config)), **run.added}  # of settings that were added later
             for name, value in ours.items():
-                without = run.added.get(name, _default(run.config, name))
-                _equal(where, name, value, theirs.get(name, without), "the run recorded")
+                _equal(where, name, value, theirs.get(name, unrecorded.get(name)), "the run recorded")
     _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
     _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
     if run.parent_run is not None:
@@ -157,11 +158,6 @@ def _check_members(where: str, run: PlannedRun, store: Store) -> None:
             _equal(where, name, getattr(record, name), sums.get(name), "its members have together")
 
 
-def _default(config: TaskConfig, name: str) -> Any:
-    """The value of a setting that the run does not record: it was added later, with this default."""
-    return dict(flatten(type(config)())).get(name)
-
-
 def _check_evaluation(
     where: str, run: PlannedRun, evaluation: PlannedEvaluation, store: Store, names: bool
 ) -> EvaluationResult:
@@ -181,11 +177,6 @@ def _check_evaluation(
         named = eval_identity(run.run_id, spec.settings, spec.inputs)
         _equal(where, "eval_id", evaluation.eval_id, named, "its settings give")
     return record
-
-
-def _printed(columns: Sequence[Column], set_: str) -> dict[str, Column]:
-    """The metrics of a set that the table prints, each with one of its columns."""
-    return {column.metric: column for column in columns if column.set in (set_, "*")}
 
 
 def _equal(where: str, what: str, planned: Any, found: Any, by: str) -> None:

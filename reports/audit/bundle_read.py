@@ -130,11 +130,6 @@ class _Head(_Record, total=False):
 _HEAD: TypeAdapter[Any] = TypeAdapter(_Head)
 
 
-def check_head(head: Mapping[str, Any]) -> None:
-    """Raises ValueError (pydantic's) for a head of other types."""
-    _HEAD.validate_python(head)
-
-
 _ZIP = b"PK"  # a zip begins so, a gzip never
 
 
@@ -183,7 +178,7 @@ def _read(packed: Archive, folder: Path) -> Bundle:
     head = without_checksum(packed.head)
     if head.get("bundle") != VERSION:
         raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads {VERSION}.")
-    check_head(head)
+    _HEAD.validate_python(head)
     plan = plan_from_json(head["plan"])
     _only_the_plans(head["files"], plan)
     packed.unpack(head["files"], folder)

@@ -16,7 +16,7 @@ from reports.audit.bundle_archive import TABLES
 from reports.audit.bundle_read import Bundle
 from reports.render.cells import plain
 from reports.results.results import Outcome, run_facts
-from reports.results.table import Row, Table, Test
+from reports.results.table import Row, Table
 from reports.table.cost import shown
 from reports.table.provenance import corpus_name
 
@@ -71,15 +71,10 @@ def _value(table: Table, row: Row, column: Column) -> Explanation:
         found["lacking"] = [why or "not done" for why in measure.lacking]
     found |= {"change_from_base": measure.change, "papers_change": measure.reported_change}
     if measure.test:
-        found["test"] = _test(table, measure.test)
-    return found
-
-
-def _test(table: Table, test: Test) -> Explanation:
-    found: Explanation = {"between": table.test, "by": test.by, "p_corrected": test.p, "marked": test.marked}
-    found["interval_95"] = [test.low, test.high]
-    if test.paired:
-        found["paired_interval_95"] = list(test.paired)
+        test = measure.test
+        found["test"] = {"between": table.test, "by": test.by, "p_corrected": test.p, "marked": test.marked}
+        found["test"] |= {"interval_95": [test.low, test.high]}
+        found["test"] |= {"paired_interval_95": list(test.paired)} if test.paired else {}
     return found
 
 
@@ -126,12 +121,8 @@ def in_short(found: Mapping[str, Any]) -> str:
     """What a reader asks first, in at most SHORT lines: the values, the runs behind them, and what made these."""
     runs, changes = found["runs"], ", ".join(as_set(key, item) for key, item in found["changes_from_base"].items())
     last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
-    last += [
-        f"signature of {key}: {text}"
-        for run in runs[:1]
-        for e in run["evaluations"]
-        for key, text in e["signature"].items()
-    ]
+    signed = [signed for e in runs[0]["evaluations"] for signed in e["signature"].items()]
+    last += [f"signature of {key}: {text}" for key, text in signed]
     last = [*last[:2], "More (--full): configuration, decoding, digests of the data, versions, devices, costs."]
     lines = [f"from bundle: {found['from_bundle']}"] if "from_bundle" in found else []
     lines += [f"{found['study']} {found['row']}: {changes or 'no change from base'}"]

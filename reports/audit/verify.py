@@ -58,9 +58,8 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
         rows = [row.key for row in table.rows]
     cells = sum(len(line) for line in after[len(after) - len(rows) :])
     changed = list(_differences(before, after, rows)) + list(_notes(text, now, format_))
-    if (
-        not changed and lasting(text, format_) != lasting(now, format_) and format_ != "html"
-    ):  # a page also contains figures, which are not compared
+    # a page also contains figures, which are not compared
+    if not changed and format_ != "html" and lasting(text, format_) != lasting(now, format_):
         changed.append("only spaces or the order of lines differ")
     return Verdict(cells, tuple(changed))
 
@@ -124,7 +123,9 @@ def _cells(text: str, format_: str) -> list[list[str]]:
         left_out = {i for i, name in enumerate(records[0]) if name in (FIELD, BUNDLE_FIELD)} if records else set()
         return [[cell for i, cell in enumerate(line) if i not in left_out] for line in records]
     if format_ == "json":
-        return _of_objects(_parsed(text))
+        rows = _parsed(text)
+        names = dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row if name not in LEFT_OUT)
+        return [[*names], *([json.dumps(row.get(name), ensure_ascii=False) for name in names] for row in rows)]
     if format_ == "html":
         found = re.search(rf'<script type="application/json" id="{GRID_JSON}">(.*?)</script>', text, re.DOTALL)
         lines = _parsed(found[1]) if found else []
@@ -152,8 +153,3 @@ def _parsed(text: str) -> list[Any]:
     except ValueError:
         return []
     return value if isinstance(value, list) else []
-
-
-def _of_objects(rows: list[Any]) -> list[list[str]]:
-    names = list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row if name not in LEFT_OUT))
-    return [names, *([json.dumps(row.get(name), ensure_ascii=False) for name in names] for row in rows)]

@@ -27,10 +27,8 @@ def draw_effects(table: Table, size: style.Size = style.PAPER) -> Iterator["Figu
         return
     across = min(size.across, len(columns))
     height, grid = 0.9 + 0.17 * len(rows), {"sharey": True} if across > 1 else {}
-    with style.canvas(size, -(-len(columns) // across), across, height=height, **grid) as (
-        figure,
-        axes,
-    ):
+    down = -(-len(columns) // across)
+    with style.canvas(size, down, across, height=height, **grid) as (figure, axes):
         panels = [panel for line in axes for panel in line][: len(columns)]
         for panel, column in zip(panels, columns, strict=True):
             _panel(panel, rows, column)

@@ -42,10 +42,6 @@ class Size:
     def scale(self) -> float:
         return self.font / PAPER.font
 
-    def inches(self, inches: float) -> float:
-        """A height on paper, here."""
-        return inches * self.scale
-
 
 PAPER = Size(6.4, 7.5, 3, 2, 7)
 WIDE, NARROW = Size(11.0, 9.5, 3, 3, 8), Size(3.9, 9.5, 1, 1, 3)  # the page's: on a desk, on a phone
@@ -78,7 +74,7 @@ def canvas(
         "lines.markersize": 4 * size.scale,
     }
     with matplotlib.rc_context({**matplotlib.rc_params_from_file(_STYLE), "backend": "agg", **own}):
-        figure = Figure(figsize=(size.width, size.inches(height) * rows), layout="constrained")
+        figure = Figure(figsize=(size.width, height * size.scale * rows), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
 
 

@@ -5,13 +5,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ablations.planning.planned import Plan
 from experiments.events.history import History
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
-from reports.results.results import RUN_FACTS, Outcome, collect, run_facts
+from reports.results.results import RUN_FACTS, collect, run_facts
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,15 @@ def frames(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> Frames:
         | run_facts(o.record)
         for o in outcomes
     ]
-    evaluations = [line for o in outcomes for line in _evaluation_lines(o)]
+    evaluations = [
+        {name: getattr(o.run, name) for name in _RUN}
+        | {"eval_id": scored.eval_id, "set": set_, "metric": metric, "value": o.measured(set_, metric)}
+        | {"signature": scored.signature(metric), "sentences": scored.record.sentences}
+        for o in outcomes
+        for set_, scored in o.scored.items()
+        if scored.record
+        for metric in scored.record.metrics
+    ]
     return Frames(
         pd.DataFrame(runs, columns=[*_RUN, "state", "imported", "stale", "num_params", *RUN_FACTS]),
         pd.DataFrame(evaluations, columns=[*_RUN, "eval_id", "set", "metric", "value", "signature", "sentences"]),
@@ -62,14 +70,3 @@ def curves(plan: Plan, store: Store) -> "pd.DataFrame":
     ]
     found = pd.DataFrame(lines, columns=[*_RUN, "metric", "step", "value", "time"])
     return found.assign(time=pd.to_datetime(found["time"], unit="s", utc=True))
-
-
-def _evaluation_lines(outcome: Outcome) -> list[dict[str, Any]]:
-    return [
-        {name: getattr(outcome.run, name) for name in _RUN}
-        | {"eval_id": scored.eval_id, "set": set_, "metric": metric, "value": outcome.measured(set_, metric)}
-        | {"signature": scored.signature(metric), "sentences": scored.record.sentences}
-        for set_, scored in outcome.scored.items()
-        if scored.record
-        for metric in scored.record.metrics
-    ]

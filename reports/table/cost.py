@@ -209,7 +209,7 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
     if not any(cost.name == "flops_by_time" for cost in printed):
         return
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
-    unknown = sorted({device(o) for o in trained if _rate(o, table) is None} - {""})
+    unknown = sorted({device(o) for o in trained if sustained(device(o), table.sustained_flops) is None} - {""})
     if unknown:
         yield Note(
             f"By time is blank for {', '.join(unknown)}: no sustained rate is known. Name one in the study, for "
@@ -220,10 +220,6 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
     if partial:
         rows = ", ".join(dict.fromkeys(o.run.row for o in partial))
         yield Note(f"By time is blank for {rows}: the time of all of the training is not recorded with the run.", "gap")
-
-
-def _rate(outcome: Outcome, table: Table) -> float | None:
-    return sustained(device(outcome), table.sustained_flops)
 
 
 # --- What a table cost: sums over all attempts at its runs, by row
@@ -276,20 +272,15 @@ def duration(hours: float) -> str:
 
 def in_words(spent: Amounts) -> str:
     """The amounts in a line: wall time, device time, CPU time, energy."""
-    parts = [f"{_WALL} {duration(spent.wall_s / HOUR)}", _devices(spent), _cpu(spent), _energy(spent)]
-    return ", ".join(parts)
+    known = spent.without_cpu < spent.attempts
+    cpu = f"CPU time {duration(spent.cpu_s / HOUR) if known else 'not recorded'}{_but(spent.without_cpu, spent, known)}"
+    return ", ".join([f"{_WALL} {duration(spent.wall_s / HOUR)}", _devices(spent), cpu, _energy(spent)])
 
 
 def _devices(spent: Amounts) -> str:
     found = [duration(spent.thread_s / HOUR).replace(" ", " CPU-thread ")] if spent.thread_s else []
     found += [duration(spent.gpu_s / HOUR).replace(" ", " GPU ")] if spent.gpu_s else []
     return f"device time {' and '.join(found) or 'not recorded'}{_but(spent.without_lease, spent, bool(found))}"
-
-
-def _cpu(spent: Amounts) -> str:
-    known = spent.without_cpu < spent.attempts
-    words = duration(spent.cpu_s / HOUR) if known else "not recorded"
-    return f"CPU time {words}{_but(spent.without_cpu, spent, known)}"
 
 
 def _energy(spent: Amounts) -> str:
@@ -317,11 +308,8 @@ def _but(without: int, spent: Amounts, known: bool) -> str:
 def count(spent: Amounts) -> str:
     """ "12 runs in 14 attempts (2 failed or stopped)"."""
     said = [f"{spent.early} failed or stopped"] if spent.early else []
-    said += (
-        [f"{spent.unseen} counted between {'its' if spent.unseen == 1 else 'their'} known events"]
-        if spent.unseen
-        else []
-    )
+    whose = "its" if spent.unseen == 1 else "their"
+    said += [f"{spent.unseen} counted between {whose} known events"] if spent.unseen else []
     of = f" ({', '.join(said)})" if said else ""
     return f"{number(spent.runs, 'run')} in {number(spent.attempts, 'attempt')}{of}"
 

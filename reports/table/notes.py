@@ -3,9 +3,8 @@
 Data, training, sets, seeds, devices, packages and code are in provenance.py, costs in cost.py.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import numpy as np
 
@@ -70,16 +69,6 @@ def _groups(table: Table) -> Iterator[Note]:
         yield Note("Changes, tests and bold are within the groups.", "sign")
 
 
-def _without_logarithm(table: Table, shown: Iterable[Column]) -> str:
-    """Heads of the columns compared by logarithms that hold a number without one."""
-    found = (
-        column.header
-        for column in shown
-        if column.logarithmic and any(v <= 0 for row in table.rows for v in row.measures[column.key].values)
-    )
-    return ", ".join(dict.fromkeys(found))
-
-
 def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
     some = sum(measure.mean_so_far is not None for measure in measures)
     if table.provisional and some:
@@ -120,8 +109,11 @@ def _signs(table: Table) -> Iterator[Note]:
         logarithmic = ", ".join(dict.fromkeys(column.metric for column in shown if column.logarithmic))
         logarithm = f" (ln: of the natural logarithm, for {logarithmic})" if logarithmic else ""
         yield Note(f"Δ: change from {base}{logarithm}.", "sign", "change")
-    if base and (without := _without_logarithm(table, shown)):
-        yield Note(f"{without}: zero or less has no logarithm, so that there is no change from or to it.", "gap")
+    logarithms = [(column, row) for column in shown if column.logarithmic for row in table.rows]
+    without = [column.header for column, row in logarithms if min(row.measures[column.key].values, default=1.0) <= 0]
+    if base and without:
+        words = "zero or less has no logarithm, so that there is no change from or to it"
+        yield Note(f"{', '.join(dict.fromkeys(without))}: {words}.", "gap")
     if any(m.reported is not None for m in measures):
         pieces = any(column.per_piece for column in shown)
         what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
@@ -227,14 +219,11 @@ def branches(table: Table) -> Iterator[Note]:
     """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
     shown = {row.key for row in table.rows}
     for (parent_run, step), rows in places(table).items():
-        there = (
-            "" if parent_run in shown else f"; {parent_run} is no row of this table, so its steps are in none of them"
-        )
+        absent = f"; {parent_run} is no row of this table, so its steps are in none of them"
         yield Note(
             f"{BRANCH}: {branch_in_words(rows, parent_run, step)}: the steps up to there are those of {parent_run} "
-            "with the same seed, trained once. What is changed acts from step "
-            f"{step + 1:,} on, and costs are of those steps "
-            f"alone{there}.",
+            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on, and costs are of those "
+            f"steps alone{'' if parent_run in shown else absent}.",
             "sign",
         )
     parent_runs = {outcome.run.run_id: outcome.run for outcome in table.members}
@@ -296,10 +285,8 @@ def agreement(table: Table) -> Iterator[Note]:
     """How far the order of our changes is the paper's: Kendall's τ-b per column, from four rows on."""
     parts = []
     for column in table.columns:
-        measures: Iterable[Any] = (row.measures[column.key] for row in table.rows)
-        pairs = [
-            (m.change, m.reported_change) for m in measures if m.change is not None and m.reported_change is not None
-        ]
+        both = [(row.measures[column.key].change, row.measures[column.key].reported_change) for row in table.rows]
+        pairs = [(ours, theirs) for ours, theirs in both if ours is not None and theirs is not None]
         tau = kendall(pairs) if len(pairs) > 3 else None
         if tau is not None:
             parts.append(f"{column.header} {tau:.2f} over {number(len(pairs), 'row')}".replace("-", "−"))

@@ -35,14 +35,10 @@ def training(table: Table) -> Iterator[Note]:
         yield from _other_units(table, outcome)
     elif inputs := without_runs(outcome.run.inputs):
         yield Note(f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}.")
+    side = "" if outcome.setting("data.window") else " and side"
     parts = [
         _counted(settings, "training.train_steps", "step"),
-        _counted(
-            settings,
-            "training.tokens_per_batch",
-            "token",
-            " per batch at most" if outcome.setting("data.window") else " per batch and side at most",
-        ),
+        _counted(settings, "training.tokens_per_batch", "token", f" per batch{side} at most"),
         _counted(settings, "training.warmup_steps", "step", " of warm-up"),
     ]
     if any(parts):
@@ -86,9 +82,8 @@ def typical(table: Table) -> Outcome:
 
 def corpus_name(outcome: Outcome) -> str:
     """The corpus's name, without path, and its digest: "multi30k (1f2e3d4c)"; "" for a task without a corpus."""
-    corpus = (
-        str(outcome.setting("data.algorithm") or outcome.setting("data.corpus") or "").rstrip("/").rpartition("/")[2]
-    )
+    path = str(outcome.setting("data.algorithm") or outcome.setting("data.corpus") or "")
+    corpus = path.rstrip("/").rpartition("/")[2]
     digest = " ".join(value[:8] for value in without_runs(outcome.run.inputs).values())
     return f"{corpus} ({digest})" if corpus and digest else corpus
 
@@ -192,32 +187,26 @@ def decoding(table: Table) -> Iterator[Note]:
     opening = f"Evaluated ({base.run.row}): " if differ else "Evaluated: "
     for settings, names in sets.items():
         yield _sentence(opening, [f"{', '.join(names)}; {settings}" if settings else ", ".join(names)])
-    narrow = [row.key for row in table.rows if any(_in_8_bits(outcome) for outcome in row.outcomes)]
+    done = [(row, scored.record) for row in table.rows for o in row.outcomes for scored in o.scored.values()]
+    narrow = dict.fromkeys(row.key for row, record in done if record is not None and record.precision == "int8")
     if narrow:
         which = "" if len(narrow) == len(table.rows) else f": {', '.join(narrow)}"
         yield Note(f"Evaluated with products in 8 bits (int8){which}. {INT8_COSTS}")
     others: dict[str, list[str]] = {}
+    inputs = {name: scored.spec.inputs for name, scored in base.scored.items()}
     for row in table.rows:
         outcome = next((o for o in row.outcomes if o.record is not None), row.outcomes[0])
         if row.imported:
             continue
-        theirs = {name: scored for name, scored in outcome.scored.items() if scored.spec.inputs != _inputs(base, name)}
+        theirs = {name: scored for name, scored in outcome.scored.items() if scored.spec.inputs != inputs.get(name)}
         if theirs:
             others.setdefault(", ".join(_size(name, scored) for name, scored in theirs.items()), []).append(row.key)
     for text, rows in others.items():
         yield Note(f"Other sentences than {base.run.row}'s in {', '.join(rows)}: {text}.")
 
 
-def _in_8_bits(outcome: Outcome) -> bool:
-    return any(scored.record is not None and scored.record.precision == "int8" for scored in outcome.scored.values())
-
-
 def _settings_of(outcome: Outcome) -> dict[str, Any]:
     return {name: dict(flatten(scored.spec.settings)) for name, scored in outcome.scored.items()}
-
-
-def _inputs(outcome: Outcome, name: str) -> Mapping[str, str] | None:
-    return outcome.scored[name].spec.inputs if name in outcome.scored else None
 
 
 def _size(name: str, scored: Scored) -> str:
@@ -425,11 +414,6 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
 
 
-def _and(words: list[str]) -> str:
-    """a, b and c."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), *words[-1:]]))
-
-
 # parts of PlannedRun.stale → how the sentence calls them
 _MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "score": "scored", "evaluate": "scored"}
 
@@ -439,7 +423,9 @@ def _stale(table: Table) -> str:
     for row in table.rows:
         parts = {part for outcome in row.outcomes for part in outcome.run.stale}
         if row.stale:
-            groups.setdefault(_and([word for part, word in _MADE.items() if part in parts]), []).append(row.key)
+            made = [word for part, word in _MADE.items() if part in parts]
+            words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
+            groups.setdefault(words, []).append(row.key)
     sentences = (
         f"{made.capitalize()} by another revision of the code than the present one, and kept (†): {_names(keys)}."
         for made, keys in groups.items()
