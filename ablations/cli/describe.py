@@ -60,19 +60,17 @@ def new(
         if (folder / file).exists():
             raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")
     if script:
-        text = study_of(name, script, folder)
-        with explain_os_errors(f"write to {folder}"):
-            write_bytes((folder / f"{name}.toml").absolute(), text.encode())
-        typer.echo(
-            f"{folder / name}.toml written. Look at its rows and metrics, then:  ablations run {folder / name}.toml"
-        )
-        return
+        texts = {f"{name}.toml": study_of(name, script, folder)}
+        written, then = f"{folder / name}.toml", "Look at its rows and metrics, then:"
+    else:
+        templates = {file: Template((TEMPLATES / of).read_text(encoding="utf-8")) for file, of in files.items()}
+        texts = {file: template.substitute(name=name, module=module) for file, template in templates.items()}
+        written, then = f"{folder / name}.toml and {module}.py", "Run:"
     with explain_os_errors(f"write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for file, template in files.items():
-            text = Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(name=name, module=module)
+        for file, text in texts.items():
             write_bytes((folder / file).absolute(), text.encode())
-    typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")
+    typer.echo(f"{written} written. {then}  ablations run {folder / name}.toml")
 
 
 # --- `ablations studies`: list the built-in studies

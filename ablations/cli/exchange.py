@@ -26,7 +26,7 @@ from ablations.study.messages import number
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.external import External
-from experiments.exchange.import_runs import Taken, import_runs, runs_in
+from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
 from experiments.store.layout import Store, TableRow, keep_row
@@ -103,7 +103,16 @@ def import_stored(source: Path, store_options: StoreOptions, as_json: bool = Fal
         runs = [{"run_id": item.run_id, "how": item.how, "evaluations": item.evaluations} for item in taken]
         print_json({"store": str(target.root), "runs": runs})
         return
-    _say(taken, target)
+    counts = Counter(item.how for item in taken)
+    scores = sum(item.evaluations for item in taken)
+    typer.echo(
+        f"{number(counts['taken'], 'run')} imported into {target.root}, {counts['had']} already there; "
+        f"{number(scores, 'evaluation')} imported"
+    )
+    other = "both stores trained it, with different results (another device or code); ours is kept"
+    for item in taken:
+        if item.how == "other":
+            typer.echo(f"{item.run_id}: {other}", err=True)
 
 
 def _origin(source: Path, folder: Path) -> tuple[Store, dict[str, list[TableRow]]]:
@@ -118,21 +127,6 @@ def _origin(source: Path, folder: Path) -> tuple[Store, dict[str, list[TableRow]
     if not (source / "store.json").is_file():
         raise UserError(f"{source} is neither a bundle ({SUFFIX}, {CRATE_SUFFIX}) nor a store (it has no store.json).")
     return Store.open(source, create=False), {}
-
-
-def _say(taken: list[Taken], target: Store) -> None:
-    counts = Counter(item.how for item in taken)
-    scores = sum(item.evaluations for item in taken)
-    typer.echo(
-        f"{number(counts['taken'], 'run')} imported into {target.root}, {counts['had']} already there; "
-        f"{number(scores, 'evaluation')} imported"
-    )
-    for item in taken:
-        if item.how == "other":
-            typer.echo(
-                f"{item.run_id}: both stores trained it, with different results (another device or code); ours is kept",
-                err=True,
-            )
 
 
 # --- `ablations import`: finished runs of another store or a bundle; runs trained by other programs

@@ -167,24 +167,12 @@ def modules(
     run = choose(study, replace(selectors, rows=rows)).plan.trainings[0]
     found = chosen.task.modules(run.config, selector)
     head = f"{run.row}: {selector} matches {number(len(found), 'module')}" if selector else f"{run.row}:"
-    cells = [
-        (
-            one["name"] or "(all)",
-            one["type"],
-            f"{one['params']:,}",
-            f"{one['flops']:,}",
-            _shape(one.get("input")),
-            _shape(one.get("output")),
-        )
-        for one in found
-    ]
-    table = aligned([("module", "type", "parameters", "operations", "input", "output"), *cells], left=(0, 1, 4, 5))
-    answer(as_json, {"row": run.row, "modules": found}, [head, *table])
-
-
-def _shape(sizes: list[int] | None) -> str:
-    """2×8×64; – for a module that the network did not call."""
-    return "×".join(map(str, sizes)) if sizes else "–"
+    lines = [("module", "type", "parameters", "operations", "input", "output")]
+    for one in found:
+        # 2×8×64; – for a module that the network did not call
+        before, after = ("×".join(map(str, one.get(side) or ())) or "–" for side in ("input", "output"))
+        lines.append((one["name"] or "(all)", one["type"], f"{one['params']:,}", f"{one['flops']:,}", before, after))
+    answer(as_json, {"row": run.row, "modules": found}, [head, *aligned(lines, left=(0, 1, 4, 5))])
 
 
 # --- `ablations noise`: how much base varies with its seed, and how many seeds a difference needs

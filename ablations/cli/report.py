@@ -25,7 +25,7 @@ from reports.render.formats import formats, render
 from reports.render.markdown import escape
 from reports.render.numbers import as_macros
 from reports.render.printed import MADE_BY
-from reports.render.records import text
+from reports.render.records import cell, text
 from reports.render.terminal import for_terminal
 from reports.results.examples import Examples, collect_examples
 from reports.results.results import failures
@@ -215,9 +215,7 @@ def _csv(found: Examples) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow([text(head) for head in found.heads])
-    writer.writerows(
-        [value if isinstance(value, int | float) else text(value) for value in line] for line in found.lines
-    )
+    writer.writerows([cell(value) for value in line] for line in found.lines)
     return stream.getvalue()
 
 

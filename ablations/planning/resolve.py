@@ -163,9 +163,7 @@ def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig,
 
 
 def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
-    changed = difference(config, reference)
-    changed.pop("seed", None)
-    return changed
+    return {name: value for name, value in difference(config, reference).items() if name != "seed"}
 
 
 # --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason

@@ -64,11 +64,8 @@ class Trials:
             for trial in search.running:
                 self._start(row, trial)
                 self._report_trial(row, trial, queued)
-            while (
-                row not in self.given_up
-                and len(search.trials) < self.budget(row)
-                and len(search.running) < self._at_once
-            ):
+            budget = 0 if row in self.given_up else self.budget(row)
+            while len(search.trials) < budget and len(search.running) < self._at_once:
                 trial = search.ask()
                 self._start(row, trial)
                 self._report_trial(row, trial, {})

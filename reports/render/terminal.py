@@ -6,7 +6,7 @@ out where it is narrow: the paper's numbers first, then costs, settings that no 
 
 import io
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.cells import cell_len
@@ -45,7 +45,9 @@ def for_terminal(table: Table, columns: int) -> RenderableType:
     parts += [_claims(table)] if table.claims else []
     parts += [Text(f"Warning: {plain(text)}", style="yellow") for text in shown.warnings]
     parts += [Padding(Text(plain(text), style="dim"), (0, 0, 0, 2)) for text in shown.notes]
-    parts += [Text(line, style="dim italic") for line in _further(hidden, len(shown.left_out))]
+    more = [f"{number(hidden, 'more column')}: --format markdown, or --columns A,B,…"] if hidden else []
+    more += [f"{number(len(shown.left_out), 'more note')}: --notes full"] if shown.left_out else []
+    parts += [Text("; ".join(more), style="dim italic")] if more else []
     return Group(*parts)
 
 
@@ -69,13 +71,6 @@ def so_far(table: Table, columns: int, lines: int) -> RenderableType:
         grid = replace(shown.grid, lines=tuple(line for line in shown.grid.lines if line.row.key in full))
         shown = replace(shown, grid=grid)
     return _rich(shown, keep)
-
-
-def _further(columns: int, notes: int) -> Iterator[str]:
-    parts = [f"{number(columns, 'more column')}: --format markdown, or --columns A,B,…"] if columns else []
-    parts += [f"{number(notes, 'more note')}: --notes full"] if notes else []
-    if parts:
-        yield "; ".join(parts)
 
 
 def _fitting(shown: Printed, columns: int) -> list[int]:

@@ -28,8 +28,8 @@ class Spending(Facts):
 
 def spending(plan: Plan, store: Store) -> Spending:
     """Of a plan's runs. Raises Damaged."""
-    if (already := kept(store)) is not None:
-        return already
+    if (kept := read_json(store.root / FILE)) is not None:  # it came along with an opened bundle
+        return Spending.model_validate(kept)
     run_ids = {run.run_id for run in plan.trainings}
     searches = list(_tunings(store, run_ids))
     every = sorted(run_ids.union(*searches))
@@ -40,12 +40,6 @@ def last_change(found: Spending, plan: Plan) -> str:
     """The day (UTC) on which the last attempt at a plan's runs ended; "" if none is known."""
     times = [one.t for run in plan.trainings for one in found.runs.get(run.run_id, ()) if one.t]
     return datetime.fromtimestamp(max(times), UTC).date().isoformat() if times else ""
-
-
-def kept(store: Store) -> Spending | None:
-    """What came along with an opened bundle; None for a store of its own."""
-    content = read_json(store.root / FILE)
-    return None if content is None else Spending.model_validate(content)
 
 
 def _tunings(store: Store, run_ids: Collection[str]) -> Iterator[list[str]]:

@@ -9,6 +9,7 @@ them is exact to about 1e-9. The tests hold scipy against it.
 """
 
 import math
+import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -206,10 +207,6 @@ def spread(values: Sequence[float]) -> tuple[float, float, float]:
     """
     from scipy.special import chdtri
 
-    n = len(values)
-    if n < 2:
-        raise ValueError("a spread needs two values")
-    mean = math.fsum(values) / n
-    sd = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (n - 1))
+    n, sd = len(values), statistics.stdev(values)
     low, high = (sd * math.sqrt((n - 1) / float(chdtri(n - 1, tail))) for tail in (ALPHA / 2, 1 - ALPHA / 2))
     return sd, low, high
