@@ -59,14 +59,6 @@ def study_first(
     return named, left
 
 
-def only_model(model: Path | None, named: Named, checkpoint: str | None) -> None:
-    """Raises UserError if an exported folder is named and a run or a checkpoint too."""
-    if model is not None and (named.run is not None or named.study is not None):
-        raise UserError("--model names an exported folder: leave out either --model, or STUDY and --run.")
-    if model is not None and checkpoint is not None:
-        raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
-
-
 TRANSLATING = ("translation", "algorithmic")
 DOES = {"translation": "translate", "algorithmic": "translate", "language_modelling": "continue text"}
 

@@ -253,8 +253,10 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
         return ""
     if not runs[0].config.setting_roles.frozen_defaults:  # of an own trainer, which scores while it trains
         return f"{_rows(runs)}: trained again, because nothing was kept of the scores of a set that was sealed then."
+    steps = sorted({step for run in runs for step in run.read_at})
+    what = f"a branch from step {', '.join(map(str, steps))}" if steps else "evaluation.checkpoint"
     return (
-        f"{_rows(runs)}: already trained, but with fewer checkpoints than {_needs(runs)} needs here. The run is "
+        f"{_rows(runs)}: already trained, but with fewer checkpoints than {what} needs here. The run is "
         f"trained again{_cost(runs)}. Its scores stay; if the weights come out different "
         "(on another device), all scores of the run are made again."
     )
@@ -270,11 +272,6 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     for part in dict.fromkeys(part for run in rest for part in run.stale):
         told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
     return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
-
-
-def _needs(runs: Iterable[PlannedRun]) -> str:
-    steps = sorted({step for run in runs for step in run.read_at})
-    return f"a branch from step {', '.join(map(str, steps))}" if steps else "evaluation.checkpoint"
 
 
 def _rows(runs: Iterable[PlannedRun]) -> str:

@@ -59,7 +59,9 @@ class Trials:
 
     def refill(self) -> None:
         """Report ended trials, and keep `_at_once` trials of each row in the queue until its budget is spent."""
-        queued = self._queued()
+        mine = {run.run_id for run in self._runs.values()}  # of this process; an older failure is tried again
+        with Queue(self._chosen.store.queue_db) as queue:
+            queued = {row.run_id: row for row in queue.status() if row.run_id in mine}
         for row, search in self.searches.items():
             for trial in search.running:
                 self._start(row, trial)
@@ -112,9 +114,3 @@ class Trials:
             search.tell(trial.number, FAILED)
         else:
             self.given_up[row] = known.error.splitlines()[0] if known.error else "it was cancelled"
-
-    def _queued(self) -> dict[str, JobStatus]:
-        """The queue's state of runs that this process queued; an older failure is tried again."""
-        mine = {run.run_id for run in self._runs.values()}
-        with Queue(self._chosen.store.queue_db) as queue:
-            return {row.run_id: row for row in queue.status() if row.run_id in mine}

@@ -65,9 +65,11 @@ def canvas(
     """A figure of rows × columns panels; `axes[r][c]`. `height`: of a row, in inches on paper."""
     import matplotlib
     from matplotlib.figure import Figure
+    from matplotlib.font_manager import fontManager
 
+    installed = {font.name for font in fontManager.ttflist}
     own = {
-        "font.family": ["DejaVu Sans", *_others()],
+        "font.family": ["DejaVu Sans", *(name for name in OTHERS if name in installed)],
         "grid.color": page.LINE[0],
         "font.size": size.font,
         "lines.linewidth": 1.1 * size.scale,
@@ -76,13 +78,6 @@ def canvas(
     with matplotlib.rc_context({**matplotlib.rc_params_from_file(_STYLE), "backend": "agg", **own}):
         figure = Figure(figsize=(size.width, height * size.scale * rows), layout="constrained")
         yield figure, figure.subplots(rows, columns, squeeze=False, **grid)
-
-
-def _others() -> list[str]:
-    from matplotlib.font_manager import fontManager
-
-    installed = {font.name for font in fontManager.ttflist}
-    return [name for name in OTHERS if name in installed]
 
 
 def save(figure: "Figure", name: str, format_: str) -> bytes:

@@ -194,13 +194,6 @@ def _said(line: Line, unnamed: bool) -> str:
     return line.row.label or (line.row.name if unnamed and not own else "")
 
 
-def two_lines(head: Head) -> tuple[str, str]:
-    """A head over two lines, split where the longer one is shortest; one word stands below."""
-    words = head.top.split(" ")
-    splits = [(" ".join(words[:i]), " ".join(words[i:])) for i in range(len(words))]
-    return min(splits, key=lambda pair: max(map(len, pair)))
-
-
 # --- The cells of a LaTeX table as text: heads over two lines, labels across settings
 
 
@@ -240,9 +233,12 @@ def heads(body: Body) -> Iterator[str]:
 
 
 def _escaped(head: Head) -> tuple[str, str]:
+    """A head over two lines, split where the longer one is shortest; one word stands below."""
     if head.kind == "setting" and head.top in HEADS:
         return HEADS[head.top]
-    first, second = two_lines(head)
+    words = head.top.split(" ")
+    splits = [(" ".join(words[:i]), " ".join(words[i:])) for i in range(len(words))]
+    first, second = min(splits, key=lambda pair: max(map(len, pair)))
     return escape(first), escape(second)
 
 

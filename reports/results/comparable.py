@@ -33,12 +33,6 @@ def tokenizer(outcome: Outcome) -> tuple[str, int | None]:
     return " ".join(sorted({digest[:10] for digest in sums.values()})), size
 
 
-def _bases(rows: Iterable[Row], column: Column) -> set[str]:
-    """Over the outcomes that have a value; written out, since parts may be lists."""
-    outcomes = [o for row in rows for o in row.outcomes if o.measured(column.set, column.metric) is not None]
-    return {repr(basis(o, column)) for o in outcomes}
-
-
 def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
     """Digests of what the rows' sets hold, as planned; a row that does not ask for the set has none."""
     asked = (o.scored[column.set].spec.inputs for row in rows for o in row.outcomes if column.set in o.scored)
@@ -47,7 +41,8 @@ def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
 
 def one_basis(rows: Iterable[Row], column: Column) -> bool:
     """Whether all values of a column may be compared with each other."""
-    return len(_bases(rows, column)) <= 1
+    outcomes = [o for row in rows for o in row.outcomes if o.measured(column.set, column.metric) is not None]
+    return len({repr(basis(o, column)) for o in outcomes}) <= 1  # written out, since parts may be lists
 
 
 def change(row: Row, base: Row, column: Column) -> float | None:

@@ -109,7 +109,7 @@ def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
 def _that_share(table: Table) -> set[str]:
     """Keys of the rows that may share steps with base."""
     base = table.base_row
-    return {row.key for row in table.rows if base is not None and row is not base and shares_steps(row, base)}
+    return {row.key for row in table.rows if base and row is not base and shares_steps(row, base)}
 
 
 def _chosen(table: Table) -> str:

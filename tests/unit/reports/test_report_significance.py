@@ -328,6 +328,6 @@ def test_without_a_base_nothing_is_tested(bench):
 
 
 def test_a_spread_needs_two_values():
-    with pytest.raises(ValueError, match="two values"):
+    with pytest.raises(ValueError, match="two data points"):
         dunnett.spread([1.0])
     assert dunnett.spread([1.0, 3.0])[0] == pytest.approx(2**0.5)
