@@ -144,7 +144,7 @@ def test_a_traceback_is_escaped_too(monkeypatch, tmp_path):
     def fail(*_):
         raise RuntimeError(f"a bug {EVIL}")
 
-    monkeypatch.setattr("ablations.cli.status._lines", fail)
+    monkeypatch.setattr("ablations.cli.status._of_queue", fail)
     text, code = on_a_terminal(monkeypatch, "status", "--store", Store.open(tmp_path / "store").root)
     assert code == 1 and "RuntimeError" in text
     assert not SENT.search(text)
