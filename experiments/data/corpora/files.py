@@ -8,7 +8,6 @@ import codecs
 import contextlib
 import gzip
 import hashlib
-import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -127,11 +126,6 @@ def _explained(path: Path) -> Iterator[None]:
 _seen: dict[str, tuple[list[int], FileFacts]] = {}  # cache of this process: path → (stamp, facts)
 
 
-def _stamp(status: os.stat_result) -> list[int]:
-    """Changes with the content, even if a copy keeps size and time (`cp -p`, rsync)."""
-    return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
-
-
 class Fingerprints:
     """Remembers FileFacts by path and stamp, so that a second look at a corpus is free.
 
@@ -157,7 +151,9 @@ class Fingerprints:
             status = path.stat()
         except OSError:
             return inspect(path)  # raises a UserError with the reason
-        stamp, name = _stamp(status), f"{path.absolute()}{' raw' * self._raw}"
+        # changes with the content, even if a copy keeps size and time (`cp -p`, rsync)
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
+        name = f"{path.absolute()}{' raw' * self._raw}"
         if name in _seen and _seen[name][0] == stamp:
             return _seen[name][1]
         key = hashlib.sha256(name.encode()).hexdigest()[:32]

@@ -90,14 +90,13 @@ def steps(tree: Tree) -> Iterator[Step]:
         yield Step(word, opening, closing)
 
 
-def to_text(tree: Tree, root: str = "TOP") -> str:
-    """One line of brackets, as treebanks are written; a root holds all of it ("": none)."""
+def to_text(tree: Tree) -> str:
+    """One line of brackets, as treebanks are written; a root holds all of it."""
     parts = []
     for word, opening, closing in steps(tree):
         opens = "".join(f"({label} " for label in opening)
         parts.append(f"{opens}({tree.tags[word]} {tree.words[word]}){')' * len(closing)}")
-    text = " ".join(parts)
-    return f"({root} {text})" if root else text
+    return f"(TOP {' '.join(parts)})"
 
 
 # --- A tree as a line of symbols and back: S NP DT NN /NP VP VBD /VP . /S

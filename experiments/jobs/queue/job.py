@@ -8,7 +8,9 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import ConfigDict, Field
 
 from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
@@ -98,10 +100,6 @@ class Job:
     read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
     read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints
 
-    def __post_init__(self) -> None:
-        if not self.run_id:
-            raise ValueError("a job needs a run_id")
-
     @property
     def inputs_key(self) -> str:
         """Equal for jobs that share one preparation."""
@@ -151,8 +149,10 @@ def merge(old: Job, new: Job) -> Job:
 class JobStatus:
     """A job as `status` shows it. Times are Unix seconds."""
 
+    __pydantic_config__ = ConfigDict(strict=True)
+
     run_id: str
-    state: State
+    state: Annotated[State, Field(strict=False)]
     seed: int
     priority: int
     cost: float
