@@ -146,7 +146,10 @@ class Without(tuple[str, ...]):
     """Fields of a dataclass for which a verb has no option: Annotated[Selectors, Without(("seeds",))]."""
 
 
-Because = Annotated[str | None, typer.Option("--because", metavar="TEXT", help="Why; for the store's ledger.")]
+Because = Annotated[
+    str | None,
+    typer.Option("--because", metavar="TEXT", help="Why; for the store's ledger.", rich_help_panel="Store and queue"),
+]
 
 
 def spread(verb: Callable[..., None], recorded_as: str = "") -> Callable[..., None]:

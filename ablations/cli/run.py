@@ -95,7 +95,12 @@ def run(
         typer.Option("--smoke", help="Dry run: two steps and two sentences of every row; nothing is saved."),
     ] = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="Return at once; a process in the background trains the runs.")
+        bool,
+        typer.Option(
+            "--detach",
+            help="Return at once; a process in the background trains the runs.",
+            rich_help_panel="Store and queue",
+        ),
     ] = False,
     turn: Annotated[bool, typer.Option("--in-turn", hidden=True)] = False,  # this is that process
     as_json: options.Json = False,

@@ -74,6 +74,15 @@ def entries(store: Store) -> list[Entry]:
     return since(store, 0)[0]
 
 
+def readable(store: Store) -> list[Entry]:
+    """The lines that are entries. For what only reads: on a damaged ledger no run is started."""
+    found = []
+    for line in _lines(store):
+        with contextlib.suppress(Damaged):
+            found.append(_entry(line))
+    return found
+
+
 def since(store: Store, begin: int) -> tuple[list[Entry], int]:
     """The lines from byte `begin` on, and the byte at which the next one will begin. Raises Damaged."""
     found = []
@@ -171,7 +180,7 @@ def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
             for line in file:
                 if line.endswith(b"\n"):  # else its writer was killed, or writes now
                     yield line[:-1]
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
         raise UserError(f"{store.root / FILE} cannot be read: {error.strerror}. Check its permissions.") from None

@@ -321,7 +321,7 @@ def test_out_and_crate_fit_together(finished, tmp_path, monkeypatch, capfd):
     assert code == 2 and "add --crate" in errors
     assert not list(tmp_path.iterdir())
     code, said, _ = call(monkeypatch, capfd, "bundle", *study, "--crate", "--out", tmp_path / "c.zip", "--anonymous")
-    assert code == 0 and "- Run: 4 runs" in said and (tmp_path / "c.zip").is_file()
+    assert code == 0 and "4 runs" in said and (tmp_path / "c.zip").is_file()
 
 
 def test_without_its_library_a_crate_is_read_and_not_written(finished, crate, tmp_path, monkeypatch, capfd):
