@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
-from experiments.errors import Damaged, UserError
+from experiments.errors import UserError
 from experiments.store.checksummed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes per read
@@ -140,8 +140,11 @@ class Fingerprints:
         self._raw = raw
         self._path = folder / "fingerprints.json" if folder else None
         self._pinned = pinned or {}
-        self._known: dict[str, dict[str, Any]] = remembered(self._path)
+        self._known: dict[str, dict[str, Any]] = {}
         self._fresh = False
+        if self._path:
+            with contextlib.suppress(UserError):  # damaged: the corpus is read once more
+                self._known = read_json(self._path) or {}
 
     def facts(self, path: Path) -> FileFacts:
         """`inspect(path)`, remembered."""
@@ -172,23 +175,9 @@ class Fingerprints:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Store new facts, unless a file was refused; of two writers at once, one loses only time."""
-        if self._fresh and error is None:
-            remember(self._path, self._known)
-
-
-def remembered(path: Path | None) -> dict[str, Any]:
-    """What `remember` wrote; nothing if the file is missing or damaged: then the corpus is read once more."""
-    if path:
-        with contextlib.suppress(OSError, Damaged):
-            return read_json(path) or {}
-    return {}
-
-
-def remember(path: Path | None, known: Mapping[str, Any]) -> None:
-    """Write it for the next command, if the folder exists and can be written. Concurrent writers lose only time."""
-    if path and path.parent.is_dir():
-        with contextlib.suppress(OSError):
-            write_json(path, known)
+        if self._fresh and error is None and self._path and self._path.parent.is_dir():
+            with contextlib.suppress(OSError):
+                write_json(self._path, self._known)
 
 
 # --- Lines of this program's own files: the text of an evaluated set, and outputs

@@ -90,13 +90,14 @@ def steps(tree: Tree) -> Iterator[Step]:
         yield Step(word, opening, closing)
 
 
-def to_text(tree: Tree) -> str:
-    """One line of brackets, as treebanks are written; a root holds all of it."""
+def to_text(tree: Tree, root: str = "TOP") -> str:
+    """One line of brackets, as treebanks are written; a root holds all of it ("": none)."""
     parts = []
     for word, opening, closing in steps(tree):
         opens = "".join(f"({label} " for label in opening)
         parts.append(f"{opens}({tree.tags[word]} {tree.words[word]}){')' * len(closing)}")
-    return f"(TOP {' '.join(parts)})"
+    text = " ".join(parts)
+    return f"({root} {text})" if root else text
 
 
 # --- A tree as a line of symbols and back: S NP DT NN /NP VP VBD /VP . /S

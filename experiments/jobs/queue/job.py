@@ -8,9 +8,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from typing import Annotated, Any, NamedTuple
-
-from pydantic import ConfigDict, Field
+from typing import Any, NamedTuple
 
 from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
@@ -149,10 +147,8 @@ def merge(old: Job, new: Job) -> Job:
 class JobStatus:
     """A job as `status` shows it. Times are Unix seconds."""
 
-    __pydantic_config__ = ConfigDict(strict=True)
-
     run_id: str
-    state: Annotated[State, Field(strict=False)]
+    state: State
     seed: int
     priority: int
     cost: float

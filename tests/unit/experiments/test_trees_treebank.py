@@ -43,7 +43,7 @@ def test_one_and_many_trees_over_one_and_many_lines() -> None:
         Bracket("", 0, 7), Bracket("S", 0, 7), Bracket("NP-SBJ-1", 0, 2), Bracket("VP", 2, 6),
     )  # fmt: skip
     assert [b.label for b in first.brackets[4:]] == ["S", "NP-SBJ", "VP", "VP"]
-    assert to_text(second) == "(TOP (TOP (NP=2 (NN Rain))))"
+    assert to_text(second, "") == "(TOP (NP=2 (NN Rain)))"
     assert third.brackets == (Bracket("ROOT", 0, 3), Bracket("X", 0, 2))
 
 
