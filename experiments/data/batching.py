@@ -246,7 +246,8 @@ class Shapes:
         widest = (1, int(self._source.max()), int(self._target.max()))  # any single pair fits
         triples = [_triple(part, self._source, self._target) for part in _seen(plan, cut)]
         groups = _fewer(np.array(triples), most - 1)
-        self.shapes: list[Shape] = sorted({*map(_as_shape, groups), widest}, key=lambda shape: _places(*shape))
+        shapes = {(rows, source, target) for rows, source, target in groups.tolist()}
+        self.shapes: list[Shape] = sorted({*shapes, widest}, key=lambda shape: _places(*shape))
 
     def fit(self, part: Indices) -> list[tuple[Indices, Shape]]:
         """The micro-batch with the smallest shape that holds it; cut in halves if none does."""
@@ -271,11 +272,6 @@ def _seen(plan: BatchPlan, cut: Callable[[Indices], Iterable[Indices]]) -> Itera
 
 def _triple(part: Indices, source: Indices, target: Indices) -> Shape:
     return len(part), int(source[part].max(initial=1)), int(target[part].max(initial=1))
-
-
-def _as_shape(triple: NDArray[np.int64]) -> Shape:
-    rows, source, target = (int(value) for value in triple)
-    return rows, source, target
 
 
 def _places(rows: Count, source: Count, target: Count) -> Count:

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import Field
 
 from experiments.config import MOST_GENERATED, DataConfig, Names
-from experiments.data.corpora.corpus import Corpus, Files, listed, named_sets
+from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, listed, named_sets, refuse_no_folder
 from experiments.data.corpora.tree import Tree, cleaned, linearise, read_trees
 from experiments.data.corpora.tree_grammar import HELD_OUT, generate_trees, recipe_digest
 from experiments.errors import UserError
@@ -43,7 +43,6 @@ class TreeData(DataConfig):
 
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
-_DEV_NAMES = ("dev", "val", "valid")
 _EXTRA = "extra"  # what the built-in corpus calls its further training trees
 
 
@@ -118,13 +117,8 @@ def _builtin(data: TreeData) -> TreeCorpus:
 
 
 def _folder(folder: Path, data: TreeData) -> TreeCorpus:
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(
-            f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or a folder with train and dev '
-            f"trees: files such as train{ENDINGS[0]}, or folders of such files."
-        )
-    dev = data.dev or (next((name for name in _DEV_NAMES if _find(folder, name)), "dev"),)
+    refuse_no_folder(folder, f"a folder with train and dev trees: files such as train{ENDINGS[0]}, or folders of them")
+    dev = data.dev or (next((name for name in DEV_NAMES if _find(folder, name)), "dev"),)
     return TreeCorpus(
         folder.resolve().name,
         train=_all(folder, data.train or ("train",), "data.train") + _all(folder, data.train_extra, "data.train_extra"),
