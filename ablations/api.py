@@ -6,7 +6,6 @@ copies of this process, so a script needs no `if __name__ == "__main__"` and a n
 
 import functools
 import inspect
-import json
 import sys
 import time
 from collections import Counter
@@ -25,7 +24,7 @@ from ablations.service.tables import BY_STUDY, TableOptions, table_of
 from ablations.service.train import Training, check
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import number, show, suggestion
-from ablations.study.overrides import dotted, parse_set
+from ablations.study.overrides import as_set, dotted
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.store.layout import Store
@@ -219,20 +218,9 @@ def _assignments(name: str, given: Mapping[str, Any] | Iterable[str]) -> list[st
     if not isinstance(given, Mapping):
         return [given] if isinstance(given, str) else list(given)
     try:
-        return [_assignment(key, value) for key, value in dotted(given).items()]
+        return [as_set(key, value) for key, value in dotted(given).items()]
     except ValueError as error:
         raise UserError(f"{name}={show(dict(given))}: {error}.") from None
-
-
-def _assignment(name: str, value: Any) -> str:
-    """The setting as --set has it: a bare word where that means the same, else TOML."""
-    bare = f"{name}={value}"
-    try:
-        if not isinstance(value, bool) and parse_set([bare]) == {name: value}:
-            return bare
-    except UserError:
-        pass
-    return f"{name}={json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)}"
 
 
 # --- The three functions

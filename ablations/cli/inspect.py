@@ -173,9 +173,10 @@ def _listed(file: Path, differences: Sequence[str]) -> list[str]:
 def _verify_bundle(file: Path, head: str | None, as_json: bool) -> None:
     bundle = open_bundle(file, say)
     table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    found = [*explaining.differences(bundle, table), *ledger.broken(bundle.store, head, was_shared=True)]
+    lines, differences = explaining.printed_by(bundle, table)
+    found = [*differences, *ledger.broken(bundle.store, head, was_shared=True)]
     facts = {"file": str(file), "from_bundle": bundle.checked.word, "changed": found}
-    answer(as_json, facts, [*explaining.lines(bundle, table), *(_listed(file, found) if found else [])])
+    answer(as_json, facts, [*lines, *(_listed(file, found) if found else [])])
     raise typer.Exit(FAILED if found else DONE)
 
 

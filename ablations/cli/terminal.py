@@ -5,11 +5,11 @@ hide text, rename the window or type input. `guard` filters standard output and 
 control characters (colours of --help, a line that is overwritten) go through `unguarded`.
 """
 
+import contextlib
 import json
 import re
 import sys
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, TextIO, cast
 
 from typer.core import TyperCommand, TyperGroup
@@ -85,12 +85,12 @@ def say(line: str) -> None:
 
 def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
     """Lines of cells as columns of equal width; `left`: the columns of words, which begin at the left."""
-    from reports.render.cells import width
+    from rich.cells import cell_len
 
-    widths = [max(map(width, column)) for column in zip(*lines, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
 
     def cell(place: int, text: str) -> str:
-        space = " " * (widths[place] - width(text))
+        space = " " * (widths[place] - cell_len(text))
         return text + space if place in left else space + text
 
     return ["  ".join(cell(*item) for item in enumerate(line)).rstrip() for line in lines]
@@ -108,7 +108,7 @@ class Help:
     """--help in colour: its text is our own."""
 
     def format_help(self, *arguments: Any) -> None:
-        with _unguarded_output():
+        with contextlib.redirect_stdout(unguarded(sys.stdout)):
             super().format_help(*arguments)  # type: ignore[misc]
 
 
@@ -118,16 +118,6 @@ class VerbWithHelp(Help, TyperCommand):
 
 class VerbsWithHelp(Help, TyperGroup):
     pass
-
-
-@contextmanager
-def _unguarded_output() -> Iterator[None]:
-    before = sys.stdout
-    sys.stdout = unguarded(before)
-    try:
-        yield
-    finally:
-        sys.stdout = before
 
 
 # --- The exit codes of `ablations` (those of a run's child: experiments/records.py)

@@ -7,6 +7,7 @@ from typing import Any
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
 from ablations.study.study import Study
 from ablations.study.variation import Variation
+from experiments.config import TaskConfig
 from experiments.store.known_runs import SameAs
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import describe, recorded_type
@@ -22,28 +23,23 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
         "profile": plan.profile,
         "notes": list(plan.notes),
         "paper_keys": list(plan.paper_keys),
-        "rows": [_row(row) for row in plan.rows],
+        "rows": [
+            {
+                "key": row.variation.key,
+                "config": row.config.model_dump(mode="json"),
+                "seeds": list(row.seeds),
+                "overrides": dict(row.overrides),
+            }
+            for row in plan.rows
+        ],
         "runs": [_run(run) for run in plan.runs],
         "members": [_run(run) | _config(run, plan) for run in plan.members],
     }
 
 
-def _row(row: PlannedRow) -> dict[str, Any]:
-    return {
-        "key": row.variation.key,
-        "config": row.config.model_dump(mode="json"),
-        "seeds": list(row.seeds),
-        "overrides": dict(row.overrides),
-    }
-
-
 def _run(run: PlannedRun) -> dict[str, Any]:
     evaluations, sealed = (
-        [
-            {"eval_id": e.eval_id, "set": e.spec.set, "settings": dict(e.spec.settings), "inputs": dict(e.spec.inputs)}
-            for e in of
-        ]
-        for of in (run.evaluations, run.sealed)
+        [{"eval_id": e.eval_id} | asdict(e.spec) for e in of] for of in (run.evaluations, run.sealed)
     )
     return {name: getattr(run, name) for name in _OF_RUN} | {
         "stale": list(run.stale),
@@ -66,30 +62,21 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
     Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
-    study = _study(data["study"])
+    # the kept bundle of 0.1.0 (tests/unit/ablations/stores) was made while [sinks] was a part of a study
+    study = Study.from_mapping({name: given for name, given in data["study"].items() if name != "sinks"})
     config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
-    rows = {
-        item["key"]: PlannedRow(
-            variations[item["key"]],
-            config_type.from_mapping(item["config"]),
-            tuple(item["seeds"]),
-            item["overrides"],
-            (),
-        )
-        for item in data["rows"]
-    }
+    rows = {item["key"]: _row(item, variations[item["key"]], config_type, item["seeds"]) for item in data["rows"]}
     runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
     members = tuple(_run_again(item, _row_of(item, runs, rows, variations), item["row"]) for item in data["members"])
     notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
     return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
 
 
-def _study(recorded: Mapping[str, Any]) -> Study:
-    """Builds before 0.1.0 recorded [sinks] and the pruner of [tune] too."""
-    kept = {name: given for name, given in recorded.items() if name != "sinks"}
-    tune = {name: given for name, given in (kept.get("tune") or {}).items() if name != "pruner"}
-    return Study.from_mapping(kept | ({"tune": tune} if tune else {}))
+def _row(
+    item: Mapping[str, Any], variation: Variation, config_type: type[TaskConfig], seeds: Iterable[int]
+) -> PlannedRow:
+    return PlannedRow(variation, config_type.from_mapping(item["config"]), tuple(seeds), item["overrides"], ())
 
 
 def _row_of(
@@ -102,8 +89,7 @@ def _row_of(
     reader = next(rows[run.row] for run in runs if item["run_id"] in run.reads)
     if "config" not in item:
         return reader
-    config = type(reader.config).from_mapping(item["config"])
-    return PlannedRow(variations[item["row"]], config, (item["seed"],), item["overrides"], ())
+    return _row(item, variations[item["row"]], type(reader.config), [item["seed"]])
 
 
 def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:

@@ -184,7 +184,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         keeps=() if run.members else union(chosen.task.keeps(run.config), at_steps(run.kept_at)),
         continues=() if run.members else tuple(_shorter(store, run)),
         after=run.reads,
-        read_by=tuple({"set": s.set, "settings": dict(s.settings), "inputs": dict(s.inputs)} for s in run.read_by),
+        read_by=tuple(map(asdict, run.read_by)),
         read_at=run.read_at,
     )
 
@@ -199,10 +199,7 @@ def _evaluation(
     store: Store, run: PlannedRun, planned: PlannedEvaluation, code: Mapping[str, str] | None
 ) -> dict[str, Any]:
     """An evaluation as a job has it. Given the digests of the code, its stale parts are to be made again."""
-    spec = planned.spec
-    item: dict[str, Any] = {
-        "eval_id": planned.eval_id, "set": spec.set, "settings": dict(spec.settings), "inputs": dict(spec.inputs),
-    }  # fmt: skip
+    item: dict[str, Any] = {"eval_id": planned.eval_id, **asdict(planned.spec)}
     made = store.evaluation(run.run_id, planned.eval_id) if code else None
     if made and code and stale_parts(made, code):
         item["renew"] = made.attempt

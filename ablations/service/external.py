@@ -4,7 +4,6 @@ Everything is decided and checked before anything is written. A row of theirs is
 `imported = true`; without a study file one is made.
 """
 
-import json
 import math
 import re
 import statistics
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import member
 from ablations.study.messages import number, suggestion
+from ablations.study.overrides import toml
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.external import External, ExternalRun, collect
@@ -297,9 +297,7 @@ def _record(run: PlannedRun, one: Arrived, foreign: External) -> Record:
                 {
                     "run_id": run.run_id,
                     "eval_id": planned.eval_id,
-                    "set": planned.spec.set,
-                    "settings": dict(planned.spec.settings),
-                    "inputs": {},
+                    **asdict(planned.spec),
                     "attempt": 1,
                     "weights_attempt": 1,
                     "metrics": scores,
@@ -441,8 +439,8 @@ def _setting(name: str) -> str:
 def _value(given: Any) -> str:
     if isinstance(given, float) and not math.isfinite(given):
         raise UserError(f"A setting is {given}: choose others with --settings A,B.")
-    return json.dumps(given, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML refuses this one, JSON does not
+    return toml(given)
 
 
 def _text(words: str) -> str:
-    return json.dumps("".join(c for c in words if c.isprintable()), ensure_ascii=False)
+    return toml("".join(c for c in words if c.isprintable()))

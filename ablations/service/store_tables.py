@@ -5,7 +5,6 @@ far as it is found: a built-in one, or one that this user queued, in the folder 
 Runs that a changed study no longer contains are listed with what changed.
 """
 
-import json
 import time
 import tomllib
 from collections import Counter
@@ -18,7 +17,7 @@ from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.run_states import DONE, Members
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.study.messages import number, show
-from ablations.study.overrides import as_set
+from ablations.study.overrides import as_set, toml
 from ablations.study.selectors import CORPUS
 from ablations.study.study import Study
 from ablations.study.study_file import builtin_studies
@@ -264,7 +263,7 @@ def keep_word(study: Study, found: Iterable[Orphan], why: str) -> None:
     path, when = Path(study.origin).resolve(), time.strftime("%Y-%m-%d")
     words = {(_inline(orphan.was), _inline(orphan.now)) for orphan in found}
     blocks = [
-        f"\n[[same_as]]\nwas = {was}\nnow = {now}\nwhy = {_toml(why)}\nwhen = {_toml(when)}\n"
+        f"\n[[same_as]]\nwas = {was}\nnow = {now}\nwhy = {toml(why)}\nwhen = {toml(when)}\n"
         for was, now in sorted(words)
     ]
     with explain_os_errors(f"write {path}"):
@@ -274,13 +273,8 @@ def keep_word(study: Study, found: Iterable[Orphan], why: str) -> None:
 
 def _inline(settings: Mapping[str, Any]) -> str:
     """A table in one line. TOML has no null: a setting without a value is left out (SameAs.speaks_of)."""
-    given = [f"{_toml(name)} = {_toml(value)}" for name, value in settings.items() if value is not None]
+    given = [f"{toml(name)} = {toml(value)}" for name, value in settings.items() if value is not None]
     return f"{{{', '.join(given)}}}"
-
-
-def _toml(value: Any) -> str:
-    """A value of JSON, which TOML writes alike but for this character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def say_orphans(found: Iterable[Orphan], where: str) -> list[str]:

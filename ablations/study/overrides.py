@@ -1,5 +1,6 @@
 """Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
 
+import contextlib
 import json
 import re
 import tomllib
@@ -80,8 +81,15 @@ def _parse_value(text: str) -> Any:
 
 def as_set(name: str, value: Any) -> str:
     """What `--set` takes for a setting: the inverse of `parse_set`; a shell may need quotes around it."""
-    text = value if isinstance(value, str) and _parse_value(value) == value else json.dumps(value, ensure_ascii=False)
-    return f"{name}={text}"
+    with contextlib.suppress(UserError):  # a bare word where that means the same, else TOML
+        if isinstance(value, str) and parse_set([f"{name}={value}"]) == {name: value}:
+            return f"{name}={value}"
+    return f"{name}={toml(value)}"
+
+
+def toml(value: Any) -> str:
+    """A value as TOML writes it: as JSON does, but for this character."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:

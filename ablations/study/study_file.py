@@ -20,26 +20,11 @@ from experiments.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 
+_EXPERIMENT = ("task", "command", "progress", "links", "python", "match", "by", "metric")  # what is run and measured
 # What `extends` inherits from another study: how it runs, not what it prints.
-_INHERITED = (
-    "task",
-    "command",
-    "progress",
-    "links",
-    "python",
-    "default_profile",
-    "seeds",
-    "match",
-    "by",
-    "base",
-    "profile",
-    "metric",
-    "tune",
-    "guard",
-    "protected",
-)
+_INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "guard", "protected")
 # What a study may not have of its own that extends one with [guard] settings: it would be another experiment.
-_GUARDED = ("task", "command", "progress", "links", "python", "match", "by", "metric", "same_as")
+_GUARDED = (*_EXPERIMENT, "same_as")
 _OURS = ("origin", "folder", "code_tree", "code_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
@@ -156,6 +141,7 @@ def _choose() -> str:
 
 
 def _parse(text: str, origin: str) -> dict[str, Any]:
+    too_deep = f"{origin}: tables or lists are nested more than {_DEEPEST} deep. A study needs a few levels."
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -163,26 +149,21 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
     except ValueError:  # Python reads no integer of more than 4,300 digits
         raise UserError(f"{origin}: a number has too many digits. Write one of at most 19 digits.") from None
     except RecursionError:
-        raise UserError(_too_deep(origin)) from None
-    if _depth(table) > _DEEPEST:
-        raise UserError(_too_deep(origin))
+        raise UserError(too_deep) from None
+    if deeper(table, _DEEPEST):
+        raise UserError(too_deep)
     if not table:
         raise UserError(f"{origin}: the file is empty. A study has a name, a title and at least one [[variation]].")
     return table
 
 
-def _depth(table: dict[str, Any]) -> int:
-    """Nesting depth of tables and lists; _DEEPEST + 1 for anything deeper than allowed."""
+def deeper(table: dict[str, Any], most: int) -> bool:
+    """Whether tables and lists are nested more than `most` deep; without recursion."""
     level: list[Any] = [table]
-    depth = 0
-    while level and depth <= _DEEPEST:
+    for _ in range(most):
         inner = [v for at in level for v in (at.values() if isinstance(at, dict) else at)]
-        level, depth = [v for v in inner if isinstance(v, dict | list)], depth + 1
-    return depth
-
-
-def _too_deep(origin: str) -> str:
-    return f"{origin}: tables or lists are nested more than {_DEEPEST} deep. A study needs a few levels."
+        level = [v for v in inner if isinstance(v, dict | list)]
+    return bool(level)
 
 
 def _syntax(message: str, text: str, origin: str) -> str:

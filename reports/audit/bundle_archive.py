@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from ablations.study.messages import number
+from ablations.study.study_file import deeper
 from experiments.errors import UserError
 from experiments.store.checksummed import describe_file
 
@@ -131,20 +132,9 @@ def parsed(text: bytes) -> dict[str, Any]:
         raise ValueError("brackets are nested without end") from None
     if not isinstance(value, dict):
         raise ValueError("expected a JSON object")
-    if any(depth > DEEPEST for depth in _depths(value)):
+    if deeper(value, DEEPEST):
         raise ValueError(f"brackets are nested more than {DEEPEST} deep")
     return value
-
-
-def _depths(value: Any) -> Iterator[int]:
-    """The depth of each list and object, without recursion."""
-    waiting = [(value, 1)]
-    while waiting:
-        inside, depth = waiting.pop()
-        yield depth
-        if depth <= DEEPEST:
-            parts = inside.values() if isinstance(inside, dict) else inside
-            waiting += [(part, depth + 1) for part in parts if isinstance(part, dict | list)]
 
 
 # --- A bundle as tar.gz, its head first: equal files are packed to equal bytes
@@ -247,8 +237,7 @@ def _add_to_zip(archive: zipfile.ZipFile, name: str, content: IO[bytes], size: i
     entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
     entry.compress_type = zipfile.ZIP_DEFLATED
     with archive.open(entry, "w", force_zip64=size > _LARGE) as out:
-        while part := content.read(1 << 20):
-            out.write(part)
+        shutil.copyfileobj(content, out)
 
 
 class Crate(Archive):

@@ -53,44 +53,33 @@ def _cell(column: Column, here_row: Row, there_row: Row | None, counts: Counts) 
         return replace(cell, over="a number is missing")
     if not comparable.one_basis((here_row, there_row), column):
         return replace(cell, over="other tokens, sentences or signature")
-    if column.logarithmic and min(cell.here, cell.there) <= 0:
+    difference = comparable.difference(ours.values, theirs.values, column)
+    if difference is None:
         return replace(cell, over="a number has no logarithm")
-    cell = replace(cell, difference=_scaled(cell.here, column) - _scaled(cell.there, column))
+    cell = replace(cell, difference=difference)
     ids = [[outcome.run.run_id for outcome in row.outcomes] for row in (here_row, there_row)]
-    if ids[0] == ids[1] and cell.difference == 0:
+    if ids[0] == ids[1] and difference == 0:
         return replace(cell, over="the same runs")
-    found = _over_seeds(ours, theirs, column) or _over_sentences(here_row, there_row, column, counts)
-    if found is None:
-        alone = len(ours.values) < 2 or len(theirs.values) < 2
-        return replace(cell, over="one seed" if alone else "no spread between seeds")
-    over, (low, high) = found
-    return replace(cell, low=low, high=high, over=over)
+    if (half := _over_seeds(ours, theirs, column)) is not None:
+        return replace(cell, low=difference - half, high=difference + half, over="seeds")
+    if (found := _over_sentences(here_row, there_row, column, counts)) is not None:
+        return replace(cell, low=found.low, high=found.high, over="sentences")
+    alone = len(ours.values) < 2 or len(theirs.values) < 2
+    return replace(cell, over="one seed" if alone else "no spread between seeds")
 
 
-def _scaled(value: float, column: Column) -> float:
-    return math.log(value) if column.logarithmic else value
-
-
-def _over_seeds(ours: Measure, theirs: Measure, column: Column) -> tuple[str, tuple[float, float]] | None:
-    """Welch's 95 % interval from means, deviations and numbers of seeds: the two spreads may differ."""
+def _over_seeds(ours: Measure, theirs: Measure, column: Column) -> float | None:
+    """Half of Welch's 95 % interval, as the two spreads may differ; None without one, or with too large a one."""
     from scipy.special import stdtrit
 
-    if ours.sd is None or theirs.sd is None or ours.mean is None or theirs.mean is None:
+    here, there = (comparable.scale(side.values, column) for side in (ours, theirs))
+    if (family := dunnett.t3(there, here)) is None:
         return None
-    relative = column.logarithmic  # sd of ln x is about sd(x)/x
-    sides = ((len(ours.values), ours.sd, ours.mean), (len(theirs.values), theirs.sd, theirs.mean))
-    parts = [sd * sd / n / (mean * mean if relative else 1) for n, sd, mean in sides]
-    variance = sum(parts)
-    difference = _scaled(ours.mean, column) - _scaled(theirs.mean, column)
-    below = sum(part * part / (n - 1) for part, (n, *_) in zip(parts, sides, strict=True))
-    if not 0 < below < math.inf:  # no spread, or too large a one for floating point
-        return None
-    freedom = variance * variance / below
-    half = float(stdtrit(freedom, 1 - dunnett.ALPHA / 2)) * math.sqrt(variance)
-    return "seeds", (difference - half, difference + half)
+    half = float(stdtrit(family.freedom, 1 - dunnett.ALPHA / 2)) * family.error(len(here))
+    return half if math.isfinite(half) else None
 
 
-def _over_sentences(ours: Row, theirs: Row, column: Column, counts: Counts) -> tuple[str, tuple[float, float]] | None:
+def _over_sentences(ours: Row, theirs: Row, column: Column, counts: Counts) -> resampling.Resampled | None:
     if column.counts is None:
         return None
     seeds = min(len(row.measures[column.key].values) for row in (ours, theirs))
@@ -100,8 +89,7 @@ def _over_sentences(ours: Row, theirs: Row, column: Column, counts: Counts) -> t
     if any(len(side) != seeds or not seeds for side in usable) or len({c.shape for side in usable for c in side}) > 1:
         return None
     here, there = map(resampling.pooled, usable)
-    result = resampling.bootstrap(there, [here], column.counts.of)[0]
-    return "sentences", (result.low, result.high)
+    return resampling.bootstrap(there, [here], column.counts.of)[0]
 
 
 def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
@@ -123,8 +111,8 @@ def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
 
 def _line(cell: Moved) -> list[str]:
     digits, change = cell.column.digits, max(2, comparable.change_digits(cell.column))
-    values = ["–" if value is None else fixed(value, digits) for value in (cell.there, cell.here)]
-    difference = "" if cell.difference is None else fixed(cell.difference, change, signed=True)
+    values = [fixed(value, digits) or "–" for value in (cell.there, cell.here)]
+    difference = fixed(cell.difference, change, signed=True)
     bounds = ""
     if cell.low is not None and cell.high is not None:
         bounds = f"{fixed(cell.low, change, signed=True)} … {fixed(cell.high, change, signed=True)}"

@@ -204,23 +204,12 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
             yield f"{head}: {plain(text)}"
 
 
-# --- What a reader is told of a bundle that was read and checked
-
-
-def lines(bundle: Bundle, table: Table) -> Iterator[str]:
-    """What follows from its files, and how its printed table compares with them."""
-    yield bundle.checked.word
+def printed_by(bundle: Bundle, table: Table) -> tuple[list[str], list[str]]:
+    """What a checked bundle tells: how a crate's printed tables compare with its files; and what these do not give."""
+    lines, differences = [bundle.checked.word], []
     for name, format_ in TABLES.items() if bundle.crate else ():
-        cells = verifying.verify(_printed(bundle, name), table, format_).cells
-        yield f"{name}: {number(cells, 'cell')} compared with what the files give"
-
-
-def differences(bundle: Bundle, table: Table) -> Iterator[str]:
-    """What a crate prints and its files do not give; none for a bundle that is no crate."""
-    for name, format_ in TABLES.items() if bundle.crate else ():
-        for line in verifying.verify(_printed(bundle, name), table, format_).changed:
-            yield f"{name}: {line}"
-
-
-def _printed(bundle: Bundle, name: str) -> str:
-    return (bundle.store.root / name).read_text(encoding="utf-8", errors="replace")
+        text = (bundle.store.root / name).read_text(encoding="utf-8", errors="replace")
+        verdict = verifying.verify(text, table, format_)
+        lines.append(f"{name}: {number(verdict.cells, 'cell')} compared with what the files give")
+        differences += [f"{name}: {line}" for line in verdict.changed]
+    return lines, differences

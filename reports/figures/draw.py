@@ -61,16 +61,15 @@ def for_page(table: Table, store: Store) -> dict[str, Drawn]:
 
 def draw_attention(found: Mapping[str, Any], kind: str, layer: int, heads: Sequence[int], path: Path) -> None:
     """Write the maps of some heads of one layer (numbers from 0) to `path`, PNG, PDF or SVG by its ending."""
-    import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("agg")  # no screen is needed
-    from matplotlib import pyplot
-
-    columns, rows = _axes(found, kind)
+    rows = found["source" if kind == "encoder" else "target"]  # what attends
+    columns = found["target" if kind == "decoder" else "source"]  # what is attended to
     across = min(4, len(heads))
     down = -(-len(heads) // across)
     side = max(2.5, 0.22 * max(len(columns), len(rows)))
-    figure, panels = pyplot.subplots(down, across, figsize=(side * across, side * down), squeeze=False)
+    figure = Figure(figsize=(side * across, side * down))
+    panels = figure.subplots(down, across, squeeze=False)
     for panel, head in zip(panels.flat, heads, strict=False):
         panel.imshow(found["maps"][kind][layer][head], vmin=0, vmax=1, cmap="viridis", aspect="auto")
         panel.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8)
@@ -81,7 +80,6 @@ def draw_attention(found: Mapping[str, Any], kind: str, layer: int, heads: Seque
     figure.suptitle({"encoder": "encoder", "decoder": "decoder", "cross": "decoder over encoder"}[kind], fontsize=9)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
 
 
 def draw_heads(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], path: Path) -> None:
@@ -89,11 +87,8 @@ def draw_heads(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], path:
 
     Below the trained heads stands the mean of the heads with random weights.
     """
-    import matplotlib
     import numpy as np
-
-    matplotlib.use("agg")
-    from matplotlib import pyplot
+    from matplotlib.figure import Figure
 
     trained = [row for row in rows if row["weights"] == "trained"]
     names = [f"{row['kind']} {row['layer']}.{row['head']}" for row in trained]
@@ -102,7 +97,8 @@ def draw_heads(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], path:
     unbounded = [measures.index(name) for name in ("offset", "entropy")]
     colours = values.copy()
     colours[:, unbounded] = 0
-    figure, axis = pyplot.subplots(figsize=(1 + 0.75 * len(measures), 1 + 0.22 * len(values)))
+    figure = Figure(figsize=(1 + 0.75 * len(measures), 1 + 0.22 * len(values)))
+    axis = figure.subplots()
     axis.imshow(colours, vmin=0, vmax=1.4, cmap="Blues", aspect="auto")
     axis.set_xticks(range(len(measures)), measures, fontsize=7)
     axis.set_yticks(range(len(values)), [*names, "random (mean)"], fontsize=6)
@@ -110,11 +106,3 @@ def draw_heads(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], path:
         axis.text(column, place, "–" if np.isnan(value) else f"{value:.2f}", ha="center", va="center", fontsize=6)
     figure.tight_layout()
     figure.savefig(path, dpi=150)
-    pyplot.close(figure)
-
-
-def _axes(found: Mapping[str, Any], kind: str) -> tuple[list[str], list[str]]:
-    """Labels of what is attended to, and of what attends."""
-    if kind == "encoder":
-        return found["source"], found["source"]
-    return (found["target"] if kind == "decoder" else found["source"]), found["target"]

@@ -111,8 +111,13 @@ def group_name(group: str) -> str:
     return f"({group})" if 0 < len(group) <= 2 else group
 
 
-def fixed(value: float, digits: int, signed: bool = False) -> str:
-    """A number with `digits` after the point and a true minus; huge ones in powers of ten; no negative zero."""
+def fixed(value: float | None, digits: int, signed: bool = False) -> str:
+    """A number with `digits` after the point and a true minus; huge ones in powers of ten; no negative zero.
+
+    "" for None.
+    """
+    if value is None:
+        return ""
     if abs(value) >= 1e6:
         text = f"{value:{'+' if signed else ''}.1e}"
     else:
@@ -129,16 +134,6 @@ def gap(measure: Measure) -> str:
         return f"– ({next(iter(reasons))})" if reasons else "–"
     parts = [f"{len(measure.values)}/{measure.requested}", *(f"{n} {reason}" for reason, n in reasons.items())]
     return f"– ({', '.join(parts)})"
-
-
-def signed(value: float | None, digits: int) -> str:
-    """A change with its sign; "" for None."""
-    return "" if value is None else fixed(value, digits, signed=True)
-
-
-def plain_number(value: float | None, digits: int) -> str:
-    """A number; "" for None."""
-    return "" if value is None else fixed(value, digits)
 
 
 def decimals(values: Sequence[float | None]) -> int:
@@ -175,14 +170,3 @@ def _harmless(char: str) -> str:
     if category in _BREAKING:
         return " "
     return "\ufffd" if category == "Cs" else char
-
-
-def width(text: str) -> int:
-    """Columns that a terminal gives to a text: 2 for wide characters, 0 for combining ones."""
-    return len(text) if text.isascii() else sum(map(_columns, text))
-
-
-def _columns(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Cf", "Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from experiments.tasks.columns import Column
-from reports.render.cells import Cell, Grid, Head, Line, decimals, fixed, gap, group_name, plain_number, power, signed
+from reports.render.cells import Cell, Grid, Head, Line, decimals, fixed, gap, group_name, power
 from reports.results.comparable import change_digits
 from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table
 from reports.table.cost import COSTS, Cost
@@ -73,7 +73,7 @@ def published(head: Head, row: Row, table: Table) -> Cell:
     value = row.paper.get(name)
     if any(cost.power for cost in COSTS if cost.key == name):
         return Cell(power(value))
-    return Cell(plain_number(value, decimals([value, *(ours.paper.get(name) for ours in table.rows)])))
+    return Cell(fixed(value, decimals([value, *(ours.paper.get(name) for ours in table.rows)])))
 
 
 def _group(row: Row) -> Cell:
@@ -105,12 +105,12 @@ def _metric(column: Column, table: Table) -> Layout:
     parts: list[tuple[bool, str, str, Callable[[Row], Cell]]] = [
         (any(m.requested or m.sealed for m in measures), "ours", "ours", lambda row: _value(row, column, provisional)),
         (changed, "change", delta, lambda row: _change(row.measures[key], places, provisional)),
-        (reported, "paper", "paper", lambda row: Cell(plain_number(row.measures[key].reported, digits))),
+        (reported, "paper", "paper", lambda row: Cell(fixed(row.measures[key].reported, digits))),
         (
             any(m.reported_change is not None for m in measures),
             "paper_change",
             f"paper {delta}",
-            lambda row: Cell(signed(row.measures[key].reported_change, change_places)),
+            lambda row: Cell(fixed(row.measures[key].reported_change, change_places, signed=True)),
         ),
     ]
     return [(Head(f"{key}.{role}", column.header, sub), make) for there, role, sub, make in parts if there]
@@ -133,8 +133,8 @@ def _value(row: Row, column: Column, provisional: bool) -> Cell:
 
 def _change(measure: Measure, digits: int, provisional: bool) -> Cell:
     if provisional and measure.change is None and measure.change_so_far is not None:
-        return Cell(signed(measure.change_so_far, digits), provisional=True)
-    return Cell(signed(measure.change, digits), mark=MARK if measure.test and measure.test.marked else "")
+        return Cell(fixed(measure.change_so_far, digits, signed=True), provisional=True)
+    return Cell(fixed(measure.change, digits, signed=True), mark=MARK if measure.test and measure.test.marked else "")
 
 
 def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
@@ -171,13 +171,13 @@ def _reported(cost: Cost, values: Sequence[float | None]) -> Callable[[Row], Cel
 
 
 def _number(cost: Cost, value: float | None, factor: float, digits: int) -> Cell:
-    return Cell(power(value) if cost.power else plain_number(None if value is None else value * factor, digits))
+    return Cell(power(value) if cost.power else fixed(None if value is None else value * factor, digits))
 
 
 def _printed_alone(name: str, head: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
     """A number of the paper that nothing here measures."""
     digits = decimals([row.paper.get(name) for row in table.rows])
-    return Head(f"{name}.paper", f"{head} (paper)"), lambda row: Cell(plain_number(row.paper.get(name), digits))
+    return Head(f"{name}.paper", f"{head} (paper)"), lambda row: Cell(fixed(row.paper.get(name), digits))
 
 
 def _seeds(row: Row) -> Cell:

@@ -2,8 +2,10 @@
 
 import re
 
+from rich.cells import cell_len
+
 from ablations.study.messages import number
-from reports.render.cells import Cell, Grid, plain, width
+from reports.render.cells import Cell, Grid, plain
 from reports.render.printed import comment, printed
 from reports.results.table import Table
 
@@ -51,7 +53,7 @@ def as_pipe(grid: Grid) -> str:
 def pipe(heads: list[str], lines: list[list[str]], left: list[bool]) -> str:
     """A pipe table of escaped cells; `left`: columns that are not numbers."""
     widths = [
-        max(3, *(w for w in map(width, column) if w <= MAX_PADDED_WIDTH), 0)
+        max(3, *(w for w in map(cell_len, column) if w <= MAX_PADDED_WIDTH), 0)
         for column in zip(heads, *lines, strict=True)
     ]
     rule = ["-" * w if is_left else "-" * (w - 1) + ":" for w, is_left in zip(widths, left, strict=True)]
@@ -61,7 +63,7 @@ def pipe(heads: list[str], lines: list[list[str]], left: list[bool]) -> str:
 def _line(cells: list[str], widths: list[int], left: list[bool]) -> str:
     padded = []
     for cell, full, is_left in zip(cells, widths, left, strict=True):
-        space = " " * max(0, full - width(cell))
+        space = " " * max(0, full - cell_len(cell))
         padded.append(cell + space if is_left else space + cell)
     return "| " + " | ".join(padded) + " |\n"
 

@@ -5,7 +5,7 @@ of the change), `.p`, `.n`, `.paper`. It has the table's digits; what the table 
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from ablations.study.messages import suggestion
 from experiments.errors import UserError
@@ -34,18 +34,14 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
         yield f"{row.key}.n", str(row.n)
         for column, named in ((one, name) for one in table.columns for name in _names(one, table)):
             measure, name, digits = row.measures[column.key], f"{row.key}.{named}", change_digits(column)
-            if measure.mean is not None:
-                yield name, fixed(measure.mean, column.digits)
+            yield name, fixed(measure.mean, column.digits)
             for part, value, places in (
                 ("sd", measure.sd, column.digits),
                 ("paper", measure.reported, column.digits),
                 ("change", measure.change, digits),
                 *((part, getattr(measure.test, part), digits) for part in ("low", "high") if measure.test),
             ):
-                yield (
-                    f"{name}.{part}",
-                    "" if value is None else fixed(value, places, signed=part != "sd" and places == digits),
-                )
+                yield f"{name}.{part}", fixed(value, places, signed=part != "sd" and places == digits)
             if measure.test:
                 yield f"{name}.p", "<0.001" if measure.test.p < 0.001 else f"{measure.test.p:.3f}"
     grid = printed(table, "markdown").grid
@@ -79,9 +75,9 @@ def used(text: str) -> list[str]:
     return list(dict.fromkeys(_USED.findall(re.sub(r"(?<!\\)%.*", "", text))))
 
 
-def fill(text: str, known: Mapping[str, str], escaped: Callable[[str], str] = str) -> str:
+def fill(text: str, known: Mapping[str, str]) -> str:
     """Replace {{A-h1.bleu.change}} by its number. Raises UserError for a name that there is not."""
     for name in dict.fromkeys(_PLACE.findall(text)):
         if name not in known:
             raise UserError(f"There is no number {name!r}. {suggestion(name, known, 'numbers')}")
-    return _PLACE.sub(lambda found: escaped(known[found[1]]), text)
+    return _PLACE.sub(lambda found: known[found[1]], text)

@@ -9,13 +9,14 @@ import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from ablations.study.messages import number
-from reports.render.cells import Cell, Grid, Head, Line, plain, width
+from reports.render.cells import Cell, Grid, Head, Line, plain
 from reports.render.printed import CHANGES, NAMES, PAPERS, Printed, printed
 from reports.results.table import Measure, Row, Table
 
@@ -111,11 +112,11 @@ def _importance(place: int, grid: Grid, table: Table) -> int:
 
 
 def _widths(grid: Grid) -> list[int]:
-    return [max(_of_cells(grid, i), *map(width, _head(grid, i).split("\n"))) for i in range(len(grid.heads))]
+    return [max(_of_cells(grid, i), *map(cell_len, _head(grid, i).split("\n"))) for i in range(len(grid.heads))]
 
 
 def _of_cells(grid: Grid, place: int) -> int:
-    full = max((width(line.cells[place].text + line.cells[place].mark) for line in grid.lines), default=0)
+    full = max((cell_len(line.cells[place].text + line.cells[place].mark) for line in grid.lines), default=0)
     return min(full, _LABEL) if grid.heads[place].kind == "label" else full
 
 
@@ -123,7 +124,7 @@ def _head(grid: Grid, place: int) -> str:
     """A head, over two lines where it is wider than what it stands above."""
     head = grid.heads[place]
     words = "" if head.kind in NAMES else plain(head.alone)
-    return words.replace(" ", "\n", 1) if width(words) > _of_cells(grid, place) else words
+    return words.replace(" ", "\n", 1) if cell_len(words) > _of_cells(grid, place) else words
 
 
 def _rich(shown: Printed, keep: Sequence[int]) -> RichTable:

@@ -61,7 +61,7 @@ def change_so_far(row: Row, base: Row, column: Column) -> float | None:
     ours, theirs = row.measures[column.key], base.measures[column.key]
     if row is base or not (ours.values and theirs.values and one_basis((row, base), column)):
         return None
-    return _difference(ours.values, theirs.values, column)
+    return difference(ours.values, theirs.values, column)
 
 
 def with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Column]) -> tuple[Row, ...]:
@@ -87,10 +87,11 @@ def reported_change(row: Row, base: Row, column: Column) -> float | None:
     ours, theirs = row.measures[column.key].reported, base.measures[column.key].reported
     if row is base or ours is None or theirs is None or len(_sentences((row, base), column)) > 1:
         return None
-    return _difference([ours], [theirs], column)
+    return difference([ours], [theirs], column)
 
 
-def _difference(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
+def difference(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
+    """Between the means of values, on the column's scale; None where a value has no logarithm."""
     if column.logarithmic and min(*ours, *theirs) <= 0:
         return None  # whatever wrote it, it has no logarithm
     change = mean(scale(ours, column)) - mean(scale(theirs, column))

@@ -10,7 +10,7 @@ them is exact to about 1e-9. The tests hold scipy against it.
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -112,15 +112,21 @@ def undistinguished(best: Sequence[float], others: Sequence[Sequence[float]]) ->
 
     Without a spread in either there is nothing to test, and equal means alone are not told apart.
     """
-    p_values = []
-    for values in others:
+    p_values = {}
+    for place, values in enumerate(others):
         difference, of = float(np.mean(values) - np.mean(best)), t3(best, values)
-        p_values.append(of.p(difference, len(values)) if of else float(difference == 0))
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    told = 0
-    while told < len(order) and p_values[order[told]] <= ALPHA / (len(order) - told):
-        told += 1
-    return [i not in order[:told] for i in range(len(p_values))]
+        p_values[str(place)] = of.p(difference, len(values)) if of else float(difference == 0)
+    return [p > ALPHA for p in holm(p_values).values()]
+
+
+def holm(p_values: Mapping[str, float]) -> dict[str, float]:
+    """Holm's step-down correction: the smallest p times the number of tests, the next times one less, never falling."""
+    corrected: dict[str, float] = {}
+    highest = 0.0
+    for rank, (key, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
+        highest = max(highest, min(1.0, p * (len(p_values) - rank)))
+        corrected[key] = highest
+    return {key: corrected[key] for key in p_values}
 
 
 @lru_cache(maxsize=256)  # 60 ms, and asked for each row of a column

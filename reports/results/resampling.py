@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.tasks.columns import EXAMPLE_FILE, Column
-from reports.results.dunnett import ALPHA
+from reports.results.dunnett import ALPHA, holm
 from reports.results.results import CountsOf, Outcome, Results, folder_of
 from reports.results.table import Row, Table, Test
 
@@ -239,13 +239,3 @@ class _Pooled:
             alike = len(usable) == len(found) and len({counts.shape for counts in usable}) == 1
             self._known[row.key, seeds] = pooled(usable) if alike else None
         return self._known[row.key, seeds]
-
-
-def holm(p_values: dict[str, float]) -> dict[str, float]:
-    """Holm's step-down correction: the smallest p times the number of tests, the next times one less, never falling."""
-    corrected: dict[str, float] = {}
-    highest = 0.0
-    for rank, (key, p) in enumerate(sorted(p_values.items(), key=lambda item: item[1])):
-        highest = max(highest, min(1.0, p * (len(p_values) - rank)))
-        corrected[key] = highest
-    return {key: corrected[key] for key in p_values}

@@ -214,12 +214,9 @@ def _with_best(table: Table, column: Column) -> Table:
 
 def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
     """The t interval of the seeds' own differences, uncorrected: seeds pair by number, with equal order of data."""
-    ours, theirs = row.measures[column.key].values, base.measures[column.key].values
-    if len(ours) != len(theirs) or len(ours) < 2:
-        return None
-    pairs = zip(comparable.scale(ours, column), comparable.scale(theirs, column), strict=True)
-    _, low, high = dunnett.t_interval([a - b for a, b in pairs])
-    return low, high
+    differences = _differences(row, base, column)
+    whole = 1 < len(differences) == len(row.outcomes) == len(base.outcomes)
+    return dunnett.t_interval(differences)[1:] if whole else None
 
 
 def _power(family: dunnett.Family, column: Column, rows: int, chance: float | None) -> str:

@@ -182,15 +182,6 @@ def test_a_plan_survives_json(bench):
     assert list(again.study.columns) == list(plan.study.columns)  # the table's columns keep their order
 
 
-def test_a_plan_of_a_build_before_0_1_0_is_read(bench):
-    bench.study["tune"] = {"trials": 2, "range": {"training.dropout": {"low": 0.1, "high": 0.3}}}
-    bench.row("base")
-    recorded = json.loads(json.dumps(plan_to_json(bench.plan())))
-    recorded["study"]["sinks"] = {"tensorboard": False, "wandb": False}
-    recorded["study"]["tune"]["pruner"] = "none"
-    assert plan_from_json(recorded).study.tune == bench.plan().study.tune
-
-
 def test_an_unfinished_table_is_not_packed(bench, tmp_path):
     bench.row("base", results=[None])
     with pytest.raises(UserError, match=r"base \(seed 1\)"):

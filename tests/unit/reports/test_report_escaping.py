@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
 from reports.render import latex as latex_text
 from reports.render import markdown
 from reports.render import records as csv_format
-from reports.render.cells import plain, width
+from reports.render.cells import plain
 from reports.render.formats import RENDERERS, render
 from reports.results.table import Note
 
@@ -149,7 +150,7 @@ def test_ligatures_are_kept_apart():
 
 
 def test_wide_and_combining_signs_count_as_a_terminal_shows_them():
-    assert [width(text) for text in ("abc", "한국", "e\u0301", "±")] == [3, 4, 1, 1]
+    assert [cell_len(text) for text in ("abc", "한국", "e\u0301", "±")] == [3, 4, 1, 1]
 
 
 def test_a_very_long_name_widens_its_own_line_only(new_bench):

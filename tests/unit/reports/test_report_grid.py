@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from rich.cells import cell_len
 
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import RunState
@@ -11,7 +12,7 @@ from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
-from reports.render.cells import fixed, gap, width
+from reports.render.cells import fixed, gap
 from reports.render.formats import RENDERERS, render
 from reports.results.table import Measure
 from reports.table.build import build_table
@@ -152,7 +153,7 @@ def test_markdown_lines_up_and_escapes_its_cells(bench):
     lines = render(paper_like(bench), "markdown").split("\n")
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 8
-    assert len({width(line) for line in table}) == 1
+    assert len({cell_len(line) for line in table}) == 1
     assert [[i for i, c in enumerate(line) if c == "|"] for line in table] == [
         [i for i, c in enumerate(table[0]) if c == "|"]
     ] * 8

@@ -8,7 +8,8 @@ from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
 from experiments.evaluation.counts import bleu
-from reports.results.resampling import SEED, _precision, bootstrap, holm, pooled, randomise
+from reports.results.dunnett import holm
+from reports.results.resampling import SEED, _precision, bootstrap, pooled, randomise
 
 WORDS = ["ein", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn", ".", ","]
 

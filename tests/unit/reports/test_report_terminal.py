@@ -5,10 +5,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from ablations.study.parts import Choices
-from reports.render.cells import width
 from reports.render.formats import render
 from reports.render.terminal import for_terminal, so_far
 from reports.results.table import Note, Table
@@ -40,7 +40,7 @@ def shown(table: Table, columns: int, colour: bool = False) -> str:
 @pytest.mark.parametrize("columns", [40, 60, 80, 100, 140, 200])
 def test_it_fits_its_width_and_keeps_what_matters_most(table: Table, columns: int) -> None:
     lines = shown(table, columns).split("\n")
-    assert max(map(width, lines)) <= columns
+    assert max(map(cell_len, lines)) <= columns
     (base,) = [line for line in lines if line.startswith("base ")]
     assert "5.10 ± 0.10" in base
     (row,) = [line for line in lines if line.startswith("A-h4 ")]
@@ -77,7 +77,9 @@ def test_the_short_notes_are_printed_and_the_others_counted(table: Table) -> Non
 def test_named_columns_are_all_printed(table: Table) -> None:
     chosen = replace(table, chosen=Choices(columns=("bleu", "bleu_test", "params", "n", "h"), plain=True))
     text = shown(chosen, 50)
-    assert all(head in text for head in ("(dev)", "(test)", "params", "h")) and max(map(width, text.split("\n"))) <= 50
+    assert (
+        all(head in text for head in ("(dev)", "(test)", "params", "h")) and max(map(cell_len, text.split("\n"))) <= 50
+    )
 
 
 def test_hostile_text_does_not_steer_the_terminal(table: Table) -> None:
@@ -90,7 +92,7 @@ def test_hostile_text_does_not_steer_the_terminal(table: Table) -> None:
 def test_without_a_terminal_it_is_plain_text(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "70")
     text = render(table, "terminal")
-    assert max(map(width, text.split("\n"))) <= 70 and not any(line.endswith(" ") for line in text.split("\n"))
+    assert max(map(cell_len, text.split("\n"))) <= 70 and not any(line.endswith(" ") for line in text.split("\n"))
 
 
 def test_while_it_fills_it_has_all_rows_where_they_fit_and_else_those_with_a_number(table: Table) -> None:
