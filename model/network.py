@@ -157,8 +157,10 @@ def build_model(
 
     vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
     Weights are drawn on the CPU and then moved, so that a seed gives the same weights on every device. On the meta
-    device nothing is drawn.
+    device nothing is drawn. Raises ValueError for two sizes of a shared vocabulary.
     """
+    if config.shared_vocabulary and source_vocab_size not in (None, vocab_size):
+        raise ValueError(f"a shared vocabulary has one size, found {source_vocab_size} and {vocab_size}")
     place = torch.device("cpu" if device is None else device)
     with torch.device("meta" if place.type == "meta" else "cpu"):
         model = EncoderDecoder(config, vocab_size, source_vocab_size)
