@@ -277,9 +277,8 @@ class SettingRoles:
     frozen_defaults: bool = False
     # Settings without which a run is another one: it does not count as trained with their defaults.
     always_recorded: tuple[str, ...] = ()
-    given_elsewhere: Mapping[str, str] = field(
-        default_factory=lambda: GIVEN_ELSEWHERE
-    )  # settings that rows cannot set → where they are set
+    # settings that rows cannot set → where they are set
+    given_elsewhere: Mapping[str, str] = field(default_factory=lambda: GIVEN_ELSEWHERE)
 
 
 class TaskConfig(StrictModel):
@@ -359,8 +358,8 @@ class RunConfig(TaskConfig):
         )
 
     @model_validator(mode="after")
-    def _optimizes(self) -> Self:
-        training = self.training
+    def _trains(self) -> Self:
+        training, samples = self.training, self.training.gleu_samples
         if training.schedule == "plateau" and training.eval_steps == 0:
             raise ValueError(
                 "training.schedule = plateau follows the perplexity on dev, but training.eval_steps = 0 measures none: "
@@ -368,21 +367,12 @@ class RunConfig(TaskConfig):
             )
         if training.optimizer == "sgd" and training.nesterov and not momentum(training):
             raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: set one of them otherwise")
-        return self
-
-    @model_validator(mode="after")
-    def _compiles(self) -> Self:
-        if self.training.compile and (eager := architecture.not_compiled(self.model)):
+        if training.compile and (eager := architecture.not_compiled(self.model)):
             raise ValueError(
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
                 "training.compile to false in this row"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _reinforces(self) -> Self:
-        samples = self.training.gleu_samples
-        if samples and (samples == 1 or self.training.compile or not self.needs_encoder):
+        if samples and (samples == 1 or training.compile or not self.needs_encoder):
             raise ValueError(
                 f"training.gleu_samples = {samples}: the expected GLEU needs 2 samples or more, whose rewards are "
                 "compared with their mean, a task with sources and references, and training.compile = false"
@@ -390,23 +380,15 @@ class RunConfig(TaskConfig):
         return self
 
     @model_validator(mode="after")
-    def _reads_the_source(self) -> Self:
+    def _evaluates(self) -> Self:
         if self.needs_encoder and not self.model.encoder:
             raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
-        return self
-
-    @model_validator(mode="after")
-    def _attends_to_the_source(self) -> Self:
         for name in UNNAMED_AT_DEFAULT:
             if getattr(self.evaluation, name) and not architecture.attends_to_source(self.model):
                 raise ValueError(
                     f"evaluation.{name} reads the attention to the source, and no layer of model.decoder = "
                     f'"{self.model.decoder}" has one: leave it at its default in this row'
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _checkpoints_suffice(self) -> Self:
         kind, _, count = self.evaluation.checkpoint.partition(":")
         if kind == "average" and int(count) > self.training.keep_checkpoints:
             raise ValueError(

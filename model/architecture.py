@@ -244,18 +244,14 @@ def deepnorm(config: ModelSettings, side: Side) -> tuple[float, float]:
 
     For N layers of the encoder and M of the decoder. Its α and β of an encoder-decoder; of a decoder alone.
     """
-    encoder, decoder = (_depth(config, one) for one in SIDES)
+    # the settings may be those of one sub-layer, with its brackets
+    encoder, decoder = (len([*_groups(parse(getattr(config, one)), _count(config, one))]) for one in SIDES)
     if not encoder:
         return (2 * decoder) ** 0.25, (8 * decoder) ** -0.25
     if side == "decoder":
         return (3 * decoder) ** 0.25, (12 * decoder) ** -0.25
     depth = (encoder**4 * decoder) ** (1 / 16)
     return 0.81 * depth, 0.87 / depth
-
-
-def _depth(config: ModelSettings, side: Side) -> int:
-    """The number of layers; the settings may be those of one sub-layer, with its brackets."""
-    return sum(1 for _ in _groups(parse(getattr(config, side)), _count(config, side)))
 
 
 def groups(config: ModelSettings, side: Side) -> tuple[int, ...]:

@@ -89,7 +89,7 @@ def _embeddings(config: ModelConfig, target: int, source: int) -> int:
     return rows * width + widen
 
 
-def active_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
+def active_params(config: ModelConfig, vocab_size: int) -> int:
     """Weights that take part in the computation of one token: `num_params` without the experts that it does not use.
 
     Where layers share their experts, a token is taken to use the same ones in each.
@@ -97,7 +97,7 @@ def active_params(config: ModelConfig, vocab_size: int, source_vocab_size: int |
     parts = [(part, side) for side in architecture.SIDES for part in _own(config, side)]
     costs = [part.options.cost(part.config, 1, 1, side) for part, side in parts]
     idle = sum(cost.params - cost.active for cost in costs if cost.active is not None)
-    return num_params(config, vocab_size, source_vocab_size) - idle
+    return num_params(config, vocab_size) - idle
 
 
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
@@ -141,28 +141,20 @@ def flops_per_token(config: ModelConfig, vocab_size: int, source_length: float, 
 
 
 def activation_bytes(
-    config: ModelConfig,
-    sentences: int,
-    source_length: int,
-    target_length: int,
-    *,
-    value_bytes: int = 4,
-    fused_attention: bool = False,
+    config: ModelConfig, sentences: int, source_length: int, target_length: int, *, value_bytes: int = 4
 ) -> int:
     """Bytes that the forward pass keeps for the backward pass, from the embeddings to the last hidden state.
 
     value_bytes: width of the operands of matrix products (2 under bf16 autocast, 4 in fp32).
-    fused_attention: the fused kernels of "sdpa" keep no attention weights.
-    Not counted: logits and loss, weights and their narrow copies, biases of masks.
+    Not counted: logits and loss, weights and their narrow copies, biases of masks. The fused kernels of "sdpa" keep
+    less: no attention weights.
     """
     narrow: float = 0
     wide: float = 0
-    for part, length, side, cost in _costs(config, source_length, target_length):
-        unkept = part.options.fused(part.config, length, source_length, side) if fused_attention else 0
-        kept = cost.kept - unkept
+    for part, length, _, cost in _costs(config, source_length, target_length):
         # A sub-layer keeps its input and the dropout mask as narrow values. It keeps the input of LayerNorm, with mean
         # and deviation, in the stream's width.
-        narrow += kept + 2 * config.d_model * length
+        narrow += cost.kept + 2 * config.d_model * length
         narrow += 2 * config.d_model * length if _joining(part.config) else 0  # the two that it joins, side by side
         wide += (config.d_model + 2) * length
     pieces = source_length * bool(config.encoder) + target_length

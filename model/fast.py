@@ -157,13 +157,10 @@ def applies(config: ModelConfig) -> bool:
     for name, field in ModelConfig.model_fields.items():
         if name not in _KNOWN and getattr(config, name) not in _VALUES.get(name, (field.default,)):
             return False
-    layers = architecture.layers(config, "decoder")
-    return all(_plain(layer, config) for layer in layers)
-
-
-def _plain(layer: Iterable[architecture.SublayerSpec], config: ModelConfig) -> bool:
-    parts = tuple(layer)
-    return tuple(part.kind for part in parts) == _LAYER and all(part.config == config for part in parts)
+    return all(
+        tuple(part.kind for part in layer) == _LAYER and all(part.config == config for part in layer)
+        for layer in architecture.layers(config, "decoder")
+    )
 
 
 def quick_state(
@@ -237,7 +234,8 @@ class _LayerWeights:
         self.parts = [config.num_heads * width for width in (config.d_k, config.d_k, config.d_v)]
         self.qkv = _query_key_value(own, config, dtype)
         self.self_output = _linear(own.output, dtype)
-        self.query = _query(cross, config, dtype)
+        scale = config.d_k**-0.5
+        self.query = _product(cross.query.weight * scale, cross.query.bias * scale, dtype)
         self.cross_output = _linear(cross.output, dtype)
         self.inner = _linear(network.inner, dtype, relu=True)
         self.outer = _linear(network.outer, dtype)
@@ -322,11 +320,6 @@ def _product(weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, re
 
 def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Product:
     return _product(linear.weight, linear.bias, dtype, relu=relu)
-
-
-def _query(attention: CrossAttention, config: ModelConfig, dtype: torch.dtype) -> Product:
-    scale = config.d_k**-0.5
-    return _product(attention.query.weight * scale, attention.query.bias * scale, dtype)
 
 
 def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Product:

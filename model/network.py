@@ -157,10 +157,8 @@ def build_model(
 
     vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
     Weights are drawn on the CPU and then moved, so that a seed gives the same weights on every device. On the meta
-    device nothing is drawn. Raises ValueError for an empty vocabulary, and for two sizes of a shared one.
+    device nothing is drawn. Raises ValueError for two sizes of a shared vocabulary.
     """
-    if vocab_size < 1:
-        raise ValueError(f"vocab_size = {vocab_size}: a vocabulary needs at least one piece")
     if config.shared_vocabulary and source_vocab_size not in (None, vocab_size):
         raise ValueError(f"a shared vocabulary has one size, found {source_vocab_size} and {vocab_size}")
     place = torch.device("cpu" if device is None else device)

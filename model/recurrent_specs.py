@@ -9,11 +9,25 @@ from model.settings import ModelSettings
 from model.specs import Cost, Length, Side, Spec
 
 
-class RecurrentSpec(Spec):
+class _InTurn(Spec):
+    """One position after the other, from the beginning."""
+
+    # torch's compiler refuses its fused recurrent networks; of a loop over positions it makes as many graphs as lengths
+    compiles: ClassVar[bool] = False
+
+    def sequential(self, length: int) -> int:
+        """One step for each position, in both directions at once."""
+        return length
+
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
+        """One step for each position from the input to the output."""
+        return distance + 1.0 if distance >= 0 else math.inf
+
+
+class RecurrentSpec(_InTurn):
     """The common part of the three: the number of gates tells their sizes apart."""
 
     reads: ClassVar[tuple[str, ...]] = ("bias",)
-    compiles: ClassVar[bool] = False  # torch's compiler refuses its fused recurrent networks
     cell: ClassVar[str]  # in torch
     gates: ClassVar[int]  # matrices D × D for the input, and as many for the state
     states: ClassVar[int]  # values of width D that a step keeps for the backward pass
@@ -35,10 +49,6 @@ class RecurrentSpec(Spec):
             raise ValueError(f"bidirectional=true reads in both directions, {other}: take one of them")
         if self.columns and config.d_model % 2:
             raise ValueError(f"columns=true divides the width {config.d_model} in two: take an even one")
-
-    def sequential(self, length: int) -> int:
-        """One step for each position, in both directions at once."""
-        return length
 
     def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
         """One step for each position from the input to the output."""
@@ -95,22 +105,13 @@ class LSTMSpec(RecurrentSpec):
 # --- An LSTM that reads its own attention of the step before
 
 
-class AttentionalLSTMSpec(Spec):
+class AttentionalLSTMSpec(_InTurn):
     """Luong's decoder with input feeding. `compatibility`: dot, bilinear ("general"), additive ("concat")."""
 
     reads: ClassVar[tuple[str, ...]] = ("compatibility", "bias")
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
     reads_memory: ClassVar[bool] = True
     attends: ClassVar[bool] = True
-    compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
-
-    def sequential(self, length: int) -> int:
-        """One step for each position."""
-        return length
-
-    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """One step for each position from the input to the output."""
-        return distance + 1.0 if distance >= 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """12·D² products of the gates, 2·D² of the output, for each position; 2·D for each pair of the attention."""
@@ -129,25 +130,16 @@ class AttentionalLSTMSpec(Spec):
 # --- An LSTM whose gates' matrix has a low rank
 
 
-class FactorisedLSTMSpec(Spec):
+class FactorisedLSTMSpec(_InTurn):
     """F-LSTM: [x; h] goes to the gates through `rank` values; half of d_model if unset."""
 
     reads: ClassVar[tuple[str, ...]] = ("bias",)
-    compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
 
     rank: int | None = Field(None, ge=1)
 
     def rank_of(self, config: ModelSettings) -> int:
         """The rank with these settings."""
         return self.rank or max(1, config.d_model // 2)
-
-    def sequential(self, length: int) -> int:
-        """One step for each position."""
-        return length
-
-    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
-        """One step for each position from the input to the output."""
-        return distance + 1.0 if distance >= 0 else math.inf
 
     def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
         """T·(2·D·r + 4·D·r) products."""

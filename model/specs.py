@@ -78,10 +78,6 @@ class Spec(StrictModel):
         """Weights that sub-layers of a stack have in common, by name; not in `cost`."""
         return {}
 
-    def fused(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Length | Literal[0]:
-        """Values among `cost`'s kept that torch's fused attention does not keep: the weights of attention."""
-        return 0
-
 
 # --- Self-attention and cross-attention (section 3.2)
 
@@ -171,12 +167,6 @@ class _Attention(Spec):
         kept = kept + 2 * length * gate  # the gate, and the average before it
         return Cost(self._params(config), 2 * products, kept)
 
-    def fused(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Length | Literal[0]:
-        """A weight for each head and pair, unless no fused kernel computes it."""
-        if config.compatibility == "additive":
-            return 0
-        return config.num_heads * self._pairs(config, length, memory, side)[0]
-
 
 class SelfAttentionSpec(_Attention):
     """Queries, keys and values from the same sequence."""
@@ -241,10 +231,6 @@ class SelfAttentionSpec(_Attention):
 
     def _pairs(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> tuple[Length, Length]:
         return blocked(config.window, length, side)
-
-    def fused(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Length | Literal[0]:
-        """None with vectors of relative positions, which no fused kernel knows."""
-        return 0 if config.positions == "relative" else super().fused(config, length, memory, side)
 
     def sequential(self, length: int) -> int:
         """All positions at once."""
@@ -402,7 +388,6 @@ class ProjectionSpec(Spec):
 class AverageSpec(FeedForwardSpec):
     """Average attention, in place of a decoder's self-attention. Each of its two parts can be left out."""
 
-    reads: ClassVar[tuple[str, ...]] = tuple(dict.fromkeys((*FeedForwardSpec.reads, "bias")))
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
 
     feed_forward: bool = True

@@ -33,13 +33,6 @@ class _Made(NamedTuple):
     folder: Path
 
 
-def part_identity(task: Task, part: str, run_id: str, spec: EvaluationSpec) -> str:
-    """The identity of a part: an eval_id over the settings that the part reads."""
-    reads = task.part_settings.get(part)
-    settings = {name: value for name, value in spec.settings.items() if reads is None or name in reads}
-    return eval_identity(run_id, {"part": part, **settings}, spec.inputs)
-
-
 class Evaluations(NamedTuple):
     """The evaluations of an attempt's weights.
 
@@ -88,7 +81,9 @@ class Evaluations(NamedTuple):
         parts: dict[str, Part] = {}
         again: set[str] = set()
         for part in self.task.evaluation_parts:
-            identity = part_identity(self.task, part, self.context.run_id, spec)
+            reads = self.task.part_settings.get(part)
+            settings = {name: value for name, value in spec.settings.items() if reads is None or name in reads}
+            identity = eval_identity(self.context.run_id, {"part": part, **settings}, spec.inputs)
             stored = made.get((identity, self.code[part]))
             if stored is not None and again.isdisjoint(self.task.part_reads.get(part, ())) and _take(stored, target):
                 parts[part] = stored.entry

@@ -29,6 +29,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from experiments.store.durable import states_of
+
 
 def main(arguments: Sequence[str]) -> None:
     """Serve until the socket closes. A forked child also ends here, after its program."""
@@ -39,21 +41,15 @@ def main(arguments: Sequence[str]) -> None:
     gc.freeze()  # then a child's garbage collection does not copy the shared pages
     ours = [one for name, one in [*sys.modules.items()] if name.partition(".")[0] in ("experiments", "model")]
     files = [Path(one.__file__) for one in ours if one.__file__]
-    states = _states(files)
+    states = states_of(files)
     connection = socket.socket(fileno=int(arguments[0]))
     _say(connection, {"ready": True})
     program = serve(connection)
     if program is None:
         return
-    if _states(files) != states:
+    if states_of(files) != states:
         os.execve(sys.executable, [sys.executable, *program], os.environ)
     finish(run(program))
-
-
-def _states(files: Sequence[Path]) -> list[tuple[int, int, int] | None]:
-    """What an edit of this program's imported modules changes."""
-    states = [file.stat() if file.exists() else None for file in files]
-    return [one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in states]
 
 
 def serve(connection: socket.socket) -> list[str] | None:

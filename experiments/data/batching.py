@@ -57,8 +57,6 @@ class BatchPlan:
 
     def locate(self, step: int) -> tuple[int, int]:
         """(epoch, batch within it) of a step."""
-        if step < 0:
-            raise ValueError(f"steps count from 0, but this is {step}")
         while self._starts[-1] <= step:
             self._starts.append(self._starts[-1] + len(self.epoch(len(self._starts) - 1)))
         epoch = int(np.searchsorted(self._starts, step, side="right")) - 1
@@ -102,8 +100,6 @@ class BatchPlan:
         return order[np.argsort(moved, kind="stable")]
 
     def _check(self) -> None:
-        if not len(self._longest):
-            raise ValueError("a plan needs at least one pair")
         pair = int(self._longest.argmax())
         if self._longest[pair] > self.tokens_per_batch:
             raise UserError(
@@ -210,12 +206,11 @@ def collate(pairs: Sides, indices: Ids, shape: tuple[int, int, int] | None = Non
     target_input[:, 0] = BOS_ID
     target_input[:, 1:] = target_output[:, :-1]
     target_output[rows, target_lengths - 1] = EOS_ID
-    source, target_input, target_output = (_filled(a, count) for a in (source, target_input, target_output))
+    if more := count - len(indices):
+        arrays = (source, target_input, target_output)
+        padded = (np.pad(array, ((0, more), (0, 0)), constant_values=PAD_ID) for array in arrays)
+        source, target_input, target_output = padded
     return Batch(source, target_input, target_output, int(source_lengths.sum()), int(target_lengths.sum()))
-
-
-def _filled(array: Ids, rows: int) -> Ids:
-    return array if len(array) == rows else np.pad(array, ((0, rows - len(array)), (0, 0)), constant_values=PAD_ID)
 
 
 # --- Few shapes for many batches: the shapes to which micro-batches are padded
@@ -251,7 +246,8 @@ class Shapes:
         widest = (1, int(self._source.max()), int(self._target.max()))  # any single pair fits
         triples = [_triple(part, self._source, self._target) for part in _seen(plan, cut)]
         groups = _fewer(np.array(triples), most - 1)
-        self.shapes: list[Shape] = sorted({*map(_as_shape, groups), widest}, key=lambda shape: _places(*shape))
+        shapes = {(rows, source, target) for rows, source, target in groups.tolist()}
+        self.shapes: list[Shape] = sorted({*shapes, widest}, key=lambda shape: _places(*shape))
 
     def fit(self, part: Indices) -> list[tuple[Indices, Shape]]:
         """The micro-batch with the smallest shape that holds it; cut in halves if none does."""
@@ -276,11 +272,6 @@ def _seen(plan: BatchPlan, cut: Callable[[Indices], Iterable[Indices]]) -> Itera
 
 def _triple(part: Indices, source: Indices, target: Indices) -> Shape:
     return len(part), int(source[part].max(initial=1)), int(target[part].max(initial=1))
-
-
-def _as_shape(triple: NDArray[np.int64]) -> Shape:
-    rows, source, target = (int(value) for value in triple)
-    return rows, source, target
 
 
 def _places(rows: Count, source: Count, target: Count) -> Count:

@@ -38,8 +38,6 @@ class WindowPlan:
 
     def batch(self, step: int) -> Windows:
         """The windows of update number `step`."""
-        if step < 0:
-            raise ValueError(f"steps count from 0, but this is {step}")
         places = np.arange(step * self.rows, (step + 1) * self.rows)
         epochs = places // self.windows
         return np.concatenate([self.epoch(int(e))[places[epochs == e] % self.windows] for e in np.unique(epochs)])

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -52,11 +51,9 @@ def measure_likelihood(
 ) -> Likelihood:
     """Teacher-forced likelihood of the targets (pieces without BOS and EOS, which are added here).
 
-    The result does not depend on `max_batch_tokens` beyond rounding. Raises ValueError without any pair, UserError with
-    the line number for a line too long for the model's position table, and Preempted.
+    The result does not depend on `max_batch_tokens` beyond rounding. Raises UserError with the line number for a line
+    too long for the model's position table, and Preempted.
     """
-    if len(sources) != len(targets) or not targets:
-        raise ValueError(f"{len(sources)} sources and {len(targets)} targets: expected equal numbers, at least one")
     for line, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
         check_length(model.config, source, line, "source")
         check_length(model.config, target, line, "reference")
@@ -100,7 +97,7 @@ def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ma
     """Batches of similar length with at most `max_tokens` padded pieces on the longer side, at least one pair."""
     length = [max(len(s), len(t)) + 1 for s, t in zip(sources, targets, strict=True)]
     batch: list[int] = []
-    for i in by_length([range(n) for n in length]):
+    for i in by_length(length):
         if batch and (len(batch) + 1) * length[batch[0]] > max_tokens:
             yield batch
             batch = []
@@ -138,20 +135,13 @@ def stream_nll(
                 raise Preempted
             part = windows[start : start + rows]
             batch = collate_windows(text, part[:, :2], int(part[:, 1].max()))
-            nll_BT = _window_nll(model, batch.target_input, batch.target_output, device)
+            sides = (batch.target_input, batch.target_output)
+            read_BT, output_BT = (device.move(torch.from_numpy(side)) for side in sides)
+            hidden_BTD = model(read_BT.new_zeros(len(read_BT), 0), None, read_BT)
+            nll_BT = piece_nll(model, hidden_BTD, output_BT, output_BT != PAD_ID).cpu().numpy()  # at padding 0
             for (first, length, new), nll_T in zip(part.tolist(), nll_BT, strict=True):
                 nll[first + length - new : first + length] = nll_T[length - new : length]
     return nll
-
-
-def _window_nll(
-    model: Network, read_BT: NDArray[np.int64], predicted_BT: NDArray[np.int64], device: Device
-) -> NDArray[np.float64]:
-    """(B, T); at padding 0."""
-    output_BT = device.move(torch.from_numpy(predicted_BT))
-    source_B0 = device.move(torch.zeros(len(read_BT), 0, dtype=torch.int64))
-    hidden_BTD = model(source_B0, None, device.move(torch.from_numpy(read_BT)))
-    return piece_nll(model, hidden_BTD, output_BT, output_BT != PAD_ID).cpu().numpy()
 
 
 # --- Sentences of unequal length as tensors: the common part of likelihood and search
@@ -171,13 +161,9 @@ def evaluating(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-class Sized(Protocol):
-    def __len__(self) -> int: ...
-
-
-def by_length(items: Sequence[Sized]) -> list[int]:
+def by_length(lengths: Sequence[int]) -> list[int]:
     """Indices, longest first (a batch that exceeds memory fails at once); equal lengths in the order of the input."""
-    return sorted(range(len(items)), key=lambda i: -len(items[i]))
+    return sorted(range(len(lengths)), key=lambda i: -lengths[i])
 
 
 def pad(rows: Sequence[Sequence[int]], device: Device) -> tuple[Tensor, Tensor]:

@@ -148,7 +148,7 @@ def _pack(
     With several workers, batches are also cut at equal shares of all places, equally many per worker: of four shares
     for two workers, one gets the longest and the shortest sentences, and none waits long for the other.
     """
-    order = [i for i in by_length(sources) if len(sources[i])]
+    order = [i for i in by_length([*map(len, sources)]) if len(sources[i])]
     needed = beam_size * sum(limits[i] for i in order)
     shares = _shares(needed, slots, workers)
     batch: list[int] = []

@@ -160,9 +160,8 @@ def read_events(folder: Path) -> list[dict[str, Any]]:
 # --- Find event files with damaged lines in a whole store
 
 
-Known = Mapping[
-    tuple[str, int], tuple[str, int]
-]  # (run_id, attempt) → fingerprint of its events, number of damaged lines
+# (run_id, attempt) → fingerprint of its events, number of damaged lines
+Known = Mapping[tuple[str, int], tuple[str, int]]
 
 
 def damaged_events(store: Store, known: Known | None = None) -> Iterator[tuple[str, int, str]]:

@@ -10,7 +10,7 @@ from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.durable import whole_folder, write_bytes
 from experiments.store.known_runs import COUNTED
-from experiments.store.layout import CONFIG, LOG, ROWS, Store, keep_row, rows_of
+from experiments.store.layout import CONFIG, LOG, ROWS, Store, folders_in, keep_row, rows_of
 from experiments.store.results import RESULT_FILE, TrainingResult
 
 # Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
@@ -36,7 +36,7 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
         return []
     home, attempt = store.run_folder(run_id), store.attempt_folder(run_id, result.attempt)
     evaluations = home / "evaluations"
-    ids = _folders(evaluations) if eval_ids is None else list(eval_ids)
+    ids = folders_in(evaluations) if eval_ids is None else list(eval_ids)
     found = [home / "config.json", home / RESULT_FILE, *(attempt / name for name in KEPT)]
     for eval_id in ids:
         found += (evaluations / eval_id).glob("*")
@@ -73,7 +73,7 @@ def import_runs(source: Store, target: Store, run_ids: Iterable[str]) -> Iterato
             attempt = ours.attempt if ours else _copy_training(source, target, run_id, theirs)
             count = sum(
                 _copy_evaluation(source, target, run_id, eval_id, attempt)
-                for eval_id in _folders(source.run_folder(run_id) / "evaluations")
+                for eval_id in folders_in(source.run_folder(run_id) / "evaluations")
             )
             if ours is None:  # last: this makes the run finished
                 theirs.write(target.run_folder(run_id) / RESULT_FILE, attempt=attempt)
@@ -128,10 +128,4 @@ def _copy_evaluation(source: Store, target: Store, run_id: str, eval_id: str, at
 
 def runs_in(store: Store) -> list[str]:
     """Sorted run_ids of the finished runs of a store."""
-    return [name for name in _folders(store.runs) if TrainingResult.load(store.runs / name / RESULT_FILE) is not None]
-
-
-def _folders(folder: Path) -> list[str]:
-    if not folder.is_dir():
-        return []
-    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [name for name in folders_in(store.runs) if TrainingResult.load(store.runs / name / RESULT_FILE) is not None]

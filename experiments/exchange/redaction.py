@@ -66,7 +66,7 @@ class Redaction:
         if not self.fields:
             return text
         for word, instead in self.words:  # only in free text: elsewhere the word may be the name of a set or a row
-            text = _alone(word).sub(instead, text)
+            text = re.sub(rf"(?<![\w-]){re.escape(word)}(?![\w-])", instead, text)
         return self._without_paths(text)
 
     def _without_paths(self, text: str) -> str:
@@ -109,14 +109,11 @@ class Redaction:
                 except LineError:
                     out.write(b"damaged\n")
                 else:
-                    out.write(self._event(line))
+                    event = json.loads(line)
+                    del event["crc"]
+                    kept = self.without_fields(event)
+                    out.write(line if kept == event else encode(kept))
         return place
-
-    def _event(self, line: bytes) -> bytes:
-        event = json.loads(line)
-        del event["crc"]
-        kept = self.without_fields(event)
-        return line if kept == event else encode(kept)
 
 
 NOTHING = Redaction()
@@ -146,7 +143,3 @@ def _hosts(store: Store, run_ids: Iterable[str]) -> tuple[tuple[str, str], ...]:
     names = [socket.gethostname(), *(getattr(store.result(run_id), "host", None) or "" for run_id in run_ids)]
     forms = [form for name in names for form in (name, name.partition(".")[0])]
     return tuple((name, "HOST") for name in sorted(set(filter(None, forms)), key=lambda name: (-len(name), name)))
-
-
-def _alone(word: str) -> re.Pattern[str]:
-    return re.compile(rf"(?<![\w-]){re.escape(word)}(?![\w-])")

@@ -75,7 +75,7 @@ def kept(argv: Sequence[str], **options: Any) -> Iterator[Kept]:
 def _stand_between(pipe: int) -> None:
     """Fork once more: return in the process that becomes the command; the present one is its keeper until it ends."""
     os.setpgid(0, 0)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    _LIBRARY.prctl(_PR_SET_CHILD_SUBREAPER, 1)
     woken, wake = os.pipe()
     for end in (woken, wake):
         os.set_blocking(end, False)
@@ -90,7 +90,7 @@ def _stand_between(pipe: int) -> None:
         os.setpgid(0, 0)
         for wall in _walls:
             wall.enter()
-        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # last: a process in a new user namespace loses it
+        _LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # last: a process in a new user namespace loses it
         return
     try:
         _keep(command, pipe, woken, wake)
@@ -166,7 +166,3 @@ def _leave_like(code: int | None) -> NoReturn:
         signal.signal(-code, signal.SIG_DFL) if -code not in (signal.SIGKILL, signal.SIGSTOP) else None
         os.kill(os.getpid(), -code)
     os._exit(1 if code is None else code & 0xFF)
-
-
-def _prctl(option: int, value: int) -> None:
-    _LIBRARY.prctl(option, value)

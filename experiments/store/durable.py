@@ -8,8 +8,7 @@ import fcntl
 import os
 import secrets
 import shutil
-import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
@@ -129,6 +128,12 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
                 make(made)
 
 
+def states_of(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
+    """What an edit of the files changes."""
+    states = [file.stat() if file.exists() else None for file in files]
+    return [one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in states]
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
@@ -145,15 +150,9 @@ def regular_files(folder: Path) -> Iterator[Path]:
     read. These are left out.
     """
     for place, _, names in os.walk(folder):
-        yield from (path for path in (Path(place, name) for name in sorted(names)) if _is_regular(path))
-
-
-def _is_regular(path: Path) -> bool:
-    """Whether the name itself is that of a file, no link to one."""
-    try:
-        return stat.S_ISREG(path.lstat().st_mode)
-    except OSError:  # in a folder that cannot be entered, or gone
-        return False
+        paths = (Path(place, name) for name in sorted(names))
+        # os.path's, which also answers in a folder that cannot be entered
+        yield from (path for path in paths if os.path.isfile(path) and not path.is_symlink())  # noqa: PTH113
 
 
 def fsync_tree(folder: Path) -> None:

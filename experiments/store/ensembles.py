@@ -4,6 +4,7 @@ An ensemble is a run of its own (experiments/identity.py) whose record sums up i
 time are those of all, and what the members do not share is left out, or named for each.
 """
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,54 +66,45 @@ def _named(store: Store, run_id: str) -> str:
 
 def changed(store: Store, record: TrainingResult) -> list[EnsembleMember]:
     """The members of a recorded ensemble that have other weights now; unknown weights count as the same."""
-    return [member for member in record.ensemble if _is_other(store, member)]
-
-
-def _is_other(store: Store, member: EnsembleMember) -> bool:
-    try:
-        folder = store.weights_folder(member.run_id)
-        now = weights_digest(folder) if folder else ""
-    except Damaged:
-        return False
-    return bool(now and member.weights and now != member.weights)
+    found = []
+    for member in record.ensemble:
+        with contextlib.suppress(Damaged):
+            folder = store.weights_folder(member.run_id)
+            now = weights_digest(folder) if folder else ""
+            if now and member.weights and now != member.weights:
+                found.append(member)
+    return found
 
 
 def together(found: Sequence[Member]) -> dict[str, Any]:
     """Fields of the ensemble's record."""
     records = [member.record for member in found]
-    one_device = all(getattr(record, name) == getattr(records[0], name) for record in records for name in _DEVICE)
+    first = records[0]
+    alike = [n for n in (*_DEVICE, *_SHARED) if all(getattr(each, n) == getattr(first, n) for each in records)]
+    # not known of one that went on from a shorter run
+    train_s = _sum(None if record.continues else record.train_s for record in records)
     facts: dict[str, Any] = {
         "ensemble": [member.entry for member in found],
         "num_params": _sum(record.num_params for record in records),
         "flops": _sum(record.flops for record in records),
         "target_tokens": _sum(record.target_tokens for record in records),
-        # not known of one that went on from a shorter run
-        "train_s": _rounded(_sum(None if record.continues else record.train_s for record in records)),
+        "train_s": None if train_s is None else round(train_s, 3),
         "precision": _each(record.precision for record in records),
         "code_digest": _each(record.code_digest for record in records),
         "versions": {
             name: _each(record.versions.get(name, "none") for record in records)
             for name in sorted({name for record in records for name in record.versions})
         },
-        "data": records[0].data,
+        "data": first.data,
+        **{name: getattr(first, name) for name in alike if name in _SHARED or {*_DEVICE} <= {*alike}},
     }
-    kept = [*(_DEVICE if one_device else ()), *(n for n in _SHARED if all(_same(n, r, records[0]) for r in records))]
-    facts |= {name: getattr(records[0], name) for name in kept}
     return {name: value for name, value in facts.items() if value is not None}
-
-
-def _same(name: str, record: TrainingResult, other: TrainingResult) -> bool:
-    return bool(getattr(record, name) == getattr(other, name))
 
 
 def _sum(values: Iterable[Any]) -> Any:
     """None where one is unknown."""
     known = list(values)
     return None if None in known else sum(known)
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 3)
 
 
 def _each(values: Iterable[str | None]) -> str | None:

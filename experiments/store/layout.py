@@ -158,6 +158,13 @@ class Store:
             yield
 
 
+def folders_in(folder: Path) -> list[str]:
+    """The sorted names of the folders in one, without hidden ones; [] if it is not there."""
+    if not folder.is_dir():
+        return []
+    return sorted(path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+
+
 def _checked(identity: str) -> str:
     """Check that an identity is exactly 16 hex digits before it becomes a folder's name."""
     if not _IDENTITY.fullmatch(identity):
@@ -201,7 +208,6 @@ def _refuse_foreign(root: Path) -> None:
 
 CONFIG = "config.json"
 ROWS = "rows.json"
-_VERSION = 1
 
 
 @dataclass(frozen=True)

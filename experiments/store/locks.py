@@ -65,9 +65,12 @@ def _hold(folder: Path) -> Iterator[None]:
     try:
         seen_by_all = _lock(file, folder)
         mine = {**identify(os.getpid()), "host": socket.gethostname()}
-        if not seen_by_all:
-            _refuse_named(folder)
-        _write(file, f"process {os.getpid()} on {mine['host']}\n{json.dumps(mine)}\n")
+        if not seen_by_all and _lives(_identity(folder)):  # the named process may still work
+            advice = f" On this disk other machines see no locks: if that process was killed, delete {folder / FILE}."
+            raise _held(folder, advice)
+        os.ftruncate(file, 0)
+        os.pwrite(file, f"process {os.getpid()} on {mine['host']}\n{json.dumps(mine)}\n".encode(), 0)
+        os.fsync(file)
         if not seen_by_all:
             time.sleep(SETTLE_S)
             if _identity(folder) != mine:
@@ -103,26 +106,12 @@ def _lock(file: int, folder: Path) -> bool:
             return not _locks_are_local(folder)
 
 
-def _refuse_named(folder: Path) -> None:
-    """Without usable locks: refuse if the name in the file is that of a process that may still work."""
-    if not _lives(_identity(folder)):
-        return
-    advice = f" On this disk other machines see no locks: if that process was killed, delete {folder / FILE}."
-    raise _held(folder, advice)
-
-
 def _held(folder: Path, more: str = "") -> Occupied:
     return Occupied(
         f"{folder} is already worked on by {_name(folder)}. Only one coordinator at a time works on a store, whatever "
         "its --state-dir: wait for it or stop it; `ablations queue` adds runs at any time, `ablations status` watches."
         f"{more}"
     )
-
-
-def _write(file: int, text: str) -> None:
-    os.ftruncate(file, 0)
-    os.pwrite(file, text.encode(), 0)
-    os.fsync(file)
 
 
 def _lines(folder: Path) -> list[str]:

@@ -94,12 +94,8 @@ def _changes(top: Path, paths: Sequence[Path]) -> str | None:
     if changed is None or new is None or named is None:
         return None
     listed = "".join(f"# too large for this file: {line}\n" for line in named.splitlines())
-    return listed + changed + "".join(_as_new(top, name) for name in new.split("\0") if name)
-
-
-def _as_new(top: Path, name: str) -> str:
-    """The diff that adds a file without any commit."""
-    return _git(top, "diff", "--no-index", "--", "/dev/null", name, ends_with=1) or ""
+    added = (_git(top, "diff", "--no-index", "--", "/dev/null", name, ends_with=1) for name in new.split("\0") if name)
+    return listed + changed + "".join(filter(None, added))
 
 
 def _git(folder: Path, *arguments: str, ends_with: int = 0) -> str | None:

@@ -38,7 +38,7 @@ class Seals:
     """Reads the ledger once."""
 
     def __init__(self, store: Store) -> None:
-        self._store, lines = store, ledger.readable(store)
+        self._store, lines = store, ledger.readable(store, GUARD, UNSEAL, RESULT)
         self.guards: dict[str, Guard] = {line["study"]: line for line in lines if line["what"] == GUARD}  # the last
         self.unsealed = [line for line in lines if line["what"] == UNSEAL]
         self._opened = {eval_id for line in self.unsealed for eval_id in line["evaluations"]}

@@ -75,9 +75,8 @@ class Task(ABC):
     name: str
     config_type: type[TaskConfig] = RunConfig
     columns: tuple[Column, ...]
-    metrics: tuple[
-        str, ...
-    ] = ()  # all that its evaluations record, as patterns; (): whatever the user's program returns
+    # All that its evaluations record, as patterns; (): whatever the user's program returns.
+    metrics: tuple[str, ...] = ()
     evaluation_parts: tuple[str, ...] = ("evaluate",)  # methods, in the order of the parts
     part_reads: Mapping[str, tuple[str, ...]] = {}  # part → the parts whose output it reads
     part_settings: Mapping[str, tuple[str, ...]] = {}  # part → the evaluation settings that it reads, if not all

@@ -16,6 +16,7 @@ from pydantic import BaseModel, create_model
 from experiments.config import SettingRoles, TaskConfig
 from experiments.errors import UserError
 from experiments.extensions import added, load
+from experiments.store.durable import states_of
 from experiments.tasks.base import Task
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
@@ -80,19 +81,13 @@ def _function(name: str, folder: str, python: str) -> FunctionTask:
     key = (name, folder, python)
     if key in _functions:
         state, task, process = _functions[key]
-        if state == _state(task):
+        if state == states_of(task.files):
             return task
         process.close()
     process = TrainerProcess(name, folder, python)
     task = FunctionTask(process, python)
-    _functions[key] = (_state(task), task, process)
+    _functions[key] = (states_of(task.files), task, process)
     return task
-
-
-def _state(task: FunctionTask) -> list[Any]:
-    """What an edit of the task's code changes."""
-    states = [file.stat() if file.exists() else None for file in task.files]
-    return [(one.st_mtime_ns, one.st_size, one.st_ino) if one else None for one in states]
 
 
 # --- A run's settings without the code of its task: a configuration type made from a plan's description

@@ -147,15 +147,12 @@ def sizes_by_text(corpus: Corpus, data: DataConfig, shared: bool) -> tuple[int, 
     key = digest([corpus.training_digest(), tokenizer_settings(data, shared)])
     if key not in _known:
         with UserCache("vocabularies-2") as cache:
-            match cache.get(key):
-                case [int(source), int(target)]:
-                    _known[key] = source, target
-                case _:
-                    pairs = corpus.check().get("train", 0)
-                    with tempfile.TemporaryDirectory(prefix="ablations-text-") as folder:
-                        learnt = learn_tokenizers(
-                            corpus, data, shared, Path(folder), lambda: corpus.read("train"), pairs
-                        )
-                    _known[key] = learnt[0].vocab_size, learnt[1].vocab_size
-                    cache.put(key, list(_known[key]))
+            sizes = cache.get(key)
+            if sizes is None:
+                pairs = corpus.check().get("train", 0)
+                with tempfile.TemporaryDirectory(prefix="ablations-text-") as folder:
+                    learnt = learn_tokenizers(corpus, data, shared, Path(folder), lambda: corpus.read("train"), pairs)
+                sizes = [tokenizer.vocab_size for tokenizer in learnt]
+                cache.put(key, sizes)
+        _known[key] = sizes[0], sizes[1]
     return _known[key]

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -159,12 +159,11 @@ def _looked_up(name: str, digests: Mapping[str, str], measure: Callable[[], Leng
     """From the user's cache, because a tokenizer or the generated corpus takes half a second."""
     key = digest([name, sorted(digests.items()), metadata.version("sentencepiece")])
     with UserCache("lengths-2") as cache:
-        match cache.get(key):
-            case [int(longest_pair), dict(longest_of)]:
-                return Lengths(longest_pair, longest_of)
-        lengths = measure()
-        cache.put(key, [lengths.longest_pair, dict(lengths.longest_of)])
-    return lengths
+        found = cache.get(key)
+        if found is None:
+            found = asdict(measure())
+            cache.put(key, found)
+    return Lengths(**found)
 
 
 # --- Whether this machine's devices compute in a precision, and how: asked of torch in a process of its own

@@ -192,15 +192,18 @@ class Artifacts:
 
         fresh: replace an earlier version of the file.
         """
-        if self._folder is not None:
-            if mlflow_id not in self._locations:
-                self.locate(self._client.get_run(mlflow_id))
-            target = self._locations[mlflow_id] / name
-            if fresh:
-                target.unlink(missing_ok=True)
-            place_artifact(source, target)
-        elif source.is_file() and source.stat().st_size <= ARTIFACT_BYTES:
+        if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
+            return
+        if self._folder is None:
             self._client.log_artifact(mlflow_id, str(source), name.rpartition("/")[0] or None)
+            return
+        if mlflow_id not in self._locations:
+            self.locate(self._client.get_run(mlflow_id))
+        target = self._locations[mlflow_id] / name
+        if fresh or not target.exists() or target.stat().st_size != source.stat().st_size:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.unlink(missing_ok=True)
+            link(source, target)
 
 
 def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
@@ -213,17 +216,6 @@ def artifacts(store: Store, run_id: str) -> Iterator[tuple[Path, str]]:
     for number in store.attempts(run_id):
         for name in (LOG, "uncommitted.diff"):
             yield store.attempt_folder(run_id, number) / name, f"attempts/{number:04d}/{name}"
-
-
-def place_artifact(source: Path, target: Path) -> None:
-    """Hard-link a file that no longer changes; copy it if links do not work. Skips files over ARTIFACT_BYTES."""
-    if not source.is_file() or source.stat().st_size > ARTIFACT_BYTES:
-        return
-    if target.exists() and target.stat().st_size == source.stat().st_size:
-        return
-    target.parent.mkdir(parents=True, exist_ok=True)
-    target.unlink(missing_ok=True)
-    link(source, target)
 
 
 # --- Runs that nothing trained: rows of a printed table, and rows that share another row's training

@@ -16,7 +16,7 @@ from experiments.events.accounting import amounts_of, attempt_costs
 from experiments.events.history import History, Point
 from experiments.identity import digest, members_in, parent_run_in, without_runs
 from experiments.records import Member, TrackedRun
-from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, description_of, rows_of
+from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, description_of, folders_in, rows_of
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 
 TAG_LENGTH = 4000  # below MLflow's limit
@@ -165,12 +165,8 @@ def curve_name(name: str) -> str:
 
 def evaluations(store: Store, run_id: str) -> Iterator[tuple[str, EvaluationResult]]:
     """(eval_id, record) of the run's evaluations; damaged ones are left out."""
-    home = store.run_folder(run_id) / "evaluations"
-    names = sorted(p.name for p in home.iterdir() if _IDENTITY.fullmatch(p.name)) if home.is_dir() else []
-    for eval_id in names:
-        try:
-            made = store.evaluation(run_id, eval_id)
-        except UserError:
-            continue
-        if made is not None:
-            yield eval_id, made
+    names = folders_in(store.run_folder(run_id) / "evaluations")
+    for eval_id in filter(_IDENTITY.fullmatch, names):
+        with contextlib.suppress(UserError):
+            if (made := store.evaluation(run_id, eval_id)) is not None:
+                yield eval_id, made

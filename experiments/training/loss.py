@@ -42,10 +42,8 @@ def smoothed_loss(
     """(Σ loss, Σ nll) over N tokens; the nll has no gradient. Products in autocast's type, the rest in fp32.
 
     The gradients are computed in the forward pass, chunk by chunk, so the N × W logits never exist at once and no logit
-    is computed twice. Under `no_grad` only the sums are computed. Raises ValueError for vocab_size < 2.
+    is computed twice. Under `no_grad` only the sums are computed.
     """
-    if vocab_size < 2:
-        raise ValueError(f"smoothing spreads over the other pieces: vocab_size {vocab_size} leaves none")
     chunk = chunk or (CUDA_CHUNK if hidden_ND.is_cuda else CPU_CHUNK)
     differentiate = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_WD.requires_grad)
     loss, nll = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]

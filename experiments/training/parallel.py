@@ -50,11 +50,7 @@ class Group:
 
     def total(self, counts: Sequence[int]) -> list[int]:
         """Sums over the ranks."""
-        if self.size == 1:
-            return list(counts)
-        sums = torch.tensor(counts, dtype=torch.int64)
-        dist.all_reduce(sums, group=self.control)
-        return [int(value) for value in sums.tolist()]
+        return [int(value) for value in self.add_up(torch.tensor(counts, dtype=torch.int64)).tolist()]
 
     def add_up(self, sums: Tensor) -> Tensor:
         """Sums over the ranks, as a tensor on the processor."""
@@ -65,19 +61,14 @@ class Group:
 
     def decided(self, *flags: bool) -> list[bool]:
         """Rank 0's values of the flags."""
-        if self.size == 1:
-            return list(flags)
-        said = torch.tensor(flags, dtype=torch.uint8)
-        dist.broadcast(said, 0, group=self.control)
-        return [bool(flag) for flag in said.tolist()]
+        return [bool(flag) for flag in self.of_rank_0(*flags)]
 
-    def of_rank_0(self, value: float) -> float:
-        """Rank 0's value."""
-        if self.size == 1:
-            return value
-        said = torch.tensor(value, dtype=torch.float64)
-        dist.broadcast(said, 0, group=self.control)
-        return float(said)
+    def of_rank_0(self, *values: float) -> list[float]:
+        """Rank 0's values."""
+        said = torch.tensor(values, dtype=torch.float64)
+        if self.size > 1:
+            dist.broadcast(said, 0, group=self.control)
+        return [float(value) for value in said.tolist()]
 
 
 # --- Two replicas: threads that compute a step's micro-batches in parallel, on half of the cores each

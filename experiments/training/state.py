@@ -229,7 +229,7 @@ class Training:
     def follow_plateau(self) -> None:
         """Halve the rate if dev has not improved for long: on all ranks alike, by rank 0's measurement."""
         if self.settings.schedule == "plateau" and self.step % self.settings.eval_steps == 0:
-            perplexity = self.group.of_rank_0(math.nan if self._score is None else self._score)
+            [perplexity] = self.group.of_rank_0(math.nan if self._score is None else self._score)
             self.plateau = self.plateau.after(perplexity, self.settings.plateau_patience)
 
     def save(self) -> None:

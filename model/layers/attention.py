@@ -128,6 +128,10 @@ class Attention(Sublayer):
         self.output = nn.Linear(width, config.d_model, bias=config.bias)
         self.gate = nn.Linear(config.d_model, width, bias=config.bias) if config.attention_gate else None
 
+    def initialise(self) -> None:
+        self.compare.initialise()
+        self.distances.initialise()
+
     def combine(self, x_BQD: Tensor, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, seen: "Seen") -> Tensor:
         """MultiHead(Q, K, V) = Concat(head_1 … head_h) W^O, of shape (B, Q, D)."""
         return self.finish(x_BQD, self.average(q_BHQK, k_BGMK, v_BGMV, seen))
@@ -198,10 +202,6 @@ class SelfAttention(Attention):
         self.window, self.reach = config.window, None if config.window is None else config.window // 2
         self.split = [self.num_heads // self.kv_heads * self.d_k, self.d_k, self.d_v]
         self.qkv = nn.Linear(config.d_model, self.kv_heads * sum(self.split), bias=config.bias)
-
-    def initialise(self) -> None:
-        self.compare.initialise()
-        self.distances.initialise()
 
     def project(self, x_BTD: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, H, T, K), k (B, G, T, K), v (B, G, T, V) of the positions first … last − 1, or all of `first`."""
@@ -310,9 +310,6 @@ class CrossAttention(Attention):
         self.query = nn.Linear(config.d_model, config.num_heads * config.d_k, bias=config.bias)
         widths = self.kv_heads * (config.d_k + config.d_v)
         self.key_value = nn.Linear(options.other_width or config.d_model, widths, bias=config.bias)
-
-    def initialise(self) -> None:
-        self.compare.initialise()
 
     def queries(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) → (B, H, T, K)."""

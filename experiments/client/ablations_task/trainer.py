@@ -181,9 +181,8 @@ class RunContext:
         except BaseException:
             self._channel.ask({"abandon": step})
             raise
-        if (
-            self._channel.ask({"keep": step})["ending"] or self.should_stop()
-        ):  # a signal may have reached this process alone
+        # a signal may have reached this process alone
+        if self._channel.ask({"keep": step})["ending"] or self.should_stop():
             raise Preempted(step)
 
     def examples(self, set_: str, rows: Iterable[Mapping[str, Any]]) -> None:

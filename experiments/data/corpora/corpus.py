@@ -16,6 +16,7 @@ from experiments.errors import UserError
 from experiments.identity import digest
 
 SIDES = ("source", "target")
+DEV_NAMES = ("dev", "val", "valid")
 SHOWN = 24  # names listed in a message
 
 Files = tuple[Path, ...]
@@ -146,6 +147,13 @@ def named_sets(names: Sequence[str]) -> dict[str, str]:
 def listed(names: Sequence[str]) -> str:
     """Names for a message, the first ones if there are many."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+
+
+def refuse_no_folder(folder: Path, expected: str) -> None:
+    """Raises UserError for a corpus that is no folder. expected: what data.corpus may be besides "builtin"."""
+    if not folder.is_dir():
+        what = "is no folder" if folder.exists() else "does not exist"
+        raise UserError(f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or {expected}.')
 
 
 def files_in(folder: Path) -> str:

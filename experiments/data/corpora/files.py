@@ -8,7 +8,6 @@ import codecs
 import contextlib
 import gzip
 import hashlib
-import os
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Self, cast
 
-from experiments.errors import Damaged, UserError
+from experiments.errors import UserError
 from experiments.store.checksummed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes per read
@@ -127,11 +126,6 @@ def _explained(path: Path) -> Iterator[None]:
 _seen: dict[str, tuple[list[int], FileFacts]] = {}  # cache of this process: path → (stamp, facts)
 
 
-def _stamp(status: os.stat_result) -> list[int]:
-    """Changes with the content, even if a copy keeps size and time (`cp -p`, rsync)."""
-    return [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
-
-
 class Fingerprints:
     """Remembers FileFacts by path and stamp, so that a second look at a corpus is free.
 
@@ -146,8 +140,11 @@ class Fingerprints:
         self._raw = raw
         self._path = folder / "fingerprints.json" if folder else None
         self._pinned = pinned or {}
-        self._known: dict[str, dict[str, Any]] = remembered(self._path)
+        self._known: dict[str, dict[str, Any]] = {}
         self._fresh = False
+        if self._path:
+            with contextlib.suppress(UserError):  # damaged: the corpus is read once more
+                self._known = read_json(self._path) or {}
 
     def facts(self, path: Path) -> FileFacts:
         """`inspect(path)`, remembered."""
@@ -157,7 +154,9 @@ class Fingerprints:
             status = path.stat()
         except OSError:
             return inspect(path)  # raises a UserError with the reason
-        stamp, name = _stamp(status), f"{path.absolute()}{' raw' * self._raw}"
+        # changes with the content, even if a copy keeps size and time (`cp -p`, rsync)
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
+        name = f"{path.absolute()}{' raw' * self._raw}"
         if name in _seen and _seen[name][0] == stamp:
             return _seen[name][1]
         key = hashlib.sha256(name.encode()).hexdigest()[:32]
@@ -176,23 +175,9 @@ class Fingerprints:
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
         """Store new facts, unless a file was refused; of two writers at once, one loses only time."""
-        if self._fresh and error is None:
-            remember(self._path, self._known)
-
-
-def remembered(path: Path | None) -> dict[str, Any]:
-    """What `remember` wrote; nothing if the file is missing or damaged: then the corpus is read once more."""
-    if path:
-        with contextlib.suppress(OSError, Damaged):
-            return read_json(path) or {}
-    return {}
-
-
-def remember(path: Path | None, known: Mapping[str, Any]) -> None:
-    """Write it for the next command, if the folder exists and can be written. Concurrent writers lose only time."""
-    if path and path.parent.is_dir():
-        with contextlib.suppress(OSError):
-            write_json(path, known)
+        if self._fresh and error is None and self._path and self._path.parent.is_dir():
+            with contextlib.suppress(OSError):
+                write_json(self._path, self._known)
 
 
 # --- Lines of this program's own files: the text of an evaluated set, and outputs

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from experiments.config import DataConfig
 from experiments.data.corpora.builtin import generate, recipe_digest
-from experiments.data.corpora.corpus import Corpus, Files, files_in, listed, named_sets
+from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, files_in, listed, named_sets, refuse_no_folder
 from experiments.data.corpora.files import LONGEST_LINE, Fingerprints, read_lines
 from experiments.errors import UserError
 from experiments.identity import digest
@@ -110,7 +110,6 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
 
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")  # en, deu, pt-BR, zho_Hans
-DEV_NAMES = ("dev", "val", "valid")
 
 
 def resolve(data: DataConfig) -> ParallelCorpus:
@@ -121,12 +120,7 @@ def resolve(data: DataConfig) -> ParallelCorpus:
     if data.corpus == "builtin":
         return _builtin(data)
     folder = Path(data.corpus).expanduser()
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(
-            f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or a folder with train.<lang> '
-            "and dev.<lang> for two languages."
-        )
+    refuse_no_folder(folder, "a folder with train.<lang> and dev.<lang> for two languages")
     sides = _languages(folder, data)
     dev_names = data.dev or (_dev_name(folder, sides),)
     test_names = data.test or _test_names(folder, sides)

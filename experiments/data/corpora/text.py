@@ -12,7 +12,7 @@ from pydantic import Field
 
 from experiments.config import DataConfig, Names
 from experiments.data.corpora.builtin import generate, recipe_digest
-from experiments.data.corpora.corpus import Corpus, Files, files_in
+from experiments.data.corpora.corpus import Corpus, Files, files_in, refuse_no_folder
 from experiments.data.corpora.files import read_raw
 from experiments.errors import UserError
 from experiments.identity import digest
@@ -51,12 +51,7 @@ PATTERNS = {"train": ("train*.txt",), "dev": ("dev*.txt", "val*.txt"), "test": (
 
 def find(folder: Path, data: TextData) -> tuple[Files, Files, dict[str, Files]]:
     """The files of train, of dev, and of each test set by its name. Raises UserError for missing ones."""
-    if not folder.is_dir():
-        what = "is no file of text" if folder.exists() else "does not exist"
-        raise UserError(
-            f'The corpus {folder} {what}. data.corpus (--corpus) is "builtin", a folder with train*.txt and dev*.txt, '
-            "or one file of text, which is split."
-        )
+    refuse_no_folder(folder, "a folder with train*.txt and dev*.txt, or one file of text, which is split")
     train, dev = (_files(folder, name, getattr(data, name)) for name in ("train", "dev"))
     tests: dict[str, Files] = {}
     for path in _matching(folder, "test", data.test or PATTERNS["test"]):

@@ -14,12 +14,12 @@ from typing import Any
 from pydantic import Field
 
 from experiments.config import MOST_GENERATED, DataConfig, Names
-from experiments.data.corpora.corpus import Corpus, Files, listed, named_sets
-from experiments.data.corpora.files import remember, remembered
+from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, listed, named_sets, refuse_no_folder
 from experiments.data.corpora.tree import Tree, cleaned, linearise, read_trees
 from experiments.data.corpora.tree_grammar import HELD_OUT, generate_trees, recipe_digest
 from experiments.errors import UserError
 from experiments.identity import digest
+from experiments.store.user_cache import UserCache
 
 # --- The `data` section of the parsing task: which trees, and how they become pieces
 
@@ -43,7 +43,6 @@ class TreeData(DataConfig):
 
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
-_DEV_NAMES = ("dev", "val", "valid")
 _EXTRA = "extra"  # what the built-in corpus calls its further training trees
 
 
@@ -78,21 +77,18 @@ class TreeCorpus(Corpus):
         """Read every tree once; files with known content are not read again, because a treebank takes seconds."""
         if self.generated:
             return {"train": self.generated + self.extra, **HELD_OUT}
-        cache = cache_dir / "trees.json" if cache_dir else None
-        known: dict[str, int] = remembered(cache)  # by the content's hash
         counts = dict.fromkeys(("train", *self.sets), 0)
-        with self.fingerprints(cache_dir) as fingerprints:
+        with self.fingerprints(cache_dir) as fingerprints, UserCache("trees-1") as known:
             for name in counts:
                 for path in self.files(name):
                     content = fingerprints.facts(path).sha256
-                    if content not in known:
-                        known[content] = sum(1 for _ in read_trees(path, content))
-                    if not known[content]:
+                    if (count := known.get(content)) is None:
+                        known.put(content, count := sum(1 for _ in read_trees(path, content)))
+                    if not count:
                         raise UserError(
                             f"{path} holds no tree. Leave the file out, or put trees in it: (S (NP …) (VP …))."
                         )
-                    counts[name] += known[content]
-        remember(cache, known)
+                    counts[name] += count
         return counts
 
     def _digest(self, content: Mapping[str, Any]) -> str:
@@ -121,13 +117,8 @@ def _builtin(data: TreeData) -> TreeCorpus:
 
 
 def _folder(folder: Path, data: TreeData) -> TreeCorpus:
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(
-            f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or a folder with train and dev '
-            f"trees: files such as train{ENDINGS[0]}, or folders of such files."
-        )
-    dev = data.dev or (next((name for name in _DEV_NAMES if _find(folder, name)), "dev"),)
+    refuse_no_folder(folder, f"a folder with train and dev trees: files such as train{ENDINGS[0]}, or folders of them")
+    dev = data.dev or (next((name for name in DEV_NAMES if _find(folder, name)), "dev"),)
     return TreeCorpus(
         folder.resolve().name,
         train=_all(folder, data.train or ("train",), "data.train") + _all(folder, data.train_extra, "data.train_extra"),

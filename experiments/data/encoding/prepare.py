@@ -212,9 +212,8 @@ def seen_in_train(
 # --- The whole corpus: tokenizer, sets, facts
 
 
-HELD_PAIRS = (
-    200_000  # training sets up to this size are read once and kept in memory (about 60 MB); larger ones are streamed
-)
+# training sets up to this size are read once and kept in memory (about 60 MB); larger ones are streamed
+HELD_PAIRS = 200_000
 
 MOST_UNKNOWN = 0.5  # share of a side's words
 

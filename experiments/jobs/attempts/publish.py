@@ -5,8 +5,6 @@ A child writes into its attempt's folder. What is complete there (`result.json`,
 rest. Files with damaged JSON count as not written.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +13,7 @@ from experiments.jobs.queue.job import Job
 from experiments.records import TRAINING
 from experiments.store.checksummed import read_json
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
-from experiments.store.layout import Store
+from experiments.store.layout import Store, folders_in
 from experiments.store.results import RESULT_FILE, EvaluationResult, Record, TrainingResult
 from experiments.store.seals import Seals
 
@@ -42,14 +40,15 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
     if trained is not None and (result is None or result.attempt < attempt):
         before = result.attempt if result else 0
         if before <= rerun_after or not _same_weights(store, run_id, before, attempt):
-            scores = [_demote(store, run_id, eval_id) for eval_id in _evaluations(store.run_folder(run_id))]
+            made = folders_in(store.run_folder(run_id) / "evaluations")
+            scores = [_demote(store, run_id, eval_id) for eval_id in made]
             replaced = [score for score in scores if score]
         result = trained
         _put(folder / RESULT_FILE, store.run_folder(run_id) / RESULT_FILE, result)
         parts.append(TRAINING)
     if result is None or (trained is not None and result.attempt != attempt):
         return Published(parts, replaced)  # it came too late: its scores belong to weights that are not valid
-    for eval_id in _evaluations(folder):
+    for eval_id in folders_in(folder / "evaluations"):
         if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
             parts.append(eval_id)
     Seals(store).published(run_id, parts)
@@ -59,14 +58,11 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
 def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
     """Compare recorded hashes; tasks without them are trained again only if stale."""
     finals = (store.attempt_folder(run_id, attempt) / "final" / "meta.json" for attempt in (one, other))
-    files = [_files_of(path) for path in finals]
-    return bool(files[0]) and files[0] == files[1]
-
-
-def _files_of(meta: Path) -> Any:
-    with contextlib.suppress(Damaged):
-        return (read_json(meta) or {}).get("files")
-    return None
+    try:
+        one_files, other_files = ((read_json(meta) or {}).get("files") for meta in finals)
+    except Damaged:
+        return False
+    return bool(one_files) and one_files == other_files
 
 
 def _put(made: Path, place: Path, result: TrainingResult) -> None:
@@ -122,12 +118,12 @@ def missing(store: Store, job: Job) -> list[str]:
     result = store.result(job.run_id)
     if result is None or result.attempt <= job.rerun_after:
         return [TRAINING] * job.train + [item["eval_id"] for item in job.evaluations]
-    return [item["eval_id"] for item in job.evaluations if _is_needed(store, job.run_id, item)]
-
-
-def _is_needed(store: Store, run_id: str, item: Mapping[str, Any]) -> bool:
-    made, renew = store.evaluation(run_id, item["eval_id"]), item.get("renew")
-    return made is None or (renew is not None and made.attempt <= int(renew))
+    needed = []
+    for item in job.evaluations:
+        made, renew = store.evaluation(job.run_id, item["eval_id"]), item.get("renew")
+        if made is None or (renew is not None and made.attempt <= renew):
+            needed.append(item["eval_id"])
+    return needed
 
 
 def leftover(store: Store, job: Job, code_digest: str) -> Published:
@@ -140,12 +136,6 @@ def leftover(store: Store, job: Job, code_digest: str) -> Published:
         if attempt > job.rerun_after and trained and (trained.code_digest or "") == code_digest:
             return publish(store, job.run_id, attempt, job.rerun_after)
     return Published([], [])
-
-
-def _evaluations(folder: Path) -> Iterator[str]:
-    home = folder / "evaluations"
-    names = [p.name for p in home.iterdir() if p.is_dir()] if home.is_dir() else []
-    return iter(sorted(names))
 
 
 def _whole(kind: type[R], folder: Path) -> R | None:

@@ -192,19 +192,12 @@ class Placement:
         ready = [job for job in candidates if self._prepared(job)]
         placed = place(ready, free, self.slots)
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
-        pairs = self._admit(pairs, lives)
-        return self._start([plan for job, slot in pairs if (plan := self._begin(job, slot))])
-
-    def _admit(
-        self, pairs: list[tuple[Waiting, Slot]], lives: Collection[RunningAttempt]
-    ) -> list[tuple[Waiting, Slot]]:
-        """The pairs that fit into memory now; reasons of the others are recorded for `status`."""
         before = dict.fromkeys(self._memory.waiting, "")
         found = self._memory.admit(pairs, lives)
         self.queue.explain(before | found.waiting)
         for run_id, error in found.refused.items():
             self._end_waiting(run_id, State.FAILED, error, Outcome.USER_ERROR)
-        return found.pairs
+        return self._start([plan for job, slot in found.pairs if (plan := self._begin(job, slot))])
 
     def collect(self) -> None:
         """Take note of a finished preparation; if it failed, fail the jobs that need it."""

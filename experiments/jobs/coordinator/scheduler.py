@@ -65,7 +65,7 @@ def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
             return Choice((min(fitting, key=lambda slot: slot.room_gb or math.inf),))
         if any(_fits(job, slot) for slot in there):
             return Choice()
-    owned, free = _by_memory(there), _by_memory(usable)
+    owned, free = by_device(there, by_memory=True), by_device(usable, by_memory=True)
     needs = {device: _shares(job, shares) for device, shares in owned.items()}
     enough = [device for device in free if len(free[device]) >= needs[device]]
     if not enough:
@@ -104,14 +104,6 @@ def _shares(job: Waiting, shares: Sequence[Slot]) -> int:
 
 def _room(shares: Sequence[Slot], count: int) -> float:
     return math.inf if shares[0].room_gb is None else shares[0].room_gb * count
-
-
-def _by_memory(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
-    """Group slots that share one memory."""
-    found: dict[str, list[Slot]] = {}
-    for slot in slots:
-        found.setdefault(slot.unit, []).append(slot)
-    return found
 
 
 # --- Which runs main memory can hold now, from each run's prediction and from the memory that is free

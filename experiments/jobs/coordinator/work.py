@@ -103,7 +103,8 @@ def sweep(store: Store, running: Collection[str]) -> int:
     """
     count = 0
     for folder in _places(store, running):
-        began = _began(store, folder)
+        home = store.root if folder.is_relative_to(store.root) else store.state_dir
+        began = (home / locks.FILE).stat().st_mtime  # this coordinator, by the clock of the folder's disk
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 if _NAME.fullmatch(entry.name) and not entry.is_symlink():
@@ -117,12 +118,6 @@ def _places(store: Store, running: Collection[str]) -> Iterator[Path]:
         if run.name not in running:
             for inside in _INSIDE:
                 yield from run.glob(inside) if inside else (run,)
-
-
-def _began(store: Store, folder: Path) -> float:
-    """Start time of this coordinator, by the clock of the folder's disk."""
-    home = store.root if folder.is_relative_to(store.root) else store.state_dir
-    return (home / locks.FILE).stat().st_mtime
 
 
 def _remove(path: Path, before: float) -> bool:

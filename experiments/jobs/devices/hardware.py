@@ -140,11 +140,7 @@ def _groups(controller: str, cgroup: Path, root: Path) -> Iterator[Path]:
         if controllers and controller not in controllers.split(","):
             continue
         group = base / path.lstrip("/")
-        while group.is_relative_to(base):
-            yield group
-            if group == base:
-                break
-            group = group.parent
+        yield from (one for one in (group, *group.parents) if one.is_relative_to(base))
 
 
 def _memory_limit(group: Path) -> float | None:

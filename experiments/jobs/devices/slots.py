@@ -95,11 +95,14 @@ def join(slots: Sequence[Slot], *, together: bool = False) -> Slot:
     )
 
 
-def by_device(slots: Iterable[Slot]) -> dict[str, list[Slot]]:
-    """Group slots by what one process can train on: a GPU with all its shares, or a CPU slot."""
+def by_device(slots: Iterable[Slot], *, by_memory: bool = False) -> dict[str, list[Slot]]:
+    """Group slots by what one process can train on: a GPU with all its shares, or a CPU slot.
+
+    by_memory: those that share one memory, so all CPU slots are one group.
+    """
     found: dict[str, list[Slot]] = {}
     for slot in slots:
-        found.setdefault(slot.unit if slot.kind == "cuda" else slot.name, []).append(slot)
+        found.setdefault(slot.unit if by_memory or slot.kind == "cuda" else slot.name, []).append(slot)
     return found
 
 

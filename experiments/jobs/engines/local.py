@@ -51,14 +51,19 @@ class LocalEngine(Engine):
         return Handle(dict(ref))
 
     def poll(self, handle: Handle) -> Exit | None:
-        key = _key(handle)
+        pid, key = int(handle.ref["pid"]), (int(handle.ref["pid"]), int(handle.ref["start_ticks"]))
         if key in self._ended:
             return self._ended[key]
-        if self._alive(key[0], handle):
+        server, spawned = self._server if pid in self._forked else None, self._spawned.get(pid)
+        if spawned is not None:
+            alive = spawned.poll() is None
+        else:
+            alive = not server.has_ended(pid) if server is not None and server.alive else is_alive(handle.ref)
+        if alive:
             return None
-        code = self._exit_code(key[0])
-        self._spawned.pop(key[0], None)
-        self._forked.discard(key[0])
+        code = spawned.returncode if spawned is not None else server.exit_code(pid) if server is not None else None
+        self._spawned.pop(pid, None)
+        self._forked.discard(pid)
         self._ended[key] = Exit(code)
         return self._ended[key]
 
@@ -114,22 +119,6 @@ class LocalEngine(Engine):
     def _allocator(self) -> dict[str, str]:
         """Determined once: without tcmalloc the search takes 10 ms."""
         return allocator()
-
-    def _alive(self, pid: int, handle: Handle) -> bool:
-        if pid in self._spawned:
-            return self._spawned[pid].poll() is None
-        if pid in self._forked and self._server is not None and self._server.alive:
-            return not self._server.has_ended(pid)
-        return is_alive(handle.ref)
-
-    def _exit_code(self, pid: int) -> int | None:
-        if pid in self._spawned:
-            return self._spawned[pid].returncode
-        return self._server.exit_code(pid) if pid in self._forked and self._server is not None else None
-
-
-def _key(handle: Handle) -> tuple[int, int]:
-    return int(handle.ref["pid"]), int(handle.ref["start_ticks"])
 
 
 # --- The coordinator's side of the fork server: start children, learn of their exits

@@ -109,20 +109,17 @@ class SlurmEngine(ClusterEngine):
         return f"waits in Slurm ({reason})" if state == "PENDING" else ""
 
     def terminate(self, handle: Handle) -> None:
-        self._signal(handle, "TERM")
-
-    def kill(self, handle: Handle) -> None:
-        """Cancel the job: Slurm sends SIGTERM, and SIGKILL after its KillWait (30 s by default)."""
-        if self._holds(str(handle.ref["id"])):
-            _command("scancel", str(handle.ref["id"]))
-
-    def _signal(self, handle: Handle, name: str) -> None:
         """Send a signal to a running job; cancel one that still waits in Slurm."""
         job = str(handle.ref["id"])
         if self._holds(job):
             if self._states.get(job, ("", ""))[0] in ("PENDING", ""):
                 _command("scancel", "--state=PENDING", job)
-            _command("scancel", "--state=RUNNING", f"--signal={name}", job)
+            _command("scancel", "--state=RUNNING", "--signal=TERM", job)
+
+    def kill(self, handle: Handle) -> None:
+        """Cancel the job: Slurm sends SIGTERM, and SIGKILL after its KillWait (30 s by default)."""
+        if self._holds(str(handle.ref["id"])):
+            _command("scancel", str(handle.ref["id"]))
 
 
 def _shape(slot: Slot) -> tuple[str, int, int]:

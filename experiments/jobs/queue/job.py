@@ -98,10 +98,6 @@ class Job:
     read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
     read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints
 
-    def __post_init__(self) -> None:
-        if not self.run_id:
-            raise ValueError("a job needs a run_id")
-
     @property
     def inputs_key(self) -> str:
         """Equal for jobs that share one preparation."""

@@ -13,6 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from pydantic import TypeAdapter, ValidationError
+
 from experiments.errors import Damaged
 from experiments.identity import parent_run_in
 from experiments.jobs.queue import database, trust
@@ -40,14 +42,7 @@ _ROW = (
     "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
     "ended, left_s, held"
 )
-_NONE = type(None)
-_TYPES: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(("run_id", "state", "doing", "slot", "error", "error_class", "held"), (str,)),
-    **dict.fromkeys(("seed", "priority", "attempt"), (int,)),
-    **dict.fromkeys(("step", "total"), (int, _NONE)),
-    **dict.fromkeys(("cost", "queued"), (int, float)),
-    **dict.fromkeys(("started", "ended", "left_s"), (int, float, _NONE)),
-}
+_STATUS = TypeAdapter(JobStatus)
 
 
 class Reading:
@@ -191,14 +186,14 @@ class Reading:
 
 def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> JobStatus:
     named = dict(zip(_ROW.split(", "), values, strict=True))
-    wrong = [name for name, value in named.items() if not isinstance(value, _TYPES[name])]
-    if wrong or named["state"] not in set(State):
+    try:
+        return _STATUS.validate_python({**named, "members": members})
+    except ValidationError as error:
+        wrong = " and ".join(str(one["loc"][0]) for one in error.errors())
         raise Damaged(
-            f"The queue {path} is damaged ({' and '.join(wrong or ['state'])} of an entry). Move it away. A queue "
-            "holds no results: it is rebuilt by `ablations queue`."
-        )
-    named["state"] = State(named["state"])
-    return JobStatus(**named, members=members)
+            f"The queue {path} is damaged ({wrong} of an entry). Move it away. A queue holds no results: it is rebuilt "
+            "by `ablations queue`."
+        ) from None
 
 
 # --- The queue

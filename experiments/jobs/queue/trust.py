@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 
 from experiments.jobs.queue.job import Job
-from experiments.store.durable import whole_file
+from experiments.store.durable import name_new, whole_file
 from experiments.tasks.load import named_tasks
 
 _KEY_BYTES = 32
@@ -86,12 +86,8 @@ def _make(path: Path) -> bytes:
     try:
         with whole_file(draft, private=True) as file:
             file.write(secrets.token_bytes(_KEY_BYTES))
-        try:
-            path.hardlink_to(draft)
-        except FileExistsError:
-            if not _read(path):  # incomplete
-                draft.replace(path)
-        except OSError:  # a disk without hard links
+        name_new(draft, path)
+        if not _read(path):  # one that was there, and is incomplete
             draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)

@@ -56,9 +56,8 @@ class Reading:
     value: float | None = None
     captured: str = ""  # a text that is no number
     _step: int = -1  # the last point of the curve
-    _forms: list[tuple[re.Pattern[str], int]] = field(
-        default_factory=list
-    )  # compiled patterns, their group of the number
+    # compiled patterns, their group of the number
+    _forms: list[tuple[re.Pattern[str], int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         compiled = check_pattern(self.pattern)

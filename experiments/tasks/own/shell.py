@@ -321,7 +321,7 @@ def run_command(
     values: Mapping[str, Any],
     cwd: Path,
     context: Context,
-    readings: Readings | None = None,
+    readings: Readings,
     path: str = "",
 ) -> Ended:
     """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
@@ -339,13 +339,12 @@ def run_command(
     text, variables = filled(command, values)
     stopped, log, errors = threading.Event(), Log(), Tail()
     log.limit(context.folder / LOG)
-    look = readings.line if readings else lambda line: None
-    printed, on_errors = Printed(lambda point: _tell(point, context), look), Printed(lambda point: None, look)
+    printed = Printed(lambda point: _tell(point, context), readings.line)
+    on_errors = Printed(lambda point: None, readings.line)
 
     def take_errors(data: bytes) -> None:
         errors.take(data)
-        if readings:
-            on_errors.take(data)
+        on_errors.take(data)
 
     with kept(
         ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables,

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from experiments.extensions import added, load
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
-from experiments.tracking.sinks.sink import folder_of
+from experiments.tracking.sinks.sink import SINKS, folder_of
 
 
 class Sink(Protocol):
@@ -25,20 +25,6 @@ class Sink(Protocol):
         """Close all files."""
 
 
-def make_sink(name: str, store: Store) -> Sink:
-    """The sink, with its package."""
-    if name == "tensorboard":
-        from experiments.tracking.sinks.tensorboard import TensorBoard
-
-        return TensorBoard(store, folder_of(store, name))
-    if name == "wandb":
-        from experiments.tracking.sinks.wandb import Wandb
-
-        return Wandb(store, folder_of(store, name))
-    made: Sink = load(added("sinks")[name])(store, folder_of(store, name))
-    return made
-
-
 def main(arguments: Sequence[str]) -> None:
     """Serve until the input ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -47,7 +33,9 @@ def main(arguments: Sequence[str]) -> None:
     sink: Sink | None = None
     for line in sys.stdin:
         try:
-            sink = sink or make_sink(name, Store(Path(root), Path(state[0]) if state else None))
+            if sink is None:
+                store = Store(Path(root), Path(state[0]) if state else None)
+                sink = load({**added("sinks"), **SINKS}[name])(store, folder_of(store, name))
             sink.sync(run_of(json.loads(line)))
             answer = {}
         except Exception as error:

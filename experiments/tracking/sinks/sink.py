@@ -22,7 +22,10 @@ from experiments.jobs.engines.base import import_path
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 
-SINKS = {"tensorboard": "tensorboard", "wandb": "wandb"}  # name → package, which is also the extra's name
+SINKS = {  # the name, which is also that of the package and of the extra → module:CLASS
+    "tensorboard": "experiments.tracking.sinks.tensorboard:TensorBoard",
+    "wandb": "experiments.tracking.sinks.wandb:Wandb",
+}
 SERVE = ["-P", "-m", "experiments.tracking.sinks.serve"]
 MOST_STARTS = 3  # of a process that ends by itself
 PATIENCE_S = 120.0  # for one run; the first one imports the package
@@ -42,9 +45,9 @@ def check_sink(name: str, place: str = "--sink") -> None:
         raise UserError(
             f"{place} {name}: there is no such sink. The sinks are: {', '.join((*SINKS, *added('sinks')))}."
         )
-    if importlib.util.find_spec(SINKS[name]) is None:
+    if importlib.util.find_spec(name) is None:
         raise UserError(
-            f"{place} {name}: the package {SINKS[name]} is not installed. Install it: "
+            f"{place} {name}: the package {name} is not installed. Install it: "
             f"pip install 'transformer-ablations[{name}]'"
         )
 

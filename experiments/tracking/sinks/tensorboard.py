@@ -34,13 +34,9 @@ class TensorBoard:
 
     def sync(self, run: TrackedRun) -> None:
         """Append the run's new points; with its end also the scores, times and costs."""
-        history = self._open[run.run_id].history if run.run_id in self._open else History(self._store, run.run_id)
-        begin = history.look()
         one = self._open.get(run.run_id)
-        if one is None or one.begin != begin:  # restarted: another training
-            one = self._open[run.run_id] = self._begin(
-                run, history if one is None else History(self._store, run.run_id)
-            )
+        if one is None or one.history.look() != one.begin:  # restarted: another training
+            one = self._open[run.run_id] = self._begin(run)
         self._write(one, ((curve_name(p.name), p) for p in one.history.read()))
         if run.status != RUNNING:
             found = final_points(self._store, run, one.history)
@@ -56,9 +52,10 @@ class TensorBoard:
         for one in self._open.values():
             one.writer.close()
 
-    def _begin(self, run: TrackedRun, history: History) -> _Open:
+    def _begin(self, run: TrackedRun) -> _Open:
         from tensorboard.summary import Writer
 
+        history = History(self._store, run.run_id)
         begin = history.look()
         study, _, _, row, _ = next(iter(members(self._store, run, history)), ("", "", "", run.run_id, ""))
         folder = self._folder / _name(study) / _name(row) / f"seed-{run.seed}-{run.run_id[:8]}"

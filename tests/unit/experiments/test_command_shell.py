@@ -12,15 +12,19 @@ import psutil
 import pytest
 
 from experiments.errors import Preempted, TrainerFailed
+from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import run_command
 
+NOTHING = Readings([], "", print)
 RUNNER = """
 import ablations  # puts its rooms on the path
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import run_command
-run_command(sys.argv[1], {"seed": 1}, Path.cwd(), SimpleNamespace(folder=Path.cwd(), should_stop=lambda: False))
+context = SimpleNamespace(folder=Path.cwd(), should_stop=lambda: False)
+run_command(sys.argv[1], {"seed": 1}, Path.cwd(), context, Readings([], "", print))
 """
 
 
@@ -68,7 +72,7 @@ def test_the_whole_command_is_asked_to_end(tmp_path: Path) -> None:
     trainer = f"import time; open({str(tmp_path / 'begun')!r}, 'w').close(); time.sleep(300)"
     command = f'"{sys.executable}" -c "{trainer}"; exit 3'
     with pytest.raises(Preempted):
-        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "begun"))  # type: ignore[arg-type]
+        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "begun"), NOTHING)  # type: ignore[arg-type]
 
 
 LEAVING = {  # $! is what is left
@@ -85,7 +89,7 @@ LEAVING = {  # $! is what is left
 @pytest.mark.process
 def test_what_a_command_has_started_ends_with_it(tmp_path: Path, command: str) -> None:
     command += f" echo $! > pid; while [ ! -s {'pids' if 'pids' in command else 'pid'} ]; do :; done; echo done"
-    ended = run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
+    ended = run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"), NOTHING)  # type: ignore[arg-type]
     assert ended.metrics is None
     left = [int(file.read_text()) for file in tmp_path.glob("pid*")]
     assert not alive_after_a_while(left)
@@ -108,7 +112,7 @@ def test_what_a_command_has_started_is_asked_to_end_with_it(tmp_path: Path) -> N
     command = f"setsid sleep 900 & echo $! > {tmp_path / 'begun'}; sleep 900"
     began = time.monotonic()
     with pytest.raises(Preempted):
-        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "begun"))  # type: ignore[arg-type]
+        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "begun"), NOTHING)  # type: ignore[arg-type]
     assert time.monotonic() - began < 600
     assert not alive_after_a_while([int((tmp_path / "begun").read_text())])
 
@@ -119,7 +123,7 @@ def test_what_a_command_has_started_is_asked_to_end_with_it(tmp_path: Path) -> N
 @pytest.mark.process
 def test_a_command_that_fails_is_told_as_it_ended(tmp_path: Path, command: str, how: str) -> None:
     with pytest.raises(TrainerFailed, match=f"ended with {how}"):
-        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
+        run_command(command, {"seed": 1}, tmp_path, Asked(tmp_path / "never"), NOTHING)  # type: ignore[arg-type]
 
 
 @pytest.mark.process
@@ -128,6 +132,6 @@ def test_a_failure_names_the_command_as_it_was_run_and_has_its_traceback(tmp_pat
     command = f"{sys.executable} train.py --name {{name}} {{bn:--no-bn}} --seed {{seed}}"
     values = {"seed": 1, "name": "two words", "bn": False}
     with pytest.raises(TrainerFailed) as failed:
-        run_command(command, values, tmp_path, Asked(tmp_path / "never"))  # type: ignore[arg-type]
+        run_command(command, values, tmp_path, Asked(tmp_path / "never"), NOTHING)  # type: ignore[arg-type]
     assert "exit code 1" in str(failed.value) and "train.py --name 'two words' --no-bn --seed 1" in str(failed.value)
     assert failed.value.traceback.startswith("Traceback") and "KeyError: 'rate'" in failed.value.traceback

@@ -64,8 +64,6 @@ def test_a_plan_can_begin_at_any_step() -> None:
     assert [plan.locate(step) for step in range(len(plan.epoch(0)) + 1)][-1] == (1, 0)
     for step in (39, 17, 0, 38):
         np.testing.assert_array_equal(BatchPlan(*lengths, 512, seed=1).batch(step), steps[step])
-    with pytest.raises(ValueError, match="count from 0"):
-        plan.batch(-1)
 
 
 def test_padding_is_small() -> None:
@@ -128,8 +126,6 @@ def test_a_pair_longer_than_a_batch_is_named_with_the_remedy() -> None:
     assert "9 source and 12 target pieces" in text
     assert "tokens_per_batch to 12 or more, or data.max_pieces to 10 or less" in text
     BatchPlan([5, 9, 3], [5, 12, 3], 12, seed=1)
-    with pytest.raises(ValueError, match="at least one pair"):
-        BatchPlan([], [], 10, seed=1)
 
 
 @given(LENGTHS, st.integers(1, 200))

@@ -93,7 +93,7 @@ def test_languages_are_asked_for_where_names_do_not_say(folder: Path, tmp_path: 
 
 def test_missing_things_are_named_with_what_is_there(folder: Path) -> None:
     assert "nowhere does not exist" in message(config(folder / "nowhere"))
-    assert "train.en is a file" in message(config(folder / "train.en"))
+    assert "train.en is no folder" in message(config(folder / "train.en"))
     text = message(config(folder, train=("trian",)))
     assert "no trian.<lang>" in text and "Near: train" in text and "dev.de, dev.en, test_2016.de" in text
     text = message(config(folder, source="en", target="cs"))

@@ -344,7 +344,7 @@ def spoil(work_queue, number, **values):
         ("step", "x"),
         ("started", b"x"),
         ("state", "asleep"),
-        ("error", b"x"),
+        ("error", b"\xff"),
     ],
 )
 def test_an_entry_of_wrong_types_is_damaged_and_names_the_field(work_queue, name, value):

@@ -17,6 +17,7 @@ from experiments.store.checksummed import read_json
 from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
+from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import Ended, read_metrics, run_command
 
 RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
@@ -59,7 +60,7 @@ def test_a_command_may_call_its_numbers_as_it_likes(context, tmp_path):
         {"step": 5, "loss": 10**400, "other": 1}, {"step": 6, "loss": math.nan}, {"accuracy": 93.5, "huge": 10**400},
     ]  # fmt: skip
     script.write_text("".join(f"print({json.dumps(line)!r})\n" for line in lines) + "print('{\"a\":' * 5000)\n")
-    ended = run_command(f"{sys.executable} {script}", {"seed": 1}, tmp_path, context)
+    ended = run_command(f"{sys.executable} {script}", {"seed": 1}, tmp_path, context, Readings([], "", context.emit))
     [first, fifth, sixth] = points(tmp_path)
     assert (first, fifth) == ((3, numbers), (5, {"other": 1.0}))
     assert sixth[0] == 6 and math.isnan(sixth[1]["loss"])

@@ -42,7 +42,7 @@ def attempt(tmp_path):
     number, folder = store.new_attempt(run_id)
     evaluation = {"eval_id": eval_identity(run_id, DECODING, {}), "set": "dev", "settings": DECODING, "inputs": {}}
     spec = {
-        "store": str(store.root), "run_id": run_id, "attempt": number, "task": "translation", "inputs": INPUTS,
+        "store": str(store.root), "run_id": run_id, "attempt": number, "task": "translation", "inputs": {**INPUTS},
         "config": config.model_dump(mode="json"), "train": True, "evaluations": [evaluation],
         "device": {"kind": "cpu", "threads": 1},
     }  # fmt: skip

@@ -27,11 +27,6 @@ def test_the_scale_is_a_factor():
     assert learning_rate(123, 64, 100, 2.5) == pytest.approx(2.5 * learning_rate(123, 64, 100))
 
 
-def test_there_is_no_step_zero():
-    with pytest.raises(ValueError, match="from 1"):
-        learning_rate(0, 512, 4000)
-
-
 def test_the_default_is_the_papers_bit_for_bit():
     settings = TrainingConfig(warmup_steps=400, learning_rate_scale=0.7)
     schedule = make_schedule(settings, 96)

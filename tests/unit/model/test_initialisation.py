@@ -76,11 +76,6 @@ def test_a_seed_gives_the_same_weights(small_config):
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
 
 
-def test_an_empty_vocabulary_is_refused(small_config):
-    with pytest.raises(ValueError, match="vocab_size = 0"):
-        build_model(small_config(), 0)
-
-
 def test_meta_device_draws_nothing():
     model = build_model(ModelConfig(), 37000, device="meta")
     assert all(p.is_meta for p in model.parameters()) and all(b.is_meta for b in model.buffers())

@@ -12,7 +12,6 @@ from experiments.jobs.engines.local import LocalEngine
 from experiments.store.layout import Store
 from experiments.tasks import load
 from experiments.tasks.translation import Translation
-from experiments.tracking.sinks.serve import make_sink
 from experiments.tracking.sinks.sink import check_sink, folder_of
 from reports.render.formats import formats, render
 from tests.unit.reports.conftest import Bench
@@ -84,7 +83,8 @@ def test_an_engine_of_a_package_starts_children(tmp_path: Path) -> None:
 def test_a_sink_of_a_package_gets_runs(tmp_path: Path) -> None:
     check_sink("lines")
     store = Store.open(tmp_path / "store")
-    assert make_sink("lines", store).folder == folder_of(store, "lines")
+    made = extensions.load(extensions.added("sinks")["lines"])(store, folder_of(store, "lines"))
+    assert made.folder == folder_of(store, "lines")
     with pytest.raises(UserError, match="tensorboard, wandb, lines"):
         check_sink("nothing")
 
