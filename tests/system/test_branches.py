@@ -148,7 +148,8 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     cli("bundle", study, *store, "--crate", "--out", crate)
     assert cli("report", crate).stdout.partition("\n\n")[2] == table
     assert "2 runs imported" in cli("import", packed, "--store", tmp_path / "other").stdout
-    assert cli("report", study, "--rows", "smooth", "--store", tmp_path / "other").stdout == alone
+    elsewhere = cli("report", study, "--rows", "smooth", "--store", tmp_path / "other").stdout
+    assert elsewhere == alone.replace("- 1 row shown of 3 tried.\n", "")  # tries are of a store
     assert '"row": "smooth"' in cli("evaluate", study, *store, "--set", "evaluation.beam_size=1", "--json").stdout
     again = as_json(cli("plan", study, *store, "--set", "training.tokens_per_batch=300", "--json"))
     assert {run["state"] for run in again} == {"missing"}

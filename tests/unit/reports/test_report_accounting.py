@@ -18,6 +18,7 @@ from experiments.events.event_log import FILE, Tail
 from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
+from experiments.tracking.database import ROWS_OF
 from experiments.tracking.record import cost_points
 from reports.audit.bundle_read import read_bundle
 from reports.audit.bundle_write import write_bundle
@@ -331,7 +332,7 @@ def test_mlflow_has_each_rows_runs_below_it_and_those_of_no_row_below_the_table(
         runs = client.search_runs([page.experiment], search)
         return {run.data.tags.get("run_id") or run.data.tags["training"]: run for run in runs}
 
-    rows = client.search_runs([page.experiment], page.rows, order_by=["attributes.start_time"])
+    rows = client.search_runs([page.experiment], f"tags.{ROWS_OF} = '{page.table}'", order_by=["attributes.start_time"])
     printed = made.table().rows
     assert [run.data.tags["row"] for run in rows] == [row.key for row in printed]
     for row, run in zip(printed, rows, strict=True):
@@ -345,7 +346,9 @@ def test_mlflow_has_each_rows_runs_below_it_and_those_of_no_row_below_the_table(
     assert not set(below(heading)) & {outcome.run.run_id for row in printed for outcome in row.outcomes if row.n}
     alone = printed[0].key
     _publish(made.chosen(rows=alone), "")
-    assert [run.data.tags["row"] for run in client.search_runs([page.experiment], page.rows)] == [alone]
+    assert [
+        run.data.tags["row"] for run in client.search_runs([page.experiment], f"tags.{ROWS_OF} = '{page.table}'")
+    ] == [alone]
     others = {o.run.run_id for row in printed[1:] for o in row.outcomes if o.record}
     others -= {o.run.run_id for o in printed[0].outcomes}
     assert others <= set(below(heading)) and others
