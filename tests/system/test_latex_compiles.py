@@ -3,7 +3,7 @@
 import re
 import shutil
 import subprocess
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from ablations.study.parts import Choices, TableChoices
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
+from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
 from reports.results.table import Note, Table
@@ -64,11 +65,12 @@ def text_of(folder: Path) -> str:
     return done.stdout.decode()
 
 
-@dataclass
-class Published:
+class Published(Store):
     """A store in which every run of a plan has about the published numbers; the middle seed has exactly these."""
 
-    plan: Plan
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(Path("nowhere"))
+        self.plan = plan
 
     def run(self, run_id: str) -> PlannedRun:
         return next(run for run in [*self.plan.runs, *self.plan.members] if run.run_id == run_id)
