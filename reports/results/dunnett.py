@@ -12,7 +12,7 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -44,7 +44,7 @@ class Family:
 
     def critical(self) -> float:
         """The t beyond which a row differs: differences of critical × error(n) and less are not marked."""
-        return _solve(lambda t: 1 - self._inside(t) - self.alpha, 0.0, 200.0)
+        return _critical(replace(self, variance=1.0))  # it does not depend on the variance
 
     def _inside(self, t: float) -> float:
         """P(every row's |t| ≤ t) where no row differs."""
@@ -57,6 +57,11 @@ class Family:
             own, shift = math.sqrt(1 - share), math.sqrt(share) * z
             joint *= _between((-t * spread[:, None] + shift) / own, (t * spread[:, None] + shift) / own) ** count
         return float(weight @ joint @ density)
+
+
+@lru_cache(maxsize=1000)
+def _critical(family: Family) -> float:
+    return _solve(lambda t: 1 - family._inside(t) - family.alpha, 0.0, 200.0)
 
 
 def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
