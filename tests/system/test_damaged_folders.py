@@ -1,7 +1,6 @@
 """Errors in one run's folder concern only that run: the coordinator continues, and every command works."""
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,10 +25,10 @@ NO_RECORDS = {
 }  # fmt: skip
 
 
-def spoil(path, what):
-    """Put something else in the place of a file or folder."""
+def spoil(path, what, aside):
+    """Put something else in the place of a file or folder. A folder is moved aside: a child may still write into it."""
     if path.is_dir():
-        shutil.rmtree(path)
+        path.rename(aside)
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.mkdir() if what is None else path.write_bytes(what)
@@ -60,7 +59,7 @@ def home(store, number):
 
 def damage_all(store):
     for number, (name, what) in enumerate(FAULTS.values()):
-        spoil(home(store, number) / name, what)
+        spoil(home(store, number) / name, what, aside=store.root.parent / f"aside-{number}")
 
 
 def check(store):
