@@ -68,6 +68,7 @@ class Copy:
         argv = [sys.executable, "-m", "ablations.cli.main", verb, str(self.study), "--store", str(self.store), *words]
         env = {**environment(), "PYTHONPATH": str(self.folder / "code")}
         env.pop("ABLATIONS_STORE", None)
+        env.pop("PYTHONDONTWRITEBYTECODE", None)  # each of the processes would compile the copy anew
         done = subprocess.run(argv, env=env, capture_output=True, text=True, cwd=self.folder)
         assert done.returncode == 0, done.stderr
         return done
