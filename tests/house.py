@@ -1,7 +1,8 @@
-"""The size and the shape of the product, and the limits that `make check` holds: `python -m tests.house`.
+"""Report the size and the structure of the product: `python -m tests.house`, which `make check` runs.
 
-Prints lines of code (without blanks, comments and docstrings), files, the share of public names that have a docstring,
-and circles of imports between files. Exits with 1 if a limit is exceeded.
+Prints lines of code (without blanks, comments and docstrings), the number of files, the share of public names that have
+a docstring, and circular imports between files. Exits with 1 for a circular import, or if too few public names have a
+docstring. Lines and files are reported and not limited.
 """
 
 import ast
@@ -17,7 +18,6 @@ import networkx
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("ablations", "model", "experiments", "reports")
-MOST_LINES, MOST_FILES, MOST_CIRCLES = 37_000, 330, 0  # they only fall
 LEAST_DOCUMENTED = 0.91
 _FILE = re.compile(r"[\w/.-]+\.(?:py|toml|md)\b")
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -66,20 +66,16 @@ def named_files(page: str) -> list[str]:
 
 
 def main() -> int:
-    """Print the figures; 1 if one exceeds its limit."""
+    """Print the figures. Returns 1 for a circular import or too few docstrings, else 0."""
     sources = {path: path.read_text(encoding="utf-8") for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
     lines = sum(map(code_lines, sources.values()))
     names = [node for source in sources.values() for node in public(ast.parse(source).body)]
     documented = sum(ast.get_docstring(node) is not None for node in names) / len(names)
     round_ = circles()
-    print(f"{lines:,} lines of code (at most {MOST_LINES:,}) in {len(sources)} files (at most {MOST_FILES});")
+    print(f"{lines:,} lines of code in {len(sources)} files;")
     print(f"{documented:.1%} of {len(names):,} public names have a docstring (at least {LEAST_DOCUMENTED:.0%});")
-    print(
-        f"{len(round_)} circles of imports (at most {MOST_CIRCLES})" + "".join(f"\n  {' ↔ '.join(c)}" for c in round_)
-    )
-    return int(
-        lines > MOST_LINES or len(sources) > MOST_FILES or documented < LEAST_DOCUMENTED or len(round_) > MOST_CIRCLES
-    )
+    print(f"{len(round_)} circular imports" + "".join(f"\n  {' ↔ '.join(circle)}" for circle in round_))
+    return int(documented < LEAST_DOCUMENTED or bool(round_))
 
 
 if __name__ == "__main__":
