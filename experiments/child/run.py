@@ -23,6 +23,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,7 @@ from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tasks.own.context import CHECKPOINTS, FINAL, unsealed
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.tree import CODE, COPY, WATCHED
+from experiments.tasks.own.tree import CODE, COPY, WATCHED, code_top, watched
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
@@ -82,16 +83,17 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         if meter is not None:
             meter.lease(device.kind, device.share, device.count)
         sealed = _guarded(spec, folder)
-        task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
-        if isinstance(task, OwnTask):
-            task.sealed = sealed
-        if rank:
-            _other_rank(spec, task, folder, rank, port)
-        else:
-            # once, before anything is made: a training may outlive an edit of its own modules
-            code = code_digests(task.code)
-            _announce(events, spec, task, code[TRAINING])
-            _attempt(spec, task, folder, events, stop, code)
+        with _watched(spec, folder):
+            task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
+            if isinstance(task, OwnTask):
+                task.sealed = sealed
+            if rank:
+                _other_rank(spec, task, folder, rank, port)
+            else:
+                # once, before anything is made: a training may outlive an edit of its own modules
+                code = code_digests(task.code)
+                _announce(events, spec, task, code[TRAINING])
+                _attempt(spec, task, folder, events, stop, code)
         events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
@@ -109,6 +111,14 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
     return ChildExit.FINISHED
 
 
+def _watched(spec: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
+    """Record what the processes of a user's trainer import; those of a row that changes code are watched there."""
+    if not trains_apart(spec.task) or CODE in spec.config:
+        return contextlib.nullcontext()
+    home = Path(spec.folder) if spec.folder else Path.cwd()
+    return watched(folder, code_top(home), [Path(spec.store)])
+
+
 def _guarded(spec: AttemptSpec, folder: Path) -> frozenset[str]:
     """Put the trainer's processes behind a wall, where the store has guarded studies; returns the sealed sets.
 
@@ -117,7 +127,7 @@ def _guarded(spec: AttemptSpec, folder: Path) -> frozenset[str]:
     seals = Seals(Store.open(spec.store, create=False))
     asked = [Asked(item.set, item.inputs, item.eval_id) for item in spec.evaluations]
     if seals.guards and trains_apart(spec.task):
-        writable = [folder / name for name in (FINAL, CHECKPOINTS, *((COPY, WATCHED) if CODE in spec.config else ()))]
+        writable = [folder / name for name in (FINAL, CHECKPOINTS, WATCHED, *((COPY,) if CODE in spec.config else ()))]
         for path in writable:
             path.mkdir(exist_ok=True)
         wall = seals.wall(writable, asked)

@@ -7,10 +7,11 @@
     runs/<run_id>/config.json        the resolved configuration, the inputs' digests, and the row it was queued for
                  /rows.json          all rows, where several share the run
                  /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
+                                       watch/: what a user's trainer imported, by absolute paths
                  /result.json        written when an attempt has finished training; names that attempt
                  /evaluations/<eval_id>/result.json, translations
 
-No absolute path is stored, so a store can be moved. Imports no torch.
+Nothing in a store is found by an absolute path, so a store can be moved. Imports no torch.
 """
 
 import contextlib

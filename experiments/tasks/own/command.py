@@ -39,7 +39,7 @@ from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, ope
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
-from experiments.tasks.own.tree import CODE, LINES, LINKS, WATCH, imported, link_in, own_code
+from experiments.tasks.own.tree import CODE, LINES, LINKS, check_watched, imported, link_in, own_code
 from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
@@ -133,7 +133,9 @@ class CommandTask(_Declared):
         self._refuse_changed(config, context, "after the run was planned")
         if getattr(config, CODE, ""):
             with own_code(config, context, home, folder / WORK) as where:
-                ended = run_command(config.command, given, where, context, readings, WATCH)
+                ended = run_command(config.command, given, where, context, readings, look_for_python=True)
+                if ended.is_python:
+                    check_watched(context)
         else:
             where = link_in(folder / WORK, home, links) if links else home
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")

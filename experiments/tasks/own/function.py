@@ -38,7 +38,7 @@ from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.tree import CODE, COPY, LINES, LINKS, imported, link_digests, own_code
+from experiments.tasks.own.tree import CODE, COPY, LINES, LINKS, check_watched, imported, link_digests, own_code
 from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
@@ -222,6 +222,8 @@ class FunctionTask(OwnTask):
             python = str(home / self.interpreter) if self.interpreter else ""
             process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
             ended = process.train(request, context)
+            if tree:
+                check_watched(context)
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(context.folder / FINAL, ended["returned"], self.sealed)
         theirs = {"device": name} if (name := ended["device_name"]) else {}
