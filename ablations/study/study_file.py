@@ -130,7 +130,7 @@ def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
 
 
 def _unknown(name: str, path: Path) -> str:
-    if path.with_name(f"{path.name}.toml").is_file():
+    if path.name and path.with_name(f"{path.name}.toml").is_file():
         return f"There is no built-in study {name!r}, but a file {path}.toml: write its name with the ending."
     near = suggestion(name, builtin_studies(), "studies") if nearest(name, builtin_studies()) else ""
     return " ".join(filter(None, (f"There is no study {name!r}.", near, _choose())))

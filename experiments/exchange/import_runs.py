@@ -41,7 +41,7 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
     for eval_id in ids:
         found += (evaluations / eval_id).glob("*")
     if weights:
-        found += (attempt / WEIGHTS).glob("*")
+        found += (attempt / WEIGHTS).rglob("*")
     return sorted(path.relative_to(store.root) for path in found if _is_inside(path, store))
 
 

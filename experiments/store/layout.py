@@ -237,7 +237,10 @@ def config_of(store: Store, run_id: str, *, forgiving: bool = False) -> Mapping[
 
 
 def rows_of(store: Store, run_id: str) -> list[TableRow]:
-    """The rows that a run belongs to, the first one first; [] where that is not recorded, or cannot be read."""
+    """The rows that a run belongs to, the first one first; [] where that is not recorded, or cannot be read.
+
+    A row whose names are not Unicode is left out: no study has one.
+    """
     try:
         recorded = (read_json(store.run_folder(run_id) / ROWS) or {}).get("rows")
     except UserError:
@@ -246,6 +249,7 @@ def rows_of(store: Store, run_id: str) -> list[TableRow]:
     for one in recorded or [description_of(store, run_id, forgiving=True).get("row")]:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             study, profile, corpus, row, group = map(str, one["member"])
+            f"{study}{profile}{corpus}{row}{group}".encode()  # ValueError for half a surrogate pair
             rows.append(TableRow((study, profile, corpus, row, group), dict(one["evaluations"]), dict(one["settings"])))
     return rows
 
