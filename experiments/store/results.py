@@ -204,7 +204,7 @@ class TrainingResult(Record):
     """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
 
     decisive: ClassVar[frozenset[str]] = frozenset(
-        {"run_id", "attempt", "task", "config", "inputs", "code_digest", "imported"}
+        {"run_id", "attempt", "task", "config", "inputs", "code_digest", "code_files", "base_files", "imported"}
     )
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
@@ -235,6 +235,12 @@ class TrainingResult(Record):
     command: Word | None = None
     interpreter: Word | None = None  # of a user's trainer, as the study names it; unset: this program's
     code_digest: Word | None = None
+    # Of a user's trainer: git's blob digest of every file of its code that the run used, by path from the top of the
+    # repository (or the study's folder). None: not recorded.
+    code_files: Words | None = None
+    # The same paths in base's tree, for a run whose row has a patch; {} where its code is not base's with a patch.
+    # None: equal to code_files.
+    base_files: Words | None = None
     revision: Revision = Field(default_factory=functools.cache(Revision))
     tool: Revision = Field(default_factory=functools.cache(Revision))  # this program
     versions: Words = Field(default_factory=dict)
