@@ -95,7 +95,12 @@ def _row_of(
 def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
     """A run of a row; of the row `key`, with the settings of `row`."""
     evaluations, sealed = (
-        tuple(PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"]) for e in of)
+        tuple(
+            PlannedEvaluation(
+                EvaluationSpec(e["set"], e["settings"], e["inputs"], tuple(e.get("promised", ()))), e["eval_id"]
+            )
+            for e in of
+        )
         for of in (item["evaluations"], item.get("sealed", ()))
     )
     return PlannedRun(

@@ -54,13 +54,15 @@ class RunState(NamedTuple):
 
     `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made, where the
     word is stale: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
-    evaluations begin with, "decode" or "score". `made`: the eval_ids that it has.
+    evaluations begin with, "decode" or "score". `made`: the eval_ids that it has. `to_read`: those of them that are
+    made again from what the run kept, without training, because the study reads other numbers now (Task.outdated).
     """
 
     word: str
     stale: tuple[str, ...] = ()
     to_make: str = ""
     made: tuple[str, ...] = ()
+    to_read: tuple[str, ...] = ()
 
 
 StateOf = Callable[[str, list[str]], RunState]
@@ -101,6 +103,7 @@ class PlannedRun:
     stale: tuple[str, ...] = ()  # RunState.stale
     to_make: str = ""  # RunState.to_make
     made: tuple[str, ...] = ()  # RunState.made
+    to_read: tuple[str, ...] = ()  # RunState.to_read
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
@@ -144,13 +147,15 @@ class PlannedRun:
     @property
     def steps_left(self) -> int | None:
         """Steps that are still to be trained; None if unknown. A run that is trained or stale only in its scores: 0."""
-        trained = self.to_make or (self.stale and TRAINING not in self.stale)
+        trained = self.to_make or self.to_read or (self.stale and TRAINING not in self.stale)
         return 0 if trained else self.own_steps
 
     @property
     def state_in_words(self) -> str:
         """The state for the user: missing, "trained, to decode", …"""
-        return f"trained, to {self.to_make}" if self.to_make and self.state == "missing" else self.state
+        if self.to_make and self.state == "missing":
+            return f"trained, to {self.to_make}"
+        return f"{self.state}, to read again" if self.to_read and self.state in ("finished", "stale") else self.state
 
     @property
     def eval_ids(self) -> list[str]:
@@ -205,6 +210,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
             "state": run.state,
             "stale": list(run.stale),
             "to_make": run.to_make or None,
+            "to_read": list(run.to_read),
         }
         for run in plan.trainings
     ]

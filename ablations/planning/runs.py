@@ -75,7 +75,7 @@ def imported_runs(study: Study, row: PlannedRow, task: Task, store: Path, state_
 
 
 def state_fields(state: RunState) -> dict[str, Any]:
-    return {"state": state.word, **{name: getattr(state, name) for name in ("stale", "to_make", "made")}}
+    return {"state": state.word, **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read")}}
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:

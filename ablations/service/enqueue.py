@@ -36,11 +36,14 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs to train: those not done, with their members and parent runs, never imported ones. Raises UserError."""
+    """The runs of which something is to be made, with their members and parent runs, never imported ones.
+
+    Those that are not done, and finished ones whose kept logs are to be read again. Raises UserError.
+    """
     if stale not in STALE:
         raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
-    runs = [run for run in plan.runs if run.state not in done and not run.imported]
+    runs = [run for run in plan.runs if (run.state not in done or run.to_read) and not run.imported]
     asked = {run_id for run in runs for run_id in run.reads}
     return [*runs, *(member for member in plan.members if member.run_id in asked and member.state not in done)]
 
@@ -200,8 +203,9 @@ def _evaluation(
 ) -> dict[str, Any]:
     """An evaluation as a job has it. Given the digests of the code, its stale parts are to be made again."""
     item: dict[str, Any] = {"eval_id": planned.eval_id, **asdict(planned.spec)}
-    made = store.evaluation(run.run_id, planned.eval_id) if code else None
-    if made and code and stale_parts(made, code):
+    to_read = planned.eval_id in run.to_read
+    made = store.evaluation(run.run_id, planned.eval_id) if code or to_read else None
+    if made and (to_read or (code and stale_parts(made, code))):
         item["renew"] = made.attempt
     return item
 
@@ -272,6 +276,16 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     for part in dict.fromkeys(part for run in rest for part in run.stale):
         told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
     return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
+
+
+def say_read(plan: Plan, runs: Iterable[PlannedRun]) -> str:
+    """A message on what is read again from what finished runs kept; "" for nothing."""
+    reading = [run for run in runs if run.to_read]
+    if not reading:
+        return ""
+    sets = dict.fromkeys(e.spec.set for run in reading for e in run.evaluations if e.eval_id in run.to_read)
+    metrics = [one.column.header for one in plan.study.metrics if one.set in sets] or list(sets)
+    return f"{', '.join(metrics)} of {_rows(reading)}: read from what the runs kept; nothing is trained for it"
 
 
 def _rows(runs: Iterable[PlannedRun]) -> str:

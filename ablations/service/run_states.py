@@ -91,19 +91,20 @@ def run_states(store: Store, task: Task) -> StateOf:
         made = tuple(eval_id for eval_id, found in zip(eval_ids, evaluations, strict=True) if found is not None)
         lacking = set(eval_ids).difference(made)
         to_make = first if result is not None and lacking else ""
+        to_read = tuple(found.eval_id for found in evaluations if found is not None and task.outdated(found))
         if in_queue in ("waiting", "running"):
-            return RunState(in_queue, to_make=to_make, made=made)
+            return RunState(in_queue, to_make=to_make, made=made, to_read=to_read)
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
         if result is not None and result.imported is not None:  # no code of ours made it; a set may be lacking
             return RunState("finished")
         if result is None or lacking:
             tried = result is None or lacking & asked_of_failed.get(run_id, set())
-            return RunState("failed" if in_queue == "failed" and tried else "missing", (), to_make, made)
+            return RunState("failed" if in_queue == "failed" and tried else "missing", (), to_make, made, to_read)
         old = {part for found in evaluations if found for part in stale_parts(found, parts)}
         other = result.code_digest != training or bool(changed(store, result)) or other_weights(store, result)
         stale = [TRAINING] * other + [part for part in parts if part in old]
-        return RunState("stale", tuple(stale)) if stale else RunState("finished")
+        return RunState("stale" if stale else "finished", tuple(stale), to_read=to_read)
 
     return state_of
 

@@ -9,7 +9,16 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.service.enqueue import enqueue, join, prepare, say_renewed, say_trained_again, trained_again, wanted
+from ablations.service.enqueue import (
+    enqueue,
+    join,
+    prepare,
+    say_read,
+    say_renewed,
+    say_trained_again,
+    trained_again,
+    wanted,
+)
 from ablations.service.forecast import refuse_above
 from ablations.service.guard import say_guard
 from ablations.service.preflight import refuse, warnings
@@ -80,7 +89,7 @@ def queue_runs(
     chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str, progress: Progress, say: Say
 ) -> dict[str, int]:
     """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
-    made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]
+    made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale), say_read(plan, runs)]
     made_again += say_guard(chosen.study)
     for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs), chosen.to_paste), *made_again]):
         say(f"note: {note}")
@@ -208,4 +217,6 @@ def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
 def _named(run: PlannedRun, run_id: str, specs: Sequence[EvaluationSpec]) -> PlannedRun:
     """The run under an identity, with nothing of it done."""
     evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
-    return replace(run, run_id=run_id, evaluations=evaluations, state="missing", stale=(), to_make="", made=())
+    return replace(
+        run, run_id=run_id, evaluations=evaluations, state="missing", stale=(), to_make="", made=(), to_read=()
+    )

@@ -146,6 +146,8 @@ _KINDS: dict[str, dict[str, Any]] = {
     "restarted": {"why": str},
     # Values of the training curve.
     "metrics": {"step": Required[Step], "metrics": Required[dict[str, Number]]},
+    # Points of these names follow from the beginning: a study reads them by another pattern now.
+    "redrawn": {"metrics": Required[list[str]]},
     # Progress of work without steps; at most one per second.
     "progress": {"what": Required[str], "done": Number, "total": Number},
     # A checkpoint was saved durably.

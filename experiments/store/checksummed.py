@@ -58,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError) as error:
         raise Damaged(
-            f"{path} is damaged ({error}). Restore it from a backup, or delete it to redo this part."
+            f"{path} is damaged ({error}). Restore it from a backup, or rename it to redo this part."
         ) from None
     except OSError as error:
         raise UserError(
@@ -71,7 +71,7 @@ def read_named(path: Path, **names: str) -> dict[str, Any] | None:
     record = read_json(path)
     for key, name in names.items():
         if record is not None and record.get(key, name) != name:
-            raise Damaged(f"{path} is the record of another {key}: {record[key]}. Restore the right one, or delete it.")
+            raise Damaged(f"{path} is the record of another {key}: {record[key]}. Restore the right one, or rename it.")
     return record
 
 

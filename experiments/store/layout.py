@@ -133,7 +133,7 @@ class Store:
         path = self.run_folder(run_id) / RESULT_FILE
         found = TrainingResult.load(path, run_id=run_id)
         if found is not None and not found.attempt:
-            raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or delete it to redo this part.")
+            raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or rename it to redo this part.")
         return found
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:

@@ -14,6 +14,7 @@ from experiments.identity import ParentRun
 from experiments.records import TRAINING
 from experiments.store.code import OURS, Root, files_of, imports_of, root_of
 from experiments.store.provenance import versions
+from experiments.store.results import EvaluationResult
 from experiments.store.retention import Keep
 from experiments.tasks.columns import Column, known_to
 
@@ -22,11 +23,16 @@ Progress = Callable[[str, int, int], None]  # what is being done, done, total
 
 @dataclass(frozen=True)
 class EvaluationSpec:
-    """One decoding and scoring of a run's weights: all its settings, and digests of the decoded set."""
+    """One decoding and scoring of a run's weights: all its settings, and digests of the decoded set.
+
+    promised: of a user's trainer, the metrics that the study prints, "dev.accuracy", or "accuracy" if it prints one set
+    only. They are part of no identity: another metric makes no evaluation anew.
+    """
 
     set: str
     settings: Mapping[str, Any]
     inputs: Mapping[str, str]
+    promised: tuple[str, ...] = ()
 
 
 @dataclass
@@ -85,6 +91,7 @@ class Task(ABC):
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
     init_stats: tuple[str, ...] = ()  # measured before the first and last update: "start" and "end" of the facts
+    reuses_parts: bool = True  # whether a part of an evaluation is taken over from another one of the same identity
     ensembles: bool = False  # whether the parts of an evaluation read `context.members`
     folder: Path | None = None  # the study's folder; None for a built-in one
     script: str = ""  # the user's file whose repository is recorded with a run
@@ -208,6 +215,10 @@ class Task(ABC):
     def serves(self, config: Any, evaluation: EvaluationSpec, weights: Path) -> bool:
         """Whether `weights`, the folder of a finished training, has what an evaluation needs."""
         return True
+
+    def outdated(self, made: EvaluationResult) -> bool:
+        """Whether an evaluation is made again, without training, because the study reads other numbers of the run."""
+        return False
 
     @abstractmethod
     def train(self, config: Any, context: Context) -> dict[str, Any]:

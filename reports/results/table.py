@@ -17,6 +17,7 @@ from reports.results.results import Outcome
 # The state of a row is the first of these that one of its seeds has.
 BRANCH = "‡"  # marks rows that share steps with another
 IMPORTED = "§"  # marks rows that were trained elsewhere
+NOT_REPORTED = "not reported"  # why a finished run of a user's trainer has no number of a metric
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
@@ -67,7 +68,8 @@ class Measure:
 
     values: tuple[float, ...]  # of the seeds that have one
     requested: int  # seeds of the plan; 0: the row is not scored on this set
-    # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, or "" for not done.
+    # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, NOT_REPORTED, or "" for
+    # not done.
     lacking: tuple[str, ...] = ()
     sealed: bool = False  # whether the set is sealed for a seed: then nothing of it is here
     reported: float | None = None  # the paper's value

@@ -16,7 +16,7 @@ from reports.results import comparable, significance
 from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, collect, counts_in
-from reports.results.table import Measure, Row, Table
+from reports.results.table import NOT_REPORTED, Measure, Row, Table
 from reports.table import claims, notes, settings
 from reports.table.cost import Cost, shown, spent_on
 from reports.table.notes import cited
@@ -179,7 +179,9 @@ def _why(outcome: Outcome, column: Column) -> str:
     facts = outcome.scored[column.set].record
     if outcome.record is not None and facts is not None:
         value = facts.metrics.get(column.metric)
-        return "" if value is None else "nan" if math.isnan(value) else "infinite"
+        if value is not None:
+            return "nan" if math.isnan(value) else "infinite"
+        return "" if outcome.run.config.setting_roles.frozen_defaults else NOT_REPORTED
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
     state = outcome.run.state

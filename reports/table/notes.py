@@ -14,7 +14,7 @@ from ablations.study.messages import number
 from ablations.study.study import Study
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
-from reports.results.table import BRANCH, IMPORTED, Measure, Note, Row, Table, missing_cells
+from reports.results.table import BRANCH, IMPORTED, NOT_REPORTED, Measure, Note, Row, Table, missing_cells
 from reports.table import claims
 from reports.table.cost import COSTS, cost_note, cost_notes, shown
 from reports.table.provenance import decoding, made_with, seeds, spread, training
@@ -128,6 +128,14 @@ def _signs(table: Table) -> Iterator[Note]:
             "diverged: a loss, weight or result of that training was not finite. Such a row has no number to test.",
             "gap",
         )
+    for column in shown:
+        if rows := [row for row in table.rows if NOT_REPORTED in row.measures[column.key].lacking]:
+            records = [o.scored[column.set].record for row in rows for o in row.outcomes if column.set in o.scored]
+            why = next(
+                (record.lacking[column.metric] for record in records if record and column.metric in record.lacking), ""
+            )
+            keys = ", ".join(row.key for row in rows)
+            yield Note(f"{column.header}: {NOT_REPORTED} by finished runs of {keys}. {why}".strip(), "gap")
     if any(row.stale for row in table.rows):
         yield Note("†: trained or scored by another revision of the code than the present one.", "sign")
 

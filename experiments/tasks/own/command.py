@@ -37,8 +37,9 @@ from experiments.tasks.base import Context
 from experiments.tasks.own import shell
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
 from experiments.tasks.own.function import OwnTask
+from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
+from experiments.tasks.own.shell import expanded, flags, names, refuse_quoted, run_command, word
 from experiments.tasks.own.tree import CODE, LINES, LINKS, check_watched, imported, link_in, own_code
 from model.settings import StrictModel
 
@@ -57,8 +58,8 @@ ROLES = SettingRoles(
         PROGRESS: "the study's own `progress` gives it",
         LINKS: "the study's own `links` gives it",
     },
-    not_in_run_id=(PROGRESS, LINKS, LINES),
-    always_recorded=(PATTERNS, CODE),
+    not_in_run_id=(PATTERNS, PROGRESS, LINKS, LINES),
+    always_recorded=(CODE,),
 )
 
 
@@ -108,6 +109,7 @@ class CommandTask(_Declared):
         changed, command = super().with_settings(settings), str(settings.get("command", ""))
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
+        changed.patterns = settings.get(PATTERNS, ())
         changed.interpreter = named.interpreter
         changed.roots, changed.script = tuple(named.roots), named.script
         refuse_quoted(command)
@@ -141,15 +143,24 @@ class CommandTask(_Declared):
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
         self._refuse_changed(config, context, "while the run trained")
         wrote = files["metrics.out"] if "metrics" in names(config.command) else None
-        if patterns:
-            if ended.stopped and not readings.complete:
-                raise Preempted(None)
-            others = (ended.metrics if wrote is None else shell.written(wrote)) or {}
-            keep_metrics(folder, readings.metrics(by_set(others)), self.sealed)
-        else:
-            keep_metrics(folder, by_set(read_metrics(ended, wrote, expanded(config.command, given))), self.sealed)
-        named = {"interpreter": self.interpreter} if self.interpreter else {}
-        return close_folder(context, named | imported(context))
+        reported = (ended.metrics if wrote is None else shell.written(wrote)) or {}
+        if ended.stopped and not (readings.complete if patterns else reported):
+            raise Preempted(None)  # it saved its state and ended successfully before it had metrics
+        keep_metrics(folder, by_set(reported), self.sealed)
+        keep_readings(folder, readings, self.sealed)
+        named: dict[str, Any] = {"interpreter": self.interpreter} if self.interpreter else {}
+        return close_folder(context, named | {"output": ended.output} | imported(context))
+
+    def _not_reported(self, name: str, set_: str, reported: Mapping[str, Mapping[str, float]], config: Any) -> str:
+        if any(reported.values()):
+            return super()._not_reported(name, set_, reported, config)
+        given = "metrics" in names(config.command)
+        done = "wrote no metrics in the file that it was given for them" if given else "printed no metrics"
+        return (
+            f'The command succeeded but {done}. End with JSON: {{"{name}": 93.2}}, or give the [[metric]] of the study '
+            rf"a pattern that finds it in what it printed, which is kept: pattern = '{name}: ([\d.]+)'. The command: "
+            f"{expanded(config.command, dict(flatten(config)))}"
+        )
 
 
 class ImportedConfig(TaskConfig):

@@ -28,15 +28,26 @@ from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_s
 
 from experiments.client import ablations_task
 from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig, total_steps, unstorable
-from experiments.errors import TrainerFailed, UserError, explain_os_errors
+from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
+from experiments.identity import eval_identity
 from experiments.records import TRAINING
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.code import Root, files_of, root_at
-from experiments.store.results import RESULT_FILE, TrainingResult
+from experiments.store.layout import Store
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.trees import keep
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
-from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
+from experiments.tasks.own.context import (
+    EXAMPLES,
+    FINAL,
+    close_folder,
+    keep_metrics,
+    not_returned,
+    open_folder,
+    recorded,
+)
+from experiments.tasks.own.kept import first_sentences, outdated, patterns_of, read_kept
 from experiments.tasks.own.process import TrainerProcess
 from experiments.tasks.own.tree import CODE, COPY, LINES, LINKS, check_watched, imported, link_digests, own_code
 from model.settings import StrictModel
@@ -52,6 +63,8 @@ class OwnTask(Task):
     sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     roots: tuple[Root, ...] = ()
+    reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
+    patterns: Sequence[Sequence[str]] = ()  # set, metric, regular expression and `take` of those of the study
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
@@ -82,19 +95,19 @@ class OwnTask(Task):
             )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
-        """One evaluation per set of the columns; its settings are the metrics that the trainer must return."""
+        """One evaluation per set of the columns, named by the set alone: no other column makes it anew."""
         if not self.columns:
             raise UserError(
                 f"The task {self.name} has no columns: declare them in the study ([[metric]] with a name), or in "
                 "task(columns=[…])."
             )
-        promised: dict[str, set[str]] = {}
+        printed: dict[str, set[str]] = {}
         for one in self.columns:
-            promised.setdefault(one.set, set()).add(one.metric)
-        several = len(promised) > 1  # then a number without a set is ambiguous
+            printed.setdefault(one.set, set()).add(one.metric)
+        several = len(printed) > 1  # then a number without a set is ambiguous
         return [
-            EvaluationSpec(name, {"metrics": ", ".join(sorted(f"{name}.{m}" if several else m for m in metrics))}, {})
-            for name, metrics in promised.items()
+            EvaluationSpec(name, {"set": name}, {}, tuple(sorted(f"{name}.{m}" if several else m for m in metrics)))
+            for name, metrics in printed.items()
         ]
 
     def num_params(self, config: Any) -> int | None:
@@ -107,6 +120,11 @@ class OwnTask(Task):
         """Whether the trainer's metrics were kept: not those of a set that was sealed then."""
         return (read_json(weights / FINAL / "metrics.json") or {}).get(evaluation.set) != {}
 
+    def outdated(self, made: EvaluationResult) -> bool:
+        """Whether the study reads a metric by another pattern now: the number is in the kept log."""
+        printed = {column.metric for column in self.columns if column.set == made.set}
+        return outdated(made, printed, patterns_of(self.patterns, made.set or ""))
+
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
         if tree := getattr(config, CODE, ""):
@@ -116,11 +134,23 @@ class OwnTask(Task):
     def evaluate(
         self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
-        promised = [name for name in str(evaluation.settings["metrics"]).split(", ") if name]
-        kept: Any = read_json(weights / FINAL / "metrics.json") or {}
-        metrics = of_set(kept, evaluation.set, promised)
+        before = None if weights == context.folder else self._before(evaluation, weights, context)
+        patterns = patterns_of(self.patterns, evaluation.set)
+        found = read_kept(weights, evaluation.set, evaluation.promised, patterns, before, context.emit)
+        reported = read_json(weights / FINAL / "metrics.json") or {}
+        lacking = {
+            name: why or self._not_reported(name, evaluation.set, reported, config)
+            for name, why in found.lacking.items()
+        }
+        if lacking and (weights == context.folder or not (found.metrics or any(reported.values()))):
+            raise UserError(next(iter(lacking.values())))
+        for why in lacking.values():
+            log.warning("%s", why)
+        metrics = recorded(found.metrics, evaluation.set, evaluation.promised)
         outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
-        facts = {}
+        facts: dict[str, Any] = {"readings": found.readings} if found.readings else {}
+        if lacking:
+            facts["lacking"] = {name: first_sentences(why) for name, why in lacking.items()}
         with explain_os_errors("read the trainer's examples"):
             # a link out of the folder could lead to what the trainer itself may not read
             if outputs.is_file() and outputs.resolve().is_relative_to((weights / FINAL).resolve()):
@@ -130,6 +160,19 @@ class OwnTask(Task):
                 shutil.copyfile(outputs, folder / EXAMPLE_FILE)
                 facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}
+
+    def _before(self, evaluation: EvaluationSpec, weights: Path, context: Context) -> EvaluationResult | None:
+        """The stored evaluation of the same weights that this one renews; None if there is none."""
+        eval_id = eval_identity(context.run_id, evaluation.settings, evaluation.inputs)
+        with contextlib.suppress(Damaged):
+            made = Store.open(context.store, create=False).evaluation(context.run_id, eval_id)
+            if made is not None and made.weights_attempt == int(weights.name):
+                return made
+        return None
+
+    def _not_reported(self, name: str, set_: str, reported: Mapping[str, Mapping[str, float]], config: Any) -> str:
+        """A message for a metric of the table that the trainer did not report."""
+        return not_returned(name, set_, {name: dict(metrics) for name, metrics in reported.items()})
 
 
 class FunctionTask(OwnTask):

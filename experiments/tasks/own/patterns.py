@@ -11,15 +11,15 @@ import math
 import re
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from experiments.errors import UserError
 from experiments.events.lines import LAST_STEP
 
 Take = Literal["last", "highest", "lowest"]
 LONGEST = 10_000  # characters of a line that are searched
+LAST_LINES = "The last lines:"  # of the output, at the end of a message
 SHOWN_LINES, SHOWN = 5, 200  # of the output in a message, and characters of each
 NOT_A_NUMBER = r"(?i:[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z])"
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -66,6 +66,11 @@ class Reading:
         other = _with_group(self.pattern, number, NOT_A_NUMBER)
         self._forms = [(compiled, number), (re.compile(other), number)]
 
+    @property
+    def point(self) -> str:
+        """The metric's name in the training curve."""
+        return self.metric if self.set == "test" else f"{self.set}_{self.metric}"
+
     def read(self, line: str) -> Iterator[tuple[int, float]]:
         """Take what a line has, in its order. Yields new points of the curve: step and value."""
         found = {match.start(number): (match, number) for form, number in self._forms for match in form.finditer(line)}
@@ -98,7 +103,7 @@ class Readings:
 
     def __init__(self, patterns: Sequence[Sequence[str]], progress: str, emit: Callable[..., None]) -> None:
         """patterns: set, metric, pattern and `take` of each. progress: the pattern of step and total; "": none."""
-        self._each = [Reading(set_, metric, pattern, take) for set_, metric, pattern, take in patterns]  # type: ignore[arg-type]
+        self.each = [Reading(set_, metric, pattern, take) for set_, metric, pattern, take in patterns]  # type: ignore[arg-type]
         self._progress = check_pattern(progress, 2) if progress else None
         self._emit, self._turn = emit, threading.Lock()
         self._last: deque[str] = deque(maxlen=SHOWN_LINES)
@@ -106,7 +111,7 @@ class Readings:
     @property
     def complete(self) -> bool:
         """Whether every pattern has found a number."""
-        return all(one.value is not None for one in self._each)
+        return all(one.value is not None for one in self.each)
 
     def line(self, line: str) -> None:
         """Read a line of the output."""
@@ -114,35 +119,29 @@ class Readings:
         with self._turn:
             if text.strip():
                 self._last.append(text.strip())
-            for one in self._each:
+            for one in self.each:
                 for step, value in one.read(text):
-                    name = one.metric if one.set == "test" else f"{one.set}_{one.metric}"
-                    self._emit("metrics", step=step, metrics={name: value})
+                    self._emit("metrics", step=step, metrics={one.point: value})
             found = self._progress and list(self._progress.finditer(text))
             if found:
                 named = found[-1].re.groupindex
                 report_progress(self._emit, *(found[-1][named.get(n, i)] for i, n in enumerate(("step", "total"), 1)))
 
-    def metrics(self, others: Mapping[str, Mapping[str, float]]) -> dict[str, dict[str, float]]:
-        """What was read, with `others` that the command reported. Raises UserError for a pattern that never matched."""
-        merged = {set_: dict(values) for set_, values in others.items()}
-        for one in self._each:
-            there = merged.setdefault(one.set, {})
-            if one.value is not None:
-                there[one.metric] = one.value
-            elif one.metric not in there and one.metric not in merged.get("", {}):
-                raise UserError(self._never(one))
-        return merged
+    def forget(self) -> None:
+        """Forget the numbers, not the steps of the curve: what follows is behind a gap in the output."""
+        for one in self.each:
+            one.value, one.captured = None, ""
 
-    def _never(self, one: Reading) -> str:
+    def never(self, one: Reading) -> str:
+        """Why a pattern has no number, with the last lines of the output."""
         why = (
             f"took {one.captured[:SHOWN]!r}, which is no number" if one.captured else "matched nothing that it printed"
         )
         last = "".join(f"\n    {line[:SHOWN]}" for line in self._last)
         return (
-            f"The command succeeded but printed no metrics. The pattern of {one.metric}, '{one.pattern}', {why}. "
-            f'Correct it in the study\'s [[metric]], or end with JSON: {{"{one.metric}": 93.2}}. '
-            + (f"Its last lines:{last}" if last else "It printed nothing at all.")
+            f"The command succeeded, and the pattern of {one.metric}, '{one.pattern}', {why}. Correct it in the "
+            "study's [[metric]]: `ablations run` then reads the number from the kept log, and trains nothing. "
+            + (f"{LAST_LINES}{last}" if last else "The command printed nothing at all.")
         )
 
 

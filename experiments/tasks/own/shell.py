@@ -169,11 +169,15 @@ Metrics = dict[str, Any]
 
 
 class Log:
-    """Where a trainer's output goes: this process's own, which is the attempt's log."""
+    """Where a trainer's output goes: this process's own, which is the attempt's log.
+
+    It gets whole lines, so that a line of standard error never stands within one of standard output.
+    """
 
     def __init__(self) -> None:
         self._file: Path | None = None
         self._turn = threading.Lock()  # standard output and standard error come from two threads
+        self._begun = {1: b"", 2: b""}  # lines that are not complete
         self._left_out = self._mark = 0  # bytes
 
     def limit(self, file: Path) -> None:
@@ -181,13 +185,38 @@ class Log:
         if file.exists() and os.path.samestat(file.stat(), os.fstat(2)):
             self._file = file
 
+    def size(self) -> int | None:
+        """Bytes of the log; None if the output goes to a terminal."""
+        return None if self._file is None else os.fstat(2).st_size
+
+    def ranges(self, begin: int) -> dict[str, Any]:
+        """What the log has of the output since `begin`: a record (experiments/store/results.py, Output)."""
+        end = self.size() or 0
+        if not self._left_out:
+            return {"ranges": [[begin, end]], "left_out": 0}
+        return {"ranges": [[begin, HEAD], [HEAD + self._mark, end]], "left_out": self._left_out}
+
     def write(self, data: bytes, to: int = 2) -> None:
         """Append to standard output (1) or standard error (2). Raises OSError, for a full disk."""
         with self._turn:
-            while data:
-                data = data[os.write(to, data) :]
-            if self._file is not None and os.fstat(to).st_size > HEAD + 2 * TAIL:
-                self._shorten(self._file)
+            data = self._begun[to] + data
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if len(data) - end > CHUNK:
+                end = len(data)
+            self._begun[to] = data[end:]
+            self._append(data[:end], to)
+
+    def end(self, to: int = 2) -> None:
+        """Append what is there of a last line. Raises OSError."""
+        with self._turn:
+            rest, self._begun[to] = self._begun[to], b""
+            self._append(rest and rest + b"\n", to)
+
+    def _append(self, data: bytes, to: int) -> None:
+        while data:
+            data = data[os.write(to, data) :]
+        if self._file is not None and os.fstat(to).st_size > HEAD + 2 * TAIL:
+            self._shorten(self._file)
 
     def _shorten(self, file: Path) -> None:
         """Leave out the middle. Whoever writes there appends, so the next line follows on the end that is kept."""
@@ -211,6 +240,8 @@ def copy(stream: IO[bytes], log: Log, take: Callable[[bytes], None] = lambda dat
             take(data)
             with contextlib.suppress(OSError):  # the disk is full: the trainer's next file says so too
                 log.write(data)
+    with contextlib.suppress(OSError):
+        log.end()
 
 
 class Tail:
@@ -315,11 +346,13 @@ class Ended:
     """A command that ended successfully: the metrics that it printed, and whether it was requested to stop.
 
     is_python: whether the command names Python; if asked, also whether a process of it was seen to run Python.
+    output: where what it printed lies in the log (experiments/store/results.py, Output); None if the log is no file.
     """
 
     metrics: Metrics | None
     stopped: bool
     is_python: bool = False
+    output: Mapping[str, Any] | None = None
 
 
 def run_command(
@@ -351,6 +384,7 @@ def run_command(
         is_python.set()
     look = look_for_python and not is_python.is_set()
     log.limit(context.folder / LOG)
+    begin = log.size()
     printed = Printed(lambda point: _tell(point, context), readings.line)
     on_errors = Printed(lambda point: None, readings.line)
 
@@ -372,6 +406,7 @@ def run_command(
             log.write(data, to=1)
             printed.take(data)
         printed.take(b"", final=True)
+        log.end(to=1)
         code = shell.process.wait()
         copying.join(READ_S)
         on_errors.take(b"", final=True)
@@ -382,7 +417,8 @@ def run_command(
         how = f"signal {number}" if number else f"exit code {code}"
         told = f"the command ended with {how}: {expanded(command, values)}"
         raise TrainerFailed(told, errors.traceback(), signal=number)
-    return Ended(printed.metrics, stopped.is_set(), is_python.is_set())
+    output = None if begin is None else log.ranges(begin)
+    return Ended(printed.metrics, stopped.is_set(), is_python.is_set(), output)
 
 
 _PYTHON = re.compile(r"(?:^|[\s/'\"=;&|(])(?:i?python|pypy|torchrun|accelerate|deepspeed)[\d.]*(?=$|[\s'\";&|)])")
@@ -440,17 +476,3 @@ def _tell(point: Mapping[str, Any], context: Context) -> None:
         context.emit("metrics", step=point["step"], metrics=of_point(metrics))
     if point.get("checkpoint") is True:
         context.emit("checkpoint", step=point["step"], path="final")
-
-
-def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
-    """The metrics from `file` if the command got one, else from its last output. Raises UserError if there are none."""
-    metrics = ended.metrics if file is None else written(file)
-    if metrics:
-        return metrics
-    if ended.stopped:
-        raise Preempted(None)  # it saved its state and ended successfully before it had metrics
-    done = "printed no metrics" if file is None else "wrote no metrics in the file that it was given for them"
-    raise UserError(
-        f'The command succeeded but {done}. End with JSON: {{"accuracy": 93.2}}, or give the '
-        rf"[[metric]] of the study a pattern that finds it: pattern = 'accuracy: ([\d.]+)'. The command: {command}"
-    )

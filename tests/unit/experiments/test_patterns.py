@@ -5,12 +5,12 @@ import math
 import pytest
 
 from experiments.config import flatten
-from experiments.errors import Diverged, UserError
+from experiments.errors import Diverged
 from experiments.identity import run_identity
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
-from experiments.tasks.own.context import of_set
+from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_pattern
 from experiments.tasks.own.shell import Printed
 
@@ -49,7 +49,7 @@ def reading(output, pattern=ACC, take="last", progress=""):
 )
 def test_the_number_in_lines_of_any_kind(output, take, expected):
     found, _ = reading(output, take=take)
-    assert found.metrics({}) == {"test": {"acc": expected}}
+    assert found.each[0].value == expected and found.complete
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_the_number_in_lines_of_any_kind(output, take, expected):
 )
 def test_what_is_no_number_is_not_replaced_by_an_earlier_one(pattern, printed):
     found, _ = reading(f"test_acc 0.5\ntest_acc {printed}\n", pattern)
-    assert not math.isfinite(found.metrics({})["test"]["acc"])
+    assert not math.isfinite(found.each[0].value)
     with pytest.raises(Diverged, match="no table can print that"):
-        of_set(found.metrics({}), "test", ["acc"])
+        recorded({"acc": found.each[0].value}, "test", ["acc"])
 
 
 def test_a_group_called_step_gives_a_curve_on_which_several_ranks_are_one():
@@ -68,25 +68,17 @@ def test_a_group_called_step_gives_a_curve_on_which_several_ranks_are_one():
     found, events = reading(output, r"epoch (?P<step>\d+) acc ([\d.]+)")
     points = [(event["step"], event["metrics"]["acc"]) for event in events]
     assert points[:2] == [(1, 0.5), (2, 0.7)] and points[2][0] == 3 and math.isnan(points[2][1])
-    assert math.isnan(found.metrics({})["test"]["acc"])
+    assert math.isnan(found.each[0].value)
 
 
 def test_a_pattern_that_never_matched_is_named_with_the_last_lines():
     found, _ = reading("loading\naccuracy 0.5\ndone\n")
-    with pytest.raises(UserError) as refused:
-        found.metrics({})
-    assert f"The command succeeded but printed no metrics. The pattern of acc, '{ACC}', matched nothing" in str(
-        refused.value
-    )
-    assert "loading\n    accuracy 0.5\n    done" in str(refused.value)
-    with pytest.raises(UserError, match="took 'soon', which is no number"):
-        reading("test_acc soon", r"test_acc (\w+)")[0].metrics({})
-
-
-def test_json_and_patterns_stand_beside_each_other():
-    found, _ = reading("test_acc 0.5")
-    assert found.metrics({"": {"loss": 2.0}}) == {"": {"loss": 2.0}, "test": {"acc": 0.5}}
-    assert reading("")[0].metrics({"": {"acc": 1.0}})[""] == {"acc": 1.0}
+    said = found.never(found.each[0])
+    assert not found.complete
+    assert f"the pattern of acc, '{ACC}', matched nothing" in said
+    assert "loading\n    accuracy 0.5\n    done" in said
+    found, _ = reading("test_acc soon", r"test_acc (\w+)")
+    assert "took 'soon', which is no number" in found.never(found.each[0])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +106,7 @@ def test_progress_has_steps_and_time_left():
     assert progress.left_s(None) == 14.0  # two steps in four seconds, seven are left
 
 
-def test_identity_has_the_patterns_and_nothing_else_that_is_said_of_a_command():
+def test_identity_has_nothing_that_says_how_the_output_is_read():
     settings = {"command": "train {lr}", "lr": 0.1}
     task = load_task("command")
 
@@ -125,4 +117,4 @@ def test_identity_has_the_patterns_and_nothing_else_that_is_said_of_a_command():
     plain, written = of()
     assert written == {"task": "command", "seed": 1, "command": "train {lr}", "lr": 0.1}
     assert of(**{PROGRESS: r"(\d+)/(\d+)", LINKS: ["train.py"]})[0] == plain
-    assert of(**{PATTERNS: [["test", "acc", ACC, "last"]]})[0] != plain
+    assert of(**{PATTERNS: [["test", "acc", ACC, "last"]]})[0] == plain
