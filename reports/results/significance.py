@@ -189,9 +189,10 @@ def _no_spread(samples: list[list[float]]) -> str:
 def _with_best(table: Table, column: Column) -> Table:
     """The best of a column in bold; by the study's choice also the rows that a test cannot tell from it.
 
-    None is bold where that would be all of them, where rows cannot be compared, share steps, or where one has no value.
+    None is bold where it is not known whether lower or higher is better, where that would be all of them, where rows
+    cannot be compared or share steps, or where one has no value.
     """
-    if _that_share(table):
+    if _that_share(table) or not column.better:
         return table
     asked = [row for row in table.rows if row.measures[column.key].requested]
     tested = [row for row in asked if row.measures[column.key].test is not None]
