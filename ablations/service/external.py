@@ -26,7 +26,7 @@ from experiments.jobs.queue.job import Member
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
 from experiments.store.layout import CONFIG, Store, TableRow
-from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult, seed_value
 from experiments.tasks.columns import Column
 
 SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
@@ -191,17 +191,9 @@ def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
             )
 
 
-def _seed(text: str) -> int | str:
-    """A number, so that 1, 01 and 1.0 are the same seed; else the text."""
-    if text.isdecimal() and len(text) < 100:
-        return int(text)
-    found = as_number(text)
-    return int(found) if found is not None and abs(found) < 1 << 53 and found.is_integer() else text
-
-
 def _seeds(row: str, runs: Sequence[ExternalRun], planned: Mapping[str, Sequence[int]] | None) -> list[int]:
     """The study's seeds of a row's runs: theirs where the study has these, else numbered in their order."""
-    theirs = [_seed(run.seed) for run in runs]
+    theirs = [seed_value(run.seed) for run in runs]
     if len(runs) > 1 and (len(set(theirs)) < len(runs) or "" in theirs):
         same = next((s for s in theirs if s != "" and theirs.count(s) > 1), "")
         what = f"{theirs.count(same)} runs have the seed {same}" if same != "" else "not every run has a seed"
@@ -221,10 +213,22 @@ def _seeds(row: str, runs: Sequence[ExternalRun], planned: Mapping[str, Sequence
             f"The row {row} has {number(len(runs), 'run')} there and {number(len(ours), 'seed')} in the study: write "
             f"seeds = {len(runs)} in the row."
         )
-    if all(seed in ours for seed in theirs):
-        return [int(seed) for seed in theirs]
-    order = sorted(range(len(runs)), key=lambda i: (True, i) if isinstance(one := theirs[i], str) else (False, one))
-    return [ours[order.index(i)] for i in range(len(runs))]
+    return _numbers(theirs, ours)
+
+
+def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
+    """A number of the study for each of their seeds: the seed itself where the study has it, else a free number.
+
+    Free numbers are given in rising order of the seeds, texts last, in their order. A number only counts a row's runs:
+    pairs are found by the seeds' values (reports/results/significance.py).
+    """
+    found: dict[int | str, int] = {seed: seed for seed in theirs if isinstance(seed, int) and seed in ours}
+    others = [seed for seed in theirs if seed not in found]
+    free = iter([seed for seed in ours if seed not in found])
+    numbers = dict(found)
+    numbers |= {seed: next(free) for seed in sorted(one for one in others if isinstance(one, int))}
+    numbers |= {seed: next(free) for seed in others if isinstance(seed, str)}
+    return [numbers[seed] for seed in theirs]
 
 
 # --- Write them into a store, as records marked `imported`. Called when all is checked

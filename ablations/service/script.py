@@ -18,6 +18,7 @@ from typing import Any
 from experiments.config import flatten
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.code import files_of
+from experiments.tasks.direction import direction
 from experiments.tasks.own.command import GIVEN, SAID, Scripts
 from experiments.tasks.own.patterns import ESCAPES
 from model.settings import StrictModel
@@ -37,7 +38,6 @@ _NUMBER = r"([-+\d.e]+)"
 _PRINTS = ("print", "info", "write", "echo", "warning", "debug")
 _SETS = {"test": "test", "train": "train", **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "dev")}
 _LOSS = re.compile("loss", re.IGNORECASE)
-_LOWER = re.compile(r"loss|ppl|perplexity|err|mse|mae|wer|cer", re.IGNORECASE)
 _SET = re.compile(r"(test|val|valid|validation|dev|eval|train)[ _/-]+(?=.)", re.IGNORECASE)
 _WRITTEN = re.compile(r"\.?/?(out|output|outputs|results?|logs?|runs?|checkpoints?|ckpts?|saved?|models?|wandb|tmp)\b")
 _NO_FACTOR = re.compile(r"path|dir|file|log|print|verb|worker|port|save|epoch|step|iter|batch|interval|debug|resume")
@@ -380,7 +380,8 @@ def _metrics(printed: Sequence[Printed]) -> Iterator[str]:
     for place, one in enumerate(found):
         begin = "# " if place > 1 or not printed or (place and one.set == "train") else ""
         entry = ["[[metric]]", f"name = {json.dumps(one.name)}", f"set = {json.dumps(one.set)}"]
-        entry += ['better = "lower"'] if _LOWER.search(one.name) else []
+        better = direction(one.name)
+        entry += [f'better = "{better}"' if better else '# better = "lower"   # or "higher": the name says neither']
         entry += [f"digits = {one.digits}"] if one.digits > 2 else []
         found_by = f"pattern = '{one.pattern}'   # the last number that it finds; take = \"best\" for the best"
         entry += [found_by] if one.pattern else []

@@ -15,6 +15,7 @@ from pydantic import (
 from ablations.study.overrides import Overrides, dotted
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
+from experiments.tasks.direction import direction
 from experiments.tasks.own.function import column
 from experiments.tasks.own.patterns import Take, check_pattern
 from model.settings import StrictModel
@@ -76,7 +77,9 @@ class Metric(StrictModel):
     )
     set: Key = Field("test", description="the data set that it is measured on")
     head: Text = Field("", description="the column's head; name and set if unset")
-    better: Literal["higher", "lower"] = "higher"
+    better: Literal["higher", "lower", ""] = Field(
+        "", description="if unset, what the name says; where it says nothing, nothing is bold and no claim is judged"
+    )
     digits: int = Field(2, ge=0, le=12, description="after the decimal point")
     logarithmic: bool = Field(False, description="changes are differences of natural logarithms, as for perplexity")
     key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$", max_length=LONGEST_NAME)] = Field(
@@ -93,12 +96,22 @@ class Metric(StrictModel):
             check_pattern(self.pattern)
         elif self.take != "last":
             raise ValueError(f'take = "{self.take}" is for a pattern: add one, or leave it out')
+        if self.take == "best" and not self.direction:
+            raise ValueError(
+                f'take = "best": the name {self.name} does not say whether lower or higher is better; add better = '
+                '"lower" or better = "higher"'
+            )
         return self
+
+    @property
+    def direction(self) -> str:
+        """ "lower" or "higher": as declared, else by the name; "" where it says neither."""
+        return self.better or direction(self.name)
 
     @property
     def reading(self) -> tuple[str, str, str, Take]:
         """What is read of a command's output: set, name, pattern, and which number."""
-        best: Take = "highest" if self.better == "higher" else "lowest"
+        best: Take = "lowest" if self.direction == "lower" else "highest"
         return self.set, self.name, self.pattern, best if self.take == "best" else "last"
 
     @property
@@ -108,7 +121,7 @@ class Metric(StrictModel):
             self.name,
             self.head,
             set=self.set,
-            better=self.better,
+            better=self.direction,
             digits=self.digits,
             key=self.key,
             logarithmic=self.logarithmic,

@@ -16,10 +16,11 @@ import numpy as np
 
 from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.store.results import seed_value
 from experiments.tasks.columns import Column
 from reports.results import comparable, dunnett, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
-from reports.results.results import CountsOf
+from reports.results.results import CountsOf, Outcome
 from reports.results.table import Note, Row, Table, Test
 
 MODES = ("auto", "seeds", "paired", "sentences", "none")
@@ -59,8 +60,12 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
             found, note = _seeds(table, column)
             of_branches, more = paired(table, column)
             found, note = found | of_branches, " ".join(filter(None, (note, more)))
+            table, of_pairs = _with_changes_of_pairs(table, column, every=False)
+            notes += of_pairs
         elif chosen == "paired":
             found, note = paired(table, column, every=True)
+            table, of_pairs = _with_changes_of_pairs(table, column, every=True)
+            notes += of_pairs
         elif column.counts is not None:
             found, note = by_counts(table, column, counts_of)
         else:
@@ -184,9 +189,10 @@ def _no_spread(samples: list[list[float]]) -> str:
 def _with_best(table: Table, column: Column) -> Table:
     """The best of a column in bold; by the study's choice also the rows that a test cannot tell from it.
 
-    None is bold where that would be all of them, where rows cannot be compared, share steps, or where one has no value.
+    None is bold where it is not known whether lower or higher is better, where that would be all of them, where rows
+    cannot be compared or share steps, or where one has no value.
     """
-    if _that_share(table):
+    if _that_share(table) or not column.better:
         return table
     asked = [row for row in table.rows if row.measures[column.key].requested]
     tested = [row for row in asked if row.measures[column.key].test is not None]
@@ -213,7 +219,7 @@ def _with_best(table: Table, column: Column) -> Table:
 
 
 def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
-    """The t interval of the seeds' own differences, uncorrected: seeds pair by number, with equal order of data."""
+    """The t interval of the seeds' own differences, uncorrected: equal seeds are pairs, with equal order of data."""
     differences = _differences(row, base, column)
     whole = 1 < len(differences) == len(row.outcomes) == len(base.outcomes)
     return dunnett.t_interval(differences)[1:] if whole else None
@@ -300,14 +306,49 @@ def paired(table: Table, column: Column, *, every: bool = False) -> tuple[dict[s
 
 
 def _differences(row: Row, base: Row, column: Column) -> list[float]:
-    """Row minus base, of the seeds that both have."""
+    """Row minus base, of the pairs of runs: those with the same seed, by its value."""
     values = []
     for one in (row, base):
         measured = one.measures[column.key].values  # complete, as all compared rows are
-        seeds = [outcome.run.seed for outcome in one.outcomes]
+        seeds = map(pair_of, one.outcomes)
         values.append(dict(zip(seeds, comparable.scale(measured, column), strict=True)))
     ours, theirs = values
-    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs and seed != ""]
+
+
+def pair_of(outcome: Outcome) -> int | str:
+    """What a run has in common with its pair: its seed; of an imported run the value there, "" where it has none.
+
+    The number of an imported run's seed in the study only counts the row's runs.
+    """
+    imported = outcome.record.imported if outcome.record is not None else None
+    return outcome.run.seed if imported is None else seed_value(imported.seed or "")
+
+
+def _with_changes_of_pairs(table: Table, column: Column, *, every: bool) -> tuple[Table, list[Note]]:
+    """The table where the changes of paired rows are those of their pairs, and a note where some runs have no pair."""
+    base = table.base_row
+    if base is None or base.ensemble:
+        return table, []
+    changed: dict[str, Row] = {}
+    apart: dict[tuple[int, int], list[str]] = {}  # (pairs, runs) → rows
+    for row in table.compared(column):
+        if row.ensemble or not (every or shares_steps(row, base)):
+            continue
+        differences = _differences(row, base, column)
+        measure = row.measures[column.key]
+        if len(differences) < max(len(measure.values), len(base.measures[column.key].values)):
+            apart.setdefault((len(differences), len(measure.values)), []).append(row.key)
+            change = float(np.mean(differences)) if differences else None
+            measures = {**row.measures, column.key: replace(measure, change=change)}
+            changed[row.key] = replace(row, measures=measures)
+    words = [
+        f"{', '.join(keys)}: {number(pairs, 'pair')} of {number(runs, 'run')} and the "
+        f"{len(base.measures[column.key].values)} of {base.key}"
+        for (pairs, runs), keys in apart.items()
+    ]
+    notes = [Note(f"{column.header}: Δ, intervals and tests are of the pairs alone ({'; '.join(words)}).", "sign")]
+    return replace(table, rows=tuple(changed.get(row.key, row) for row in table.rows)), notes if words else []
 
 
 def _family(differences: list[float], rows: int) -> dunnett.Family | None:

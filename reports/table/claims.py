@@ -48,6 +48,9 @@ def check(comparison: Comparison, study: Study, known: "_Differences") -> tuple[
     """A sentence in the published numbers (None where nothing of it is published), and in the table's runs."""
     pairs = compared(comparison, study.variations, study.cited)
     of = _compared(comparison.number, known.table)
+    if isinstance(of, Column) and not of.better and not comparison.within:
+        unknown = Finding(UNKNOWN, f"whether lower or higher {of.metric} is better is not known: declare `better`")
+        return None, unknown
     return _published(comparison, pairs, of), _here(comparison, pairs, of, known)
 
 

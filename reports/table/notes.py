@@ -118,6 +118,7 @@ def _signs(table: Table) -> Iterator[Note]:
         pieces = any(column.per_piece for column in shown)
         what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
         yield Note(f"paper: as published, {what}; compare changes, not values.", "sign", "paper")
+    yield from _undirected(table)
     if any(m.best for m in measures):
         near = ", and rows that Welch's t test (Holm) cannot tell from it" if table.bold == "undistinguished" else ""
         yield Note(f"Bold: the best of its column{near}.", "sign")
@@ -138,6 +139,20 @@ def _signs(table: Table) -> Iterator[Note]:
             yield Note(f"{column.header}: {NOT_REPORTED} by finished runs of {keys}. {why}".strip(), "gap")
     if any(row.stale for row in table.rows):
         yield Note("†: trained or scored by another revision of the code than the present one.", "sign")
+
+
+def _undirected(table: Table) -> Iterator[Note]:
+    """A sentence for the columns of which it is not known whether lower or higher is better."""
+    unknown = [column for column in _shown(table) if not column.better]
+    if unknown and len(table.rows) > 1:
+        heads, names = (", ".join(getattr(one, part) for one in unknown) for part in ("header", "metric"))
+        one = unknown[0].metric
+        yield Note(
+            f"{heads}: whether lower or higher is better is not known, so nothing is bold there and no claim is "
+            f'judged. Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, --metric '
+            f"{one}:min (or :max).",
+            "sign",
+        )
 
 
 # --- Notes on rows that are ensembles: what they are made of, and which member is missing

@@ -38,6 +38,7 @@ from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingRes
 from experiments.store.trees import keep
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
+from experiments.tasks.direction import direction
 from experiments.tasks.own.context import (
     EXAMPLES,
     FINAL,
@@ -282,14 +283,19 @@ class FunctionTask(OwnTask):
 def column(*arguments: Any, **options: Any) -> Column:
     """A column that a study declares (experiments/client/ablations_task describes it)."""
     counts = options.pop("counts", None)
-    return Column(**{**vars(ablations_task.column(*arguments, **options)), "counts": counts})
+    return _directed({**vars(ablations_task.column(*arguments, **options)), "counts": counts})
+
+
+def _directed(declared: Mapping[str, Any]) -> Column:
+    """The column; its direction is by the metric's name where it is not declared."""
+    return Column(**{**declared, "better": declared["better"] or direction(declared["metric"])})
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
     """A column that a trainer declares; the function of its counts is called in the trainer's process."""
     counts = declared["counts"]
     if counts is None:
-        return Column(**declared)
+        return _directed(declared)
 
     def value(sums: Any) -> Any:
         import numpy as np
@@ -302,9 +308,8 @@ def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
             raise RuntimeError(str(failed)) from None
         return np.frombuffer(base64.b64decode(answer["values"]), dtype="<f8").reshape(answer["shape"])
 
-    return Column(
-        **{**declared, "counts": Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])}
-    )
+    kept = Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])
+    return _directed({**declared, "counts": kept})
 
 
 def _digest(path: Path) -> str:

@@ -136,6 +136,36 @@ def test_p_values_are_those_of_scipy(case: int, tmp_path: Path) -> None:
         assert independent == pytest.approx(list(dunnett.pvalue), abs=2e-3)
 
 
+FOLDS = {"a": {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}, "b": {2: 21.0, 3: 31.1, 4: 40.9}, "c": {4: 39.0, 2: 22.0, 1: 11.0}}
+
+
+@pytest.mark.parametrize("name", [str, "fold{}".format, "0{}".format, lambda n: ["mon", "tue", "wed", "thu"][n - 1]])
+def test_runs_pair_by_the_value_of_their_fold(name: Any, tmp_path: Path) -> None:
+    """Whatever the order of the lines, and whichever folds a row lacks; Δ, interval and test are of the same pairs."""
+    lines = [f"{row},{name(fold)},{acc}" for row, accs in FOLDS.items() for fold, acc in accs.items()]
+    file = written(tmp_path, ["row,fold,acc", *sorted(lines, reverse=True)])
+    importing = ["import", tmp_path / "s.toml", "--from", file, "--seed-by", "fold", "--metric", "acc"]
+    done = CliRunner().invoke(app, [*map(str, importing), "--store", str(tmp_path / "runs")])
+    assert done.exit_code == 0, done.output
+    report = CliRunner().invoke(
+        app,
+        ["report", str(tmp_path / "s.toml"), "--store", str(tmp_path / "runs"), "--significance", "paired", "--json"],
+    )
+    stored = json.loads(report.stdout)
+    base = stored[0]["row"]
+    for printed in (rows(file, "--pair", "fold", "--base", f"row={base}"), stored):
+        for row in printed[1:]:
+            common = sorted(FOLDS[row["row"]].keys() & FOLDS[base].keys())
+            ours, theirs = ([FOLDS[key][fold] for fold in common] for key in (row["row"], base))
+            test = scipy.stats.ttest_rel(ours, theirs)
+            interval = test.confidence_interval(1 - 0.05 / 2)  # Bonferroni: two rows
+            assert row["acc_test"] == pytest.approx(np.mean(list(FOLDS[row["row"]].values())))
+            assert row["acc_test_change"] == pytest.approx(np.subtract(ours, theirs).mean())
+            assert row["acc_test_p"] == pytest.approx(min(1.0, 2 * test.pvalue))
+            assert [row["acc_test_low"], row["acc_test_high"]] == pytest.approx([interval.low, interval.high])
+    assert "of the pairs alone" in tabulate(file, "--pair", "fold", "--base", f"row={base}", "--format", "markdown")[0]
+
+
 def written(folder: Path, lines: Iterable[str]) -> Path:
     file = folder / "runs.csv"
     file.write_text("\n".join(lines) + "\n")
