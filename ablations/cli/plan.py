@@ -41,7 +41,8 @@ from experiments.tasks.own.tree import CODE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.comparable import change_digits
-from reports.results.dunnett import ALPHA, POWER
+from reports.results.dunnett import ALPHA
+from reports.results.power import POWER
 
 
 def plan(
@@ -207,9 +208,9 @@ def noise(
     typer.echo(f"{base.key} of {chosen.study.name}, profile {chosen.plan.profile}: {number(seeds, 'seed')}\n")
     typer.echo(_spreads(found))
     typer.echo(
-        f"The smallest true difference from {base.key} that is marked with {POWER:.0%} power at {ALPHA:.0%}, "
-        f"{number(found[0].rows, 'row')} compared at once (Dunnett), with so many seeds of every row; "
-        f"rows are taken to spread as {base.key} does:\n"
+        f"The smallest true difference from {base.key} that gets a star with {POWER:.0%} power at {ALPHA:.0%}, "
+        f"{number(found[0].rows, 'row')} compared at once (Dunnett's test and his T3), with so many seeds of every "
+        f"row; all rows are assumed to vary as {base.key} does:\n"
     )
     typer.echo(_shown(found, per_seed))
     if per_seed is None:

@@ -110,15 +110,18 @@ class Code:
         planned[self.base] = (git, git.head, self._hidden)
 
     def note(self) -> str:
-        """What base's code is, for the reader of the table."""
+        """Return what base's code is now, for `plan`; a table has the commits that its runs recorded."""
         changed = [path for path in self._git.uncommitted() if path not in self._hidden]
         new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py")]
         said = f"with uncommitted changes in {_names(changed)}" if changed else "without uncommitted changes"
         said += f", without {_names(new)}, which git does not track" if new else ""
+        return f"Base's code is now commit {self._git.head[:12]} of {self._git.top.name} {said}."
+
+    def conditions(self) -> str:
+        """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
         linked = f" and link {_names(self.links)}" if self.links else ""
         linked += f"; nothing is installed for rows that change {_names([*self._named])}" if self._named else ""
-        return (f"Base's code is commit {self._git.head[:12]} of {self._git.top.name} {said}. Each row has a tree; "
-                f"all run with the same interpreter and packages{linked}.")  # fmt: skip
+        return f"Each row has a tree of its own; all run with the same interpreter and packages{linked}."
 
     # --- rows
 

@@ -25,7 +25,7 @@ _EXPERIMENT = ("task", "command", "progress", "links", "python", "match", "by", 
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "guard", "protected")
 # What a study may not have of its own that extends one with [guard] settings: it would be another experiment.
 _GUARDED = (*_EXPERIMENT, "same_as")
-_OURS = ("origin", "folder", "code_tree", "code_note")  # fields of Study that the reader fills in
+_OURS = ("origin", "folder", "code_tree", "code_note", "trees_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
 _DEEPEST = 50

@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from ablations.study.parts import Choices, TableChoices
 from experiments.tasks.columns import Column
 from reports.results.accounting import TableSpent
+from reports.results.dunnett import ALPHA
 from reports.results.results import Outcome
 
 # The state of a row is the first of these that one of its seeds has.
@@ -39,9 +40,13 @@ class Test:
     p: float  # two-sided, corrected for the column's rows
     low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
     high: float
-    marked: bool
     paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
     by: str = ""  # the test, in words
+
+    @property
+    def marked(self) -> bool:
+        """Whether the change has a star."""
+        return self.p < ALPHA
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,7 @@ class _Differences:
             return _Gap(gain, -math.inf, math.inf, False, f"{words}; not tested")
         low, high = sorted((sign * test.low, sign * test.high))
         shown = (f"{math.exp(end) if comparison.factor else end:.3g}".replace("-", "−") for end in (low, high))
-        small = "" if test.marked or low <= 0 <= high else "; smaller than these seeds can show"
-        return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)}{small})")
+        return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)})")
 
     def _from(self, base: Row, other: Row, column: Column) -> Table:
         """The table with changes from `base`: itself where they are already."""

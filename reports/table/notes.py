@@ -48,7 +48,9 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
     ]
     parts += [Note(f"{row.variation.key}: {row.variation.note}", "study") for row in plan.rows if row.variation.note]
     of_profile = plan.study.profiles[plan.profile].notes
-    parts += [Note(text, "study" if text in of_profile else "gap") for text in plan.notes]
+    # What base's code is now is for the plan: the numbers are of the code that the runs recorded.
+    said = [text for text in plan.notes if text != plan.study.code_note]
+    parts += [Note(text, "study" if text in of_profile else "gap") for text in said]
     if table.not_shown is None:
         parts.append(Note("The store's ledger is damaged: how many rows were tried is not known.", "gap"))
     elif table.not_shown:

@@ -145,7 +145,7 @@ SECTIONS = {
     "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
     "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `[[same_as]]`": SameAs,
 }  # fmt: skip
-OF_THE_READER = {"origin", "folder", "code_tree", "code_note"}
+OF_THE_READER = {"origin", "folder", "code_tree", "code_note", "trees_note"}
 WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "protected", "guard"}
 
 

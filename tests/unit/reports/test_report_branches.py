@@ -76,9 +76,12 @@ def test_the_table_marks_what_is_shared_and_says_how_it_is_tested(bench):
         "two values, and the sentence under them"
     )
     assert "<sup>‡</sup>" in render(table, "html")
-    assert "against base (Dunnett)" in text and "t test of the differences of the same seed" in text
+    assert (
+        "against base (the larger p of Student's and Welch's t tests)" in text
+        and "t test of the differences of the same seed" in text
+    )
     [bleu] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 1 row compared")]
-    assert "BLEU (dev): differences of branches below" in bleu
+    assert "BLEU (dev): true differences of branches below" in bleu
 
 
 def test_where_all_rows_are_branches_dunnett_is_not_named(bench):
@@ -89,7 +92,7 @@ def test_where_all_rows_are_branches_dunnett_is_not_named(bench):
         bench.store.results[run.run_id]["inputs"] = dict(run.inputs)
     table = bench.table()
     assert table.test == "seeds" and found_in(table, "bleu")["T"].marked
-    assert "Dunnett" not in render(table, "markdown")
+    assert "Welch" not in render(table, "markdown")
 
 
 def test_a_branch_that_changes_nothing_is_not_tested(bench):
