@@ -151,8 +151,8 @@ def _undirected(table: Table) -> Iterator[Note]:
         one = unknown[0].metric
         yield Note(
             f"{heads}: whether lower or higher is better is not known, so nothing is bold there and no claim is "
-            f'judged. Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, --metric '
-            f"{one}:min (or :max).",
+            f'judged. Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, '
+            f"--metric {one}:min (or :max).",
             "sign",
         )
 
