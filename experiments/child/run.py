@@ -34,7 +34,7 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError, failure_class
 from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events
-from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in
+from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in, run_identity
 from experiments.processes.identity import age_s
 from experiments.processes.keeper import stand_behind
 from experiments.processes.meter import Meter
@@ -43,10 +43,10 @@ from experiments.records import TRAINING, ChildExit, FailureClass
 from experiments.store import ensembles, provenance, trees
 from experiments.store.checksummed import write_json
 from experiments.store.code import code_digest, code_digests
-from experiments.store.known_runs import name_of
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, Revision, TrainingResult
 from experiments.store.retention import Keep, union
+from experiments.store.run_names import name_given_by
 from experiments.store.seals import Asked, Seals
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
@@ -243,7 +243,7 @@ def _attempt(
 ) -> None:
     store = Store.open(spec.store, create=False)
     config = task.config_type.from_mapping(spec.config)
-    _check_identities(spec, store, config)
+    _check_identities(spec, config)
     pinned = dict(spec.pinned)
 
     def emit(kind: str, **fields: Any) -> None:
@@ -279,19 +279,24 @@ def _attempt(
     Evaluations(config, task, weights, context, events, code).make(spec.evaluations)
 
 
-def _check_identities(spec: AttemptSpec, store: Store, config: TaskConfig) -> None:
+def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
     """Raises Damaged if settings do not fit the identity of the run or of an evaluation: tables would be wrong."""
     if spec.run_id == PROBE_ID:
         return
-    named = {spec.run_id: name_of(store, spec.run_id, config, spec.inputs, train=spec.train)}
+    if spec.named_by is None:
+        named = {spec.run_id: run_identity(config, spec.inputs)}
+    else:
+        compared_as = config.roles().compared_as
+        named = {spec.run_id: name_given_by(spec.named_by, spec.config, spec.inputs, compared_as)}
     for item in spec.evaluations:
         named[item.eval_id] = eval_identity(spec.run_id, item.settings, item.inputs)
     for identity, made in named.items():
         if identity != made:
+            other = f"the identity {made}" if made else "another identity"
             raise Damaged(
-                f"The settings of {identity} have the identity {made}: they are not the settings of this name. The "
-                "queue was damaged, or the trainer's settings have changed since this was queued. `ablations run` "
-                "queues the study's runs again."
+                f"The settings of {identity} have {other}: they are not the settings of this name. The queue was "
+                "damaged, or the trainer's settings have changed since this was queued. `ablations run` queues the "
+                "study's runs again."
             )
 
 

@@ -23,7 +23,16 @@ from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
-CODE, LINES, LINKS = "code_tree", "code_lines", "folder_links"
+CODE, LINES, LINKS, BASE, GLOBS = "code_tree", "code_lines", "folder_links", "code_base", "code_globs"
+# What a study says of the code of its runs. It travels with the settings of a run and is part of no run_id.
+GIVEN_BY_STUDY = {
+    CODE: "`patch`, `commit` or `commits` of a row gives it",
+    LINES: "`patch`, `commit` or `commits` of a row gives it",
+    BASE: "`patch` of a row gives it",
+    LINKS: "the study's own `links` gives it",
+    GLOBS: "the study's own `code` gives it",
+}
+OF_TREES = tuple(GIVEN_BY_STUDY)
 MODULES, ELSEWHERE, PACKAGES = "modules.txt", "imported-elsewhere.txt", "packages.txt"  # there
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 HOME = Path(experiments.__file__).parents[1]  # the folder of this program's packages
