@@ -65,7 +65,7 @@ class RunState(NamedTuple):
     to_read: tuple[str, ...] = ()
 
 
-StateOf = Callable[[str, list[str]], RunState]
+StateOf = Callable[[str, list[str], TaskConfig], RunState]  # run_id, eval_ids, settings
 # settings, inputs → the name of the run (store/run_names.py)
 Find = Callable[[TaskConfig, Mapping[str, str]], RunName]
 

@@ -121,7 +121,7 @@ def _planned(
         named_by=named_by_of(name),
         added=name.added,
         evaluations=evaluations,
-        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
+        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations], config)),
         **fields,
     )
 
