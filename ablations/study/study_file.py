@@ -20,11 +20,21 @@ from experiments.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_EXPERIMENT = ("task", "command", "progress", "links", "python", "match", "by", "metric")  # what is run and measured
+_EXPERIMENT = (
+    "task",
+    "command",
+    "progress",
+    "links",
+    "code",
+    "python",
+    "match",
+    "by",
+    "metric",
+)  # what is run and measured
 # What `extends` inherits from another study: how it runs, not what it prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "guard", "protected")
 # What a study may not have of its own that extends one with [guard] settings: it would be another experiment.
-_GUARDED = (*_EXPERIMENT, "same_as")
+_GUARDED = _EXPERIMENT
 _OURS = ("origin", "folder", "code_tree", "code_note", "trees_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.durable import whole_folder, write_bytes
-from experiments.store.known_runs import COUNTED
 from experiments.store.layout import CONFIG, LOG, ROWS, Store, folders_in, keep_row, rows_of
 from experiments.store.results import RESULT_FILE, TrainingResult
+from experiments.store.run_names import COUNTED
 
 # Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
 KEPT = ("events.jsonl", LOG, RESULT_FILE, "uncommitted.diff")

@@ -10,7 +10,6 @@ from experiments.config import flatten
 from experiments.identity import without_runs
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from experiments.tasks.own.command import PATTERNS, PROGRESS
-from experiments.tasks.own.tree import CODE, LINES, LINKS
 from reports.results import comparable
 from reports.results.results import Outcome, Scored
 from reports.results.table import Note, Row, Table
@@ -151,7 +150,7 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
 
 
 # Settings of own trainers that the program derives from a study: they are not the user's.
-OF_PROGRAM = (PATTERNS, PROGRESS, CODE, LINES, LINKS)
+OF_PROGRAM = (PATTERNS, PROGRESS, *OF_TREES)
 _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
 
 
