@@ -69,7 +69,6 @@ VERBS = {  # by name, in the order of --help
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "budget": Verb("budget", "budget", STORE, "budget --hours 8 --runs 40 --until 07:00"),
     "ledger": Verb("budget", "ledger", STORE, "ledger --head"),
-    "adopt": Verb("store", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
     "unseal": Verb("budget", "unseal", STORE, "unseal my_study.toml --because 'for the paper'"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
 }

@@ -70,7 +70,7 @@ def plan(
         _print(planned, chosen.store.root, predicted)
         for line in filter(None, [*lines(predicted, slots, devices), Account(chosen.store).in_words()]):
             typer.echo(line)
-        orphaned = say_orphans(orphans(chosen, planned, todo), chosen.to_paste)
+        orphaned = say_orphans(orphans(chosen, planned, todo))
         for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):
             typer.echo(f"note: {note}")
     for warning in warnings(chosen, todo, slots):

@@ -3,16 +3,16 @@
 Trains nothing, imports no torch.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config import TaskConfig, total_steps
-from experiments.identity import ParentRun, imported_in, members_in, parent_run_in, run_identity
+from experiments.identity import ParentRun, imported_in, members_in, parent_run_in
 from experiments.records import TRAINING
-from experiments.store.known_runs import Found, SameAs
+from experiments.store.run_names import RunName
 from experiments.tasks.base import EvaluationSpec
 
 # --- A row of a study as it will run
@@ -66,13 +66,8 @@ class RunState(NamedTuple):
 
 
 StateOf = Callable[[str, list[str]], RunState]
-# settings, inputs, the settings that the row changes → the run (store/known_runs.py)
-Find = Callable[[TaskConfig, Mapping[str, str], Collection[str]], Found]
-
-
-def by_name(config: TaskConfig, inputs: Mapping[str, str], _changed: Collection[str] = ()) -> Found:
-    """The run that settings and inputs name."""
-    return Found(run_identity(config, inputs))
+# settings, inputs → the name of the run (store/run_names.py)
+Find = Callable[[TaskConfig, Mapping[str, str]], RunName]
 
 
 @dataclass(frozen=True)
@@ -107,7 +102,7 @@ class PlannedRun:
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
-    same_as: SameAs | None = None  # the study's word by which a run of other settings stands for it
+    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
     added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
     sealed: tuple[PlannedEvaluation, ...] = ()  # of sealed sets: not made, not shown
 

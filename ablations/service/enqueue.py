@@ -189,6 +189,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         after=run.reads,
         read_by=tuple(map(asdict, run.read_by)),
         read_at=run.read_at,
+        named_by=run.named_by,
     )
 
 
@@ -230,6 +231,7 @@ def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
         "run_id": run.run_id,
         "config": run.config.model_dump(mode="json"),
         "inputs": dict(run.inputs),
+        **({} if run.named_by is None else {"named_by": dict(run.named_by)}),
         "lineage": lineage(run.config, run.inputs),
         "steps": total_steps(run.config),
         "row": asdict(row),

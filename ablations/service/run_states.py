@@ -10,16 +10,16 @@ from ablations.service.guard import without_sealed
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from ablations.study.tuning import trials_of
-from experiments.errors import Damaged, UserError
+from experiments.errors import Damaged
 from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store.code import code_digest, code_digests
 from experiments.store.ensembles import changed
-from experiments.store.known_runs import KnownRuns, SameAs
 from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
+from experiments.store.run_names import RunNames
 from experiments.tasks.base import Task
 from experiments.training.warm_start import checkpoint_of, other_weights
 
@@ -32,7 +32,7 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     A finished member of an ensemble, or parent run of a branch, is missing if it kept too few checkpoints for what the
     ensemble has to evaluate, or with which the branch has to begin.
     """
-    states, find = run_states(store, task), KnownRuns(store, same_as(study, task), _of_study(study, store)).find
+    states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
     plan = without_sealed(plan_study(study, selection, task, store.root, states, find), store, states)
     asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.reads}
     members = [
@@ -49,16 +49,6 @@ def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
     members = cache(lambda: Members(store))
     names = (study.name, trials_of(study.name))
     return lambda run_id: any(member.study in names for member in members().of(run_id))
-
-
-def same_as(study: Study, task: Task) -> list[SameAs]:
-    """What a study says of runs with other settings. Raises UserError for a task that is not the user's own."""
-    if study.same_as and task.config_type.setting_roles.frozen_defaults:
-        raise UserError(
-            f"{study.origin}, same_as: it is for own tasks, whose defaults and commands may change. The "
-            f"settings of the task {study.task} name its runs. Remove it."
-        )
-    return [SameAs(said.was, said.why, said.now, said.when) for said in study.same_as]
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:

@@ -59,15 +59,6 @@ class Guard(StrictModel):
     )
 
 
-class SameAs(StrictModel):
-    """The author's word that runs with other settings stand for those of the study; see docs/own-task.md."""
-
-    was: Settings = Field(description="settings with which these runs were trained, such as an earlier command")
-    now: Settings | None = Field(None, description="the settings for which they stand; unset: the study's present ones")
-    why: Annotated[Text, Field(min_length=1)] = Field(description="printed under the table")
-    when: Text = Field("", description="the day on which `ablations adopt` wrote this")
-
-
 class Metric(StrictModel):
     """A column of the table, declared by the study in place of the task's own columns."""
 

@@ -20,11 +20,21 @@ from experiments.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_EXPERIMENT = ("task", "command", "progress", "links", "python", "match", "by", "metric")  # what is run and measured
+_EXPERIMENT = (
+    "task",
+    "command",
+    "progress",
+    "links",
+    "code",
+    "python",
+    "match",
+    "by",
+    "metric",
+)  # what is run and measured
 # What `extends` inherits from another study: how it runs, not what it prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "guard", "protected")
 # What a study may not have of its own that extends one with [guard] settings: it would be another experiment.
-_GUARDED = (*_EXPERIMENT, "same_as")
+_GUARDED = _EXPERIMENT
 _OURS = ("origin", "folder", "code_tree", "code_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
@@ -130,7 +140,7 @@ def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
 
 
 def _unknown(name: str, path: Path) -> str:
-    if path.with_name(f"{path.name}.toml").is_file():
+    if path.name and path.with_name(f"{path.name}.toml").is_file():
         return f"There is no built-in study {name!r}, but a file {path}.toml: write its name with the ending."
     near = suggestion(name, builtin_studies(), "studies") if nearest(name, builtin_studies()) else ""
     return " ".join(filter(None, (f"There is no study {name!r}.", near, _choose())))

@@ -46,7 +46,8 @@ def write_json(path: Path, value: Mapping[str, Any], *, checksummed: bool = True
     checksummed: add its checksum (see `with_checksum`); False for files that other programs read.
     """
     value = with_checksum(value) if checksummed else value
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
+    text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # half a surrogate pair as its escape in JSON
 
 
 def read_json(path: Path) -> dict[str, Any] | None:

@@ -47,6 +47,7 @@ class AttemptSpec:
     earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
     pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
+    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
     coordinator: Mapping[str, Any] | None = None  # the process that the child ends with; None: it outlives all
 
     def write(self, folder: Path) -> Path:

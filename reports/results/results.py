@@ -13,11 +13,11 @@ from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
-from experiments.identity import identity_settings
 from experiments.records import TRAINING
 from experiments.store.checksummed import check_file
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
+from experiments.store.run_names import compared_settings, planned_settings
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.own.command import PATTERNS
@@ -116,7 +116,9 @@ def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, 
     if record.inputs not in (None, run.inputs):
         return None, f"{place}/result.json is of a training on other data. {REDO}."
     theirs = dict(flatten(record.config or {}))
-    for name, value in (identity_settings(run.config) | {"seed": run.config.seed}).items():
+    seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
+    theirs = {**compared_settings(run.config, theirs), **seed}
+    for name, value in (planned_settings(run.config) | {"seed": run.config.seed}).items():
         if name in theirs and theirs[name] != value:  # a missing one was added later
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {REDO}."

@@ -10,7 +10,7 @@ from experiments.config import flatten
 from experiments.identity import without_runs
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from experiments.tasks.own.command import PATTERNS, PROGRESS
-from experiments.tasks.own.tree import CODE, LINES, LINKS
+from experiments.tasks.own.tree import OF_TREES
 from reports.results import comparable
 from reports.results.results import Outcome, Scored
 from reports.results.table import Note, Row, Table
@@ -132,7 +132,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    of_own = (PATTERNS, PROGRESS, CODE, LINES, LINKS)
+    of_own = (PATTERNS, PROGRESS, *OF_TREES)
     said = [*_IN_TRAINING, *of_own, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:

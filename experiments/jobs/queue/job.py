@@ -97,6 +97,7 @@ class Job:
     limit: int | None = None  # examples of each set that evaluations take, for `run --smoke`; None: all
     read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
     read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints
+    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
 
     @property
     def inputs_key(self) -> str:

@@ -39,27 +39,43 @@ from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, ope
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.shell import expanded, flags, names, refuse_quoted, run_command, word
-from experiments.tasks.own.tree import CODE, LINES, LINKS, WATCH, imported, link_in, own_code
+from experiments.tasks.own.shell import PLACEHOLDER, expanded, flags, names, refuse_quoted, run_command, word
+from experiments.tasks.own.tree import CODE, GIVEN_BY_STUDY, LINKS, OF_TREES, check_watched, imported, link_in, own_code
 from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
 GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "threads")
 WORK = "work"  # in the run's folder: where a command with `links` runs
-# What a study says of its command besides the settings. Each is a setting only where the study says it, so that it
-# changes the run_id of no other.
+# What a study says of its command besides the settings. None of it is part of a run_id: patterns are read from the kept
+# output, and the code of a run is compared with the present one (store/code_files.py).
 PATTERNS, PROGRESS = "output_patterns", "output_progress"
-SAID = ("task", "seed", "command", PATTERNS, PROGRESS, LINKS, CODE, LINES)
+SAID = ("task", "seed", "command", PATTERNS, PROGRESS, *OF_TREES)
+
+
+def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the parts of `command` in its place: its fixed words, and how it passes each setting.
+
+    An option for a new setting leaves the fixed words and the other settings as they are. So a run that was trained
+    before stays the same run.
+    """
+    if not isinstance(settings.get("command"), str):
+        return dict(settings)
+    fixed, passed = parts_of_command(settings["command"])
+    forms = {f"command {{{name}}}": form for name, form in passed.items()}
+    return {**settings, "command": fixed, **forms}
+
+
 ROLES = SettingRoles(
     given_elsewhere={
         **GIVEN_ELSEWHERE,
         "command": "the study's own `command` gives it",
         PATTERNS: "each [[metric]] has its `pattern`",
         PROGRESS: "the study's own `progress` gives it",
-        LINKS: "the study's own `links` gives it",
+        **GIVEN_BY_STUDY,
     },
-    not_in_run_id=(PATTERNS, PROGRESS, LINKS, LINES),
-    always_recorded=(CODE,),
+    not_in_run_id=(PATTERNS, PROGRESS, *OF_TREES),
+    always_named=("command",),
+    compared_as=compared,
 )
 
 
@@ -135,7 +151,9 @@ class CommandTask(_Declared):
         self._refuse_changed(config, context, "after the run was planned")
         if getattr(config, CODE, ""):
             with own_code(config, context, home, folder / WORK) as where:
-                ended = run_command(config.command, given, where, context, readings, WATCH)
+                ended = run_command(config.command, given, where, context, readings, look_for_python=True)
+                if ended.is_python:
+                    check_watched(context)
         else:
             where = link_in(folder / WORK, home, links) if links else home
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
@@ -345,6 +363,40 @@ def _words(text: str, strict: bool) -> Iterator[str]:
             yield re.sub(_PART, _unquoted, token[1])
         elif not token[0].isspace():
             yield token[0]
+
+
+_PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
+_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders that change no number: places, and the device
+
+
+def parts_of_command(command: str) -> tuple[str, dict[str, str]]:
+    """The words of a command that no setting changes, and for each setting the option that passes it.
+
+    An option is `--lr {lr}`, `lr={lr}` or a flag `{bn:--bn}`. Other words with placeholders are among the fixed ones,
+    because their order counts; so is {seed}. The Python interpreter and the places of outputs are in neither.
+    """
+    fixed, passed = list[str](), dict[str, str]()
+    places = [place[0] for place in PLACEHOLDER.finditer(command)]
+    marks = iter(range(len(places)))  # a placeholder may have a bar, which is an operator elsewhere
+    for token in _TOKEN.finditer(PLACEHOLDER.sub(lambda place: f"\0{next(marks)}\0", command)):
+        if token[1] is None:
+            if not token[0].isspace():
+                fixed.append(token[0])
+            continue
+        text = re.sub("\0([0-9]+)\0", lambda mark: places[int(mark[1])], token[1])
+        used = shell.names(text)
+        alone = PLACEHOLDER.fullmatch(text)
+        before = fixed[-1] if fixed and alone and alone[2] is None and re.fullmatch("--?[^{}=]+", fixed[-1]) else ""
+        option = before or (alone and alone[2] is not None) or re.match(r"[-+~\w.]+=", text)
+        if not used or not option or "seed" in used or "settings" in used or "settings.yaml" in used:
+            if not _PYTHON.fullmatch(text):
+                fixed.append(text)
+            continue
+        if before:
+            fixed.pop()
+        form = f"{before} {text}".strip()
+        passed |= {name: f"{passed[name]} {form}" if name in passed else form for name in used if name not in _OUTSIDE}
+    return " ".join(fixed), passed
 
 
 def _unquoted(part: re.Match[str]) -> str:

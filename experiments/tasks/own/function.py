@@ -29,7 +29,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_s
 from experiments.client import ablations_task
 from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig, total_steps, unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
-from experiments.identity import eval_identity
+from experiments.identity import eval_identity, without_runs
 from experiments.records import TRAINING
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.code import Root, files_of, root_at
@@ -49,7 +49,17 @@ from experiments.tasks.own.context import (
 )
 from experiments.tasks.own.kept import first_sentences, outdated, patterns_of, read_kept
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.tree import CODE, COPY, LINES, LINKS, imported, link_digests, own_code
+from experiments.tasks.own.tree import (
+    CODE,
+    COPY,
+    GIVEN_BY_STUDY,
+    GLOBS,
+    LINKS,
+    OF_TREES,
+    check_watched,
+    imported,
+    own_code,
+)
 from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
@@ -76,7 +86,7 @@ class OwnTask(Task):
         return dict.fromkeys((TRAINING, *self.evaluation_parts), roots)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        return link_digests(config, self.folder or Path.cwd(), store)
+        return {}
 
     def _files(self, config: Any) -> dict[str, Path]:
         """The files that the trainer says it reads, by the names of their digests."""
@@ -84,9 +94,9 @@ class OwnTask(Task):
 
     def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
         """Raises UserError if the content of what the run reads differs from that of the plan."""
-        now = self.inputs(config, context.store)
+        now, planned = self.inputs(config, context.store), without_runs(context.inputs)
         paths = self._files(config)
-        names = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        names = [name for name in {**planned, **now} if now.get(name) != planned.get(name)]
         changed = [str(paths.get(name, name)) for name in names]
         if changed:
             raise UserError(
@@ -194,8 +204,8 @@ class FunctionTask(OwnTask):
         self.files, self.script = files_of(self.roots), str(Path(told["file"]).resolve())
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Digests of the files of `reads`, by file name; relative paths start at the module's folder. Of links too."""
-        return {**super().inputs(config, store), **{n: _digest(path) for n, path in self._files(config).items()}}
+        """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
+        return {name: _digest(path) for name, path in self._files(config).items()}
 
     def _files(self, config: Any) -> dict[str, Path]:
         home = Path(self._process.declared["file"]).parent
@@ -203,15 +213,15 @@ class FunctionTask(OwnTask):
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """This task with the code of a study's rows, if they change code."""
-        given = {name: settings[name] for name in (CODE, LINES, LINKS) if name in settings}
-        if CODE not in given:
+        """This task with what a study says of the code of its runs."""
+        given = {name: settings[name] for name in OF_TREES if name in settings}
+        if not given:
             return self
         changed, roles = copy.copy(self), self.config_type.setting_roles
-        fields: Any = {name: (list[str] if name == LINKS else type(value), value) for name, value in given.items()}
+        fields: Any = {n: (list[str] if n in (LINKS, GLOBS) else type(value), value) for n, value in given.items()}
         changed.config_type = create_model("Tree", __base__=self.config_type, __module__=__name__, **fields)
-        names = (*roles.not_in_run_id, LINES, LINKS)
-        changed.config_type.setting_roles = replace(roles, not_in_run_id=names, always_recorded=(CODE,))
+        names, elsewhere = (*roles.not_in_run_id, *OF_TREES), {**roles.given_elsewhere, **GIVEN_BY_STUDY}
+        changed.config_type.setting_roles = replace(roles, not_in_run_id=names, given_elsewhere=elsewhere)
         return changed
 
     def versions(self) -> dict[str, str]:
@@ -265,6 +275,8 @@ class FunctionTask(OwnTask):
             python = str(home / self.interpreter) if self.interpreter else ""
             process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
             ended = process.train(request, context)
+            if tree:
+                check_watched(context)
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(context.folder / FINAL, ended["returned"], self.sealed)
         theirs = {"device": name} if (name := ended["device_name"]) else {}
@@ -351,7 +363,7 @@ class OwnConfig(TaskConfig):
 
 def settings_of(config: TaskConfig) -> dict[str, Any]:
     """The user's settings in a configuration, nested, with JSON types only."""
-    ours = (*GIVEN_ELSEWHERE, "modules", CODE, LINES, LINKS)
+    ours = (*GIVEN_ELSEWHERE, "modules", *OF_TREES)
     return {name: value for name, value in config.model_dump(mode="json").items() if name not in ours}
 
 

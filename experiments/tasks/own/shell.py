@@ -18,11 +18,13 @@ from typing import IO, Any
 
 from experiments.errors import Preempted, TrainerFailed, UserError
 from experiments.events.lines import LAST_STEP
+from experiments.processes.identity import descendants
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import of_point
 from experiments.tasks.own.patterns import Readings, report_progress
+from experiments.tasks.own.tree import WATCH, environment
 
 # --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
 # `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
@@ -343,11 +345,13 @@ READ_S = 10.0  # the rest of its errors, once it has ended
 class Ended:
     """A command that ended successfully: the metrics that it printed, and whether it was requested to stop.
 
+    is_python: whether the command names Python; if asked, also whether a process of it was seen to run Python.
     output: where what it printed lies in the log (experiments/store/results.py, Output); None if the log is no file.
     """
 
     metrics: Metrics | None
     stopped: bool
+    is_python: bool = False
     output: Mapping[str, Any] | None = None
 
 
@@ -358,21 +362,27 @@ def run_command(
     context: Context,
     readings: Readings,
     path: str = "",
+    look_for_python: bool = False,
 ) -> Ended:
     """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
 
-    readings: what is read of it by patterns. path: a folder whose modules Python shall find.
+    readings: what is read of it by patterns. path: a folder whose modules Python shall find, before the user's own.
 
     Raises Preempted if it stopped on request, TrainerFailed for any other exit code than 0; a run whose command was
     killed resumes, like one whose own process was.
     """
-    environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
-    environment.pop("PYTHONSAFEPATH", None)
-    environment.pop("PYTHONPATH", None)  # the path to this program's packages is not for the trainer
+    variables = environment() | {"ABLATIONS_SEED": str(values["seed"])}
     if path:
-        environment["PYTHONPATH"] = path
-    text, variables = filled(command, values)
-    stopped, log, errors = threading.Event(), Log(), Tail()
+        entries = variables.get("PYTHONPATH", "").split(os.pathsep)
+        entries.insert(1 if WATCH in entries else 0, path)
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, entries))
+    text, given = filled(command, values)
+    if WATCH in variables.get("PYTHONPATH", ""):
+        text = _keep_watcher(text)
+    stopped, is_python, log, errors = threading.Event(), threading.Event(), Log(), Tail()
+    if _PYTHON.search(command):
+        is_python.set()
+    look = look_for_python and not is_python.is_set()
     log.limit(context.folder / LOG)
     begin = log.size()
     printed = Printed(lambda point: _tell(point, context), readings.line)
@@ -383,11 +393,13 @@ def run_command(
         on_errors.take(data)
 
     with kept(
-        ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables,
+        ["/bin/sh", "-c", text], cwd=cwd, env=variables | given,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as shell:  # fmt: skip
         assert shell.process.stdout is not None and shell.process.stderr is not None
-        threading.Thread(target=_pass_on, args=(shell, context, stopped), daemon=True).start()
+        threading.Thread(
+            target=_pass_on, args=(shell, context, stopped, is_python if look else None), daemon=True
+        ).start()
         copying = threading.Thread(target=copy, args=(shell.process.stderr, log, take_errors), daemon=True)
         copying.start()
         while data := os.read(shell.process.stdout.fileno(), CHUNK):
@@ -405,17 +417,52 @@ def run_command(
         how = f"signal {number}" if number else f"exit code {code}"
         told = f"the command ended with {how}: {expanded(command, values)}"
         raise TrainerFailed(told, errors.traceback(), signal=number)
-    return Ended(printed.metrics, stopped.is_set(), None if begin is None else log.ranges(begin))
+    output = None if begin is None else log.ranges(begin)
+    return Ended(printed.metrics, stopped.is_set(), is_python.is_set(), output)
 
 
-def _pass_on(shell: Kept, context: Context, stopped: threading.Event) -> None:
-    """Send SIGTERM to the shell and everything it started when the run shall end."""
+_PYTHON = re.compile(r"(?:^|[\s/'\"=;&|(])(?:i?python|pypy|torchrun|accelerate|deepspeed)[\d.]*(?=$|[\s'\";&|)])")
+_SAFE = re.compile(r"[\w/.+@-]+")
+_SETS_PATH = re.compile(r"""\bPYTHONPATH=(?!\s|$|[;&|)]|""|'')""")
+
+
+def _keep_watcher(command: str) -> str:
+    """The command with the watcher's folder first in each PYTHONPATH that it sets itself.
+
+    Written as plain text, which means the same inside of any quotes.
+    """
+    if not _SAFE.fullmatch(WATCH):
+        return command
+    return _SETS_PATH.sub(f"PYTHONPATH={WATCH}{os.pathsep}", command)
+
+
+def _pass_on(shell: Kept, context: Context, stopped: threading.Event, is_python: threading.Event | None) -> None:
+    """Send SIGTERM to the shell and everything it started when the run shall end. is_python: set once Python runs."""
     while shell.process.poll() is None:
         if context.should_stop():
             stopped.set()
             shell.terminate()
             return
         stopped.wait(STOP_EVERY_S)
+        if is_python is not None and _runs_python(shell.process.pid):
+            is_python.set()
+            is_python = None
+
+
+def _runs_python(keeper: int) -> bool:
+    """Whether a process below this one is Python's, apart from the keeper, which is a fork of this process."""
+    with contextlib.suppress(OSError):
+        for pid in descendants():
+            if pid != keeper and _program(pid).startswith(("python", "pypy")):
+                return True
+    return False
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:  # it has ended, or is another user's
+        return ""
 
 
 def _tell(point: Mapping[str, Any], context: Context) -> None:

@@ -120,10 +120,10 @@ def test_settings_that_no_study_can_hold():
         config_type_of(Plain, SettingRoles(steps="epochs"))
 
 
-def test_a_changed_default_is_another_run_and_ours_are_frozen():
+def test_a_default_is_in_no_name_and_ours_are_frozen():
     before, after = (config_type_of(dataclass(type("S", (), {"__annotations__": {"a": int}, "a": a}))) for a in (1, 2))
-    assert run_identity(before(), {}) != run_identity(after(), {})
-    assert run_identity(before(a=2), {}) == run_identity(after(), {})
+    assert run_identity(before(), {}) == run_identity(after(), {})
+    assert run_identity(before(a=2), {}) != run_identity(after(), {}) != run_identity(after(), {}, {"a": 2})
     assert RunConfig.setting_roles.frozen_defaults
 
 

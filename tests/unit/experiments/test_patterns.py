@@ -9,10 +9,11 @@ from experiments.errors import Diverged
 from experiments.identity import run_identity
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.tasks.load import load_task
-from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
+from experiments.tasks.own.command import PATTERNS, PROGRESS, parts_of_command
 from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_pattern
 from experiments.tasks.own.shell import Printed
+from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
 
 ACC = r"test_acc ([\d.]+)"
 
@@ -106,7 +107,7 @@ def test_progress_has_steps_and_time_left():
     assert progress.left_s(None) == 14.0  # two steps in four seconds, seven are left
 
 
-def test_identity_has_nothing_that_says_how_the_output_is_read():
+def test_nothing_that_a_study_says_of_its_command_names_a_run():
     settings = {"command": "train {lr}", "lr": 0.1}
     task = load_task("command")
 
@@ -116,5 +117,21 @@ def test_identity_has_nothing_that_says_how_the_output_is_read():
 
     plain, written = of()
     assert written == {"task": "command", "seed": 1, "command": "train {lr}", "lr": 0.1}
-    assert of(**{PROGRESS: r"(\d+)/(\d+)", LINKS: ["train.py"]})[0] == plain
-    assert of(**{PATTERNS: [["test", "acc", ACC, "last"]]})[0] == plain
+    of_code = {CODE: "a" * 40, BASE: "b" * 40, LINES: 3, LINKS: ["train.py"], GLOBS: ["*.yaml"]}
+    for name, value in {PROGRESS: r"(\d+)/(\d+)", PATTERNS: [["test", "acc", ACC, "last"]], **of_code}.items():
+        assert of(**{name: value})[0] == plain, name
+
+
+@pytest.mark.parametrize(
+    ("command", "fixed", "passed"),
+    [
+        ("python train.py --lr {lr} --seed {seed}", "train.py --seed {seed}", {"lr": "--lr {lr}"}),
+        ("../.venv/bin/python3.11 -m net  --lr={lr}", "-m net", {"lr": "--lr={lr}"}),
+        ("net go m.lr={lr} {b:--b|--no-b} -o {folder}", "net go", {"lr": "m.lr={lr}", "b": "{b:--b|--no-b}"}),
+        ("expr {a} - {b}", "expr {a} - {b}", {}),
+        ("X=1 torchrun t.py --cfg {settings} --p {a} {b}", "X=1 torchrun t.py --cfg {settings} {b}", {"a": "--p {a}"}),
+        ("a.sh --lr {lr} && b.sh --lr {lr}", "a.sh & & b.sh", {"lr": "--lr {lr} --lr {lr}"}),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_command_that_no_setting_changes(command, fixed, passed):
+    assert parts_of_command(command) == (fixed, passed)
