@@ -52,8 +52,8 @@ class PlannedRow:
 class RunState(NamedTuple):
     """How far a run and its requested evaluations are.
 
-    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made, where the
-    word is stale: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
+    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made of a
+    trained run: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
     evaluations begin with, "decode" or "score". `made`: the eval_ids that it has. `to_read`: those of them that are
     made again from what the run kept, without training, because the study reads other numbers now (Task.outdated).
     """

@@ -85,7 +85,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
     return replace(table, test=chosen if tests else "", test_notes=(*made, *notes))
 
 
-_NEEDED = "that needs complete rows, measured over the same tokens and sentences as base"
+_NEEDED = "that needs complete rows, measured over the same tokens and sentences and by the same code as base"
 
 _LEVEL = f"{ALPHA:g}".lstrip("0")
 DUNNETT = "Dunnett"

@@ -120,7 +120,13 @@ def _here(
         elif (gap := known.gap(first, second, comparison, of)) is not None:
             gaps.append(gap)
         else:
-            return Finding(UNKNOWN, f"{first.key} and {second.key} were measured over different tokens or sentences")
+            files = comparable.differing_code((first, second), of)
+            how = (
+                f"made by different code ({', '.join(files)})"
+                if files
+                else "measured over different tokens or sentences"
+            )
+            return Finding(UNKNOWN, f"{first.key} and {second.key} were {how}")
     found = _judged(comparison, gaps, every, "run")
     seeds = min(len(rows[key].outcomes) for key in keys)
     return replace(found, state=f"{OPEN} with {number(seeds, 'seed')}") if found.state == OPEN else found

@@ -10,6 +10,7 @@ from experiments.config import flatten
 from experiments.identity import without_runs
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from experiments.tasks.own.command import PATTERNS, PROGRESS
+from experiments.tasks.own.tree import OF_TREES
 from reports.results import comparable
 from reports.results.results import Outcome, Scored
 from reports.results.table import Note, Row, Table
@@ -350,14 +351,14 @@ def warnings(table: Table) -> tuple[str, ...]:
         for what, of in _MUST_AGREE.items()
         for family in (table.families if what in _OF_THE_DATA else [table])
     ]
-    found += [*_mixed_code(table), *_mixed_versions(table)]
+    found += _mixed_versions(table)
     for column, family in itertools.product(table.columns, table.families):
-        if not comparable.one_basis(family.rows, column):
+        if not comparable.measured_alike(family.rows, column):
             found.append(
                 f"{column.header} was measured over different tokens, sentences or signatures: changes from "
                 f"{family.base or 'base'} are left out where these differ, and no value is marked as the best."
             )
-    found.append(_stale(table))
+    found.append(_code(table))
     found += [_miscounted(row) for row in table.rows]
     found += [f"{o.run.name} is left out: {why}" for o in table.outcomes for why in dict.fromkeys(o.harm.values())]
     return tuple(text for text in found if text)
@@ -385,7 +386,6 @@ def _trained(outcome: Outcome) -> list[TrainingResult]:
 
 
 _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
-    "revisions of the training code": lambda o: o.record and o.record.code_digest,
     "corpora": corpus_name,
     "tokenizers": _tokenizer,
     "precisions of training": lambda o: o.record and o.record.precision,
@@ -394,16 +394,6 @@ _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
     "kinds of device for evaluation": _each(_scored, lambda facts: facts.device_kind),
 }
 _OF_THE_DATA = ("corpora", "tokenizers")  # may differ between the columns of a pivoted table: language pairs
-
-
-def _mixed_code(table: Table) -> Iterator[str]:
-    """The code of each part of the evaluations."""
-    for part in dict.fromkeys(part for outcome in table.outcomes for facts in _scored(outcome) for part in facts.code):
-
-        def code_of(facts: EvaluationResult, part: str = part) -> str | None:
-            return facts.code.get(part)
-
-        yield _mixed(table.rows, f"revisions of the evaluation code ({part})", _each(_scored, code_of))
 
 
 def _mixed_versions(table: Table) -> Iterator[str]:
@@ -435,23 +425,50 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
 
 
+_PARTS = {"training": "training code", "decode": "decoding code", "score": "scoring code"}  # of built-in tasks
 # parts of PlannedRun.stale → how the sentence calls them
 _MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "score": "scored", "evaluate": "scored"}
 
 
-def _stale(table: Table) -> str:
+def _code(table: Table) -> str:
+    """Which rows other code has made: than the present one, and than that of other rows; and what to do."""
+    said = [*dict.fromkeys(filter(None, map(_differing, table.families)))]
     groups: dict[str, list[str]] = {}
     for row in table.rows:
         parts = {part for outcome in row.outcomes for part in outcome.run.stale}
         if row.stale:
             made = [word for part, word in _MADE.items() if part in parts]
             words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
-            groups.setdefault(words, []).append(row.key)
-    sentences = (
+            groups.setdefault(words or "made", []).append(row.key)
+    said += [
         f"{made.capitalize()} by another revision of the code than the present one, and kept (†): {_names(keys)}."
         for made, keys in groups.items()
+    ]
+    if groups:
+        said.append(
+            "`ablations run … --stale rerun` makes these runs again; their present results stay as earlier attempts."
+        )
+    return " ".join(said)
+
+
+def _differing(family: Table) -> str:
+    """Between which rows the code differs, in which files; "" if it does not."""
+    files: dict[str, None] = {}
+    made: dict[str, list[str]] = {}  # rows by their code
+    for column in family.columns:
+        differing = comparable.differing_code(family.rows, column)
+        files |= dict.fromkeys(differing)
+        for row in family.rows if differing else ():
+            for code in (o.code(column) for o in row.outcomes if o.measured(column.set, column.metric) is not None):
+                made.setdefault(repr([code.get(name) for name in differing]), []).append(row.key)
+    if not files:
+        return ""
+    rows = "; ".join(_names(keys) for keys in made.values())
+    names = ", ".join(_PARTS.get(name, name) for name in files)
+    return (
+        f"Different code made these rows ({names}): {rows}. Between them no change is printed or tested, and no "
+        "value is marked as the best."
     )
-    return " ".join(sentences)
 
 
 def _miscounted(row: Row) -> str:
