@@ -172,6 +172,7 @@ class _Looking(RunContext):
     """Ends the trainer once its network has computed one batch; what it reports is dropped."""
 
     selector = ""
+    _classes = {"packages": ("torch",), "planning": True}
 
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
         from .modules import inspect

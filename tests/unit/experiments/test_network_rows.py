@@ -194,7 +194,12 @@ def test_selectors(selector: str, names: list[str]) -> None:
         (["layers.0.mlp -> shrink 2"], "between 0 and 1"),
         (["head -> tie rnn"], "no parameters of the same names"),
         (["head -> no.such:Class()"], "cannot be made"),
-        (["head -> math:floor(1.5)"], "no torch.nn.Module"),
+        (["head -> math:floor(1.5)"], "no subclass of torch.nn.Module"),
+        (["head -> subprocess:Popen(['true'])"], "no subclass of torch.nn.Module"),
+        (["head -> torch.nn:Linear(8, 8)(1)"], "literals"),
+        (["head -> torch.nn:Linear(8, 8, bias=print())"], "cannot be made"),
+        (["layers.3.mlp -> tie layers[:2].mlp"], "needs one module"),
+        (["layers.0.attn -> shrink 0.5"], "no feed-forward network"),
     ],
 )
 def test_what_does_not_fit_is_refused(lines: list[str], words: str) -> None:
