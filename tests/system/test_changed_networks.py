@@ -65,7 +65,7 @@ def study(folder: Path, *rows: str) -> Path:
 
 @pytest.mark.slow
 def test_a_gated_network_is_shrunk_and_a_class_is_made_by_its_run_alone(cli: Cli, tmp_path: Path) -> None:
-    """Units of w1, w3 and w2 go from 8 to 4, in whatever order they are registered."""
+    """Units of w1, w3 and w2 go from 8 to 4 in whatever order they are registered: 3·16 weights and 2·4 biases less."""
     file = study(tmp_path, "0 -> shrink 0.5", "2 -> noisy:Noisy('made')")
     where = (file, "--store", tmp_path / "store")
     planned = as_json(cli("plan", *where, "--json", cwd=tmp_path))
@@ -74,7 +74,7 @@ def test_a_gated_network_is_shrunk_and_a_class_is_made_by_its_run_alone(cli: Cli
     assert [run["cost"] for run in planned] == [1e6, 0, 0]  # the declared cost is that of the settings alone
     cli("run", *where, "--devices", "cpu:1", cwd=tmp_path)
     assert [*tmp_path.rglob("made")]
-    sizes = "1 module, parameters 144 → 84: row-0"
+    sizes = "1 module, parameters 144 → 88: row-0"
     assert sizes in cli("report", *where, "--notes", "full").stdout
 
 
@@ -91,11 +91,11 @@ def test_plan_refuses_lines_with_which_the_network_computes_nothing(cli: Cli, tm
 def test_a_built_in_study_calls_no_function(cli: Cli, tmp_path: Path) -> None:
     """Neither another package's class nor what is no class at all, neither on the command line nor for an agent."""
     file = tmp_path / "made"
-    for called in (f"os:system('touch {file}')", f"torch.serialization:os.system('touch {file}')", "torch:compile()"):
-        line = f'modules=["encoder.layers.0.feed_forward.outer -> {called}"]'
-        words = ("--profile", "demo", "--store", tmp_path / "store", "--set", line)
-        said = cli("plan", "table3", "--rows", "base", *words, code=2).stderr
-        assert "torch.nn.Module" in said or "a class of" in said
+    called = f"torch.serialization:os.system('touch {file}')"
+    words = ("--profile", "demo", "--store", tmp_path / "store")
+    line = f'modules=["encoder.layers.0.feed_forward.outer -> {called}"]'
+    said = cli("plan", "table3", "--rows", "base", "--set", line, *words, code=2).stderr
+    assert "is no subclass of torch.nn.Module" in said
     line = f"evaluation.modules=[\"encoder.layers.0.feed_forward.outer -> subprocess:Popen(['touch', '{file}'])\"]"
 
     async def agent() -> str:
@@ -112,6 +112,6 @@ def test_plan_counts_a_changed_network(cli: Cli, tmp_path: Path) -> None:
     [base, *_] = as_json(cli("plan", "table3", "--rows", "base", *where))
     line = 'modules=["*coder.layers.*.feed_forward -> zero"]'
     [changed, *_] = as_json(cli("plan", "table3", "--rows", "base", "--set", line, *where))
-    settings = base["settings"] if "settings" in base else base["config"]
-    print(settings)
-    assert changed["num_params"] < base["num_params"] and changed["cost"] < base["cost"]
+    layers, width, inner, tokens = 2 * 3, 64, 256, 1200 * 150  # of the demo
+    assert base["num_params"] - changed["num_params"] == layers * (2 * width * inner + inner + width)
+    assert base["cost"] - changed["cost"] == pytest.approx(tokens * 3 * layers * 2 * 2 * width * inner)
