@@ -12,6 +12,7 @@ from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
 from model.layers.contract import CacheShape, Inputs, State, Sublayer
 from model.network import EncoderDecoder, initialise, num_params
+from model.parts.dropout import thread_generator
 from model.parts.embedding import Embedding
 from model.stack import Layer, Stack
 
@@ -47,8 +48,8 @@ def change_network(
 ) -> dict[str, Any]:
     """Change a network in place; returns the facts of the record. Searches then take no quick form.
 
-    saved: weights of a network that was changed in the same way, for outputs fixed then. seed: of `reinitialise` and
-    `resample` in a trained network; None: torch's present state. Raises UserError as `ablate` does.
+    saved: weights of a network that was changed in the same way, for outputs fixed then. seed: of `reinitialise` in a
+    trained network; None: torch's present state. Raises UserError as `ablate` does.
     """
     if not lines:
         return {}
@@ -76,6 +77,7 @@ def change_network(
             saved=saved,
             count=num_params,
             packages=PACKAGES,
+            draws=thread_generator,
         )
 
 

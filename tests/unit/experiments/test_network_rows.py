@@ -147,8 +147,17 @@ def test_mean_and_resample_come_from_training_batches() -> None:
     net, _ = changed("layers.1.mlp -> resample", batches=[X])
     rows = net.layers[1].mlp(torch.zeros(20, D))
     assert all((outputs.flatten(0, 1) - row).abs().amax(-1).min() < 1e-6 for row in rows)
-    copied = copy.deepcopy(net)  # its own stand-ins, in the same state
-    assert torch.equal(copied(X), net(X))
+    copied = copy.deepcopy(net)
+    for seed in (1, 2):  # a training seeds each of its steps, so a resumed one draws the same
+        torch.manual_seed(seed)
+        output = net(X)
+        torch.manual_seed(seed)
+        assert torch.equal(copied(X), output)
+    assert not torch.equal(net(X), output)
+    net.eval(), copied.eval()
+    output = net(X)  # of a trained network the draws depend on the input alone, not on what was computed before
+    net(2 * X)
+    assert torch.equal(net(X), output) and torch.equal(copied(X), output)
 
 
 def test_frozen_and_drawn_again() -> None:
