@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, ClassVar, Iterable, Iterator, Mapping, Sequence
 
 from .errors import Preempted, UserError
 from .values import SHOWN, Channel, plain, shown, text
@@ -142,6 +142,7 @@ class RunContext:
     _channel: Channel
     _modules: Sequence[str] = ()  # the row's lines
     _facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    _classes: ClassVar[Mapping[str, Any]] = {}  # of modules.ablate: which classes may replace a module
 
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
         """The network (a torch.nn.Module, changed in place) as the row has it: as it is, unless it has `modules`.
@@ -152,7 +153,7 @@ class RunContext:
         if self._modules:
             from .modules import ablate  # torch is loaded only where a row changes a network
 
-            facts = ablate(model, self._modules, batches)
+            facts = ablate(model, self._modules, batches, **self._classes)
             self.facts(num_params=facts["params_after"], **facts)
             print("modules:", json.dumps(facts), file=sys.stderr, flush=True)
         return model

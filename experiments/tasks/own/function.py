@@ -309,13 +309,16 @@ class FunctionTask(OwnTask):
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
         """Whether the row's changes of the network fit it: the trainer runs until its network has computed a batch."""
+        if not config.modules:
+            return []
         try:
-            if config.modules:
-                self.modules(config, None)
+            self.modules(config, None)
         except UserError as error:
             return [error]
-        except TrainerFailed:  # the run fails with the same, and its log says where
-            pass
+        except TrainerFailed as error:
+            with contextlib.suppress(UserError, TrainerFailed):  # it cannot be looked at here: the run's log says why
+                self.modules(config.model_copy(update={"modules": ()}), None)
+                return [UserError(f"modules: with these lines the network does not compute a batch: {error}")]
         return []
 
     def modules(self, config: Any, selector: str | None = "") -> list[dict[str, Any]]:
@@ -327,7 +330,8 @@ class FunctionTask(OwnTask):
         return None if config.modules else self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
-        return self._number("cost", config, float) or 0.0
+        """That of the settings; unknown for a row that changes the network."""
+        return 0.0 if config.modules else self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
         answer = self._process.answer(what, settings_of(config))
