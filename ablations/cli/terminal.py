@@ -7,9 +7,10 @@ control characters (colours of --help, a line that is overwritten) go through `u
 
 import contextlib
 import json
+import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, TextIO, cast
 
 from typer.core import TyperCommand, TyperGroup
@@ -65,8 +66,16 @@ def for_data() -> TextIO:
 
 
 def print_json(value: Any) -> None:
-    """The one form of --json: indented, with letters as they are."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    """The one form of --json: indented, with letters as they are; null for NaN and infinity, which JSON lacks."""
+    print(json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def answer(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
