@@ -21,6 +21,7 @@ from contextvars import ContextVar
 from typing import Any
 
 from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.masking import masked_value
 from experiments.records import record_time
 from experiments.store.layout import Store
 
@@ -56,7 +57,7 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
             text, before, count = b"", _digest(last) if last else NONE, _number(file, end, last)
             for n, line in enumerate(lines, count + 1):
                 entry = {"n": n, "time": round(record_time(), 3), "who": _user(), **line, "before": before}
-                added = json.dumps(entry).encode()
+                added = json.dumps(masked_value(entry)).encode()
                 before, text = _digest(added), text + added + b"\n"
             try:
                 written = os.write(file, text)

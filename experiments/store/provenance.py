@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from experiments.masking import masked
 from experiments.store.code import Root, files_of
 
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
@@ -150,5 +151,5 @@ def host() -> dict[str, str]:
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "command": " ".join(sys.argv)[:500],
+        "command": masked(" ".join(sys.argv))[:500],
     }
