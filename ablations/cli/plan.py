@@ -36,7 +36,7 @@ from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots
 from experiments.store import ledger
 from experiments.store.budget import Account
-from experiments.store.layout import MARKER
+from experiments.store.layout import MARKER, Store
 from experiments.tasks.own.tree import CODE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
@@ -69,7 +69,7 @@ def plan(
         print_json(_predicted_as_json(planned, predicted, found, again))
     else:
         _print(planned, chosen.store.root, predicted)
-        for line in filter(None, [*lines(predicted, slots, devices), Account(chosen.store).in_words()]):
+        for line in filter(None, [*lines(predicted, slots, devices), _budget_in_words(chosen.store)]):
             typer.echo(line)
         orphaned = say_orphans(orphans(chosen, planned, todo))
         for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):
@@ -80,6 +80,14 @@ def plan(
         raise UserError(paragraphs(found, todo))
     if found:
         typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
+
+
+def _budget_in_words(store: Store) -> str:
+    """What is left of the budget; why it is not known, if the ledger is damaged."""
+    try:
+        return Account(store).in_words()
+    except UserError as error:
+        return f"budget: not known. {error}"
 
 
 def _predicted_as_json(

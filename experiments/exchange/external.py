@@ -9,7 +9,6 @@ import hashlib
 import io
 import json
 import math
-import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
+from experiments.masking import masked, masked_message, masked_value
 
 SEED_NAMES = ("seed", "random_seed", "training.seed", "args.seed")
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
     row_by, seed_by: the settings or labels that have them, if other than usual. Raises UserError where there is no such
     run, or one cannot be read.
     """
-    shown = _PASSWORD.sub(r"\1:…@", place)
+    shown = masked(place)
     try:
         runs = list(read(place))
         kept = tuple(_found(run, row_by, seed_by) for run in runs if not run.unfinished)
@@ -90,9 +89,9 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
             raise _lacks(kept[0], seed_by)
         json.dumps([run.settings for run in kept], ensure_ascii=False, default=str).encode()  # no half characters
     except UserError as error:
-        raise UserError(f"{kind}:{shown}: {error}") from None
+        raise UserError(masked_message(f"{kind}:{shown}: {error}")) from None
     except Exception as error:  # of csv, sqlite3, protocol buffers, MLflow …: whatever keeps it from being read
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        why = masked_message(f"{type(error).__name__}: {' '.join(str(error).split())}")[:500]
         raise UserError(f"{kind}:{shown} cannot be read as such a source: {why}.") from None
     left_out = tuple(f"{run.where}: {run.unfinished}" for run in runs if run.unfinished)
     if not kept:
@@ -104,7 +103,7 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
 
 def _found(run: ExternalRun, row_by: str, seed_by: str) -> ExternalRun:
     """The run with its row and seed, settings without a program's own (_name), and scores that are numbers."""
-    settings = {name: v for name, v in flat(run.settings).items() if not name.startswith("_")}
+    settings = {name: masked_value(v) for name, v in flat(run.settings).items() if not name.startswith("_")}
     known = {**run.labels, **settings}
     row = str(known.get(row_by, "")) if row_by else run.row
     if row_by and not row:

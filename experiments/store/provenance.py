@@ -13,6 +13,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from experiments.masking import masked
+
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
 DISTRIBUTION = "transformer-ablations"
 LARGEST_IN_DIFF = 1 << 20  # bytes of a file, such as data that a command names
@@ -149,5 +151,5 @@ def host() -> dict[str, str]:
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "command": " ".join(sys.argv)[:500],
+        "command": masked(" ".join(sys.argv))[:500],
     }

@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from experiments.errors import UserError
 from experiments.exchange.external import ExternalRun
 from experiments.tracking.page import runs_of
+from experiments.tracking.reachable import refuse_unreachable
 
 _OF_MLFLOW = "mlflow."  # its own tags
 
@@ -21,6 +22,7 @@ _OF_MLFLOW = "mlflow."  # its own tags
 def read_mlflow(place: str) -> Iterator[ExternalRun]:
     """The runs of URI#EXPERIMENT, or of the only experiment with runs. Raises UserError, and MLflow's own errors."""
     uri, _, experiment = place.partition("#")
+    refuse_unreachable(uri)
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders of earlier versions
     from mlflow import MlflowClient

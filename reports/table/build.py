@@ -89,8 +89,10 @@ def _not_shown(plan: Plan, store: Store) -> int | None:
     """Rows of the study that were ever requested in the store and are not in the table; None: its ledger is damaged."""
     shown = {(run.run_id, *run.eval_ids) for run in (*plan.runs, *plan.members)}
     try:
-        found = ledger.entries(store)
+        found = None if ledger.damaged(store) else ledger.entries(store)
     except UserError:
+        found = None
+    if found is None:
         return None
     return sum(not shown & runs for runs in ledger.tried(found, plan.study.name).values())
 

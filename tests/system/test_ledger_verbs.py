@@ -77,6 +77,48 @@ def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path
     assert "how many rows were tried is not known" in call("report", "said.toml", "--format", "markdown")
 
 
+def test_damaged_lines_are_named_and_the_verbs_go_on(call, tmp_path, capfd):
+    call("run", "said.toml")
+    path = tmp_path / "runs" / ledger.FILE
+    whole = path.read_bytes()
+    for key in (b'"settings"', b'"who"', b'"n"', b'"time"', b'"rows"'):
+        path.write_bytes(whole.replace(key, key[:-2] + b'_"', 1))
+        assert "base" in call("report", "said.toml", "--format", "markdown")
+        assert "Line " in call("plan", "said.toml").partition("budget: not known. ")[2]
+        assert len(json.loads(call("ledger", "--json"))) >= len(whole.splitlines()) - 1
+        call("bundle", "said.toml", "--out", "b.tar.gz")
+        assert "base" in call("report", "b.tar.gz", "--format", "markdown")
+        call("verify", "b.tar.gz", code=1)
+    with pytest.raises(UserError, match="No run is started"):
+        call("run", "said.toml", "--seeds", "2")  # the damaged line may have been a limit
+
+
+@pytest.mark.parametrize("hours", ["inf", "1e308"])
+def test_hours_without_end_are_no_limit(call, hours):
+    with pytest.raises(UserError, match="--hours"):
+        call("budget", "--hours", hours)
+    store = Store.open("runs")
+    ledger.append(store, "budget", limits={"hours": float("inf")}, allowed="")  # as earlier versions accepted it
+    found = json.loads(call("budget", "--json"), parse_constant=lambda name: pytest.fail(name))
+    assert found["hours"] is None and json.loads(call("budget", "--hours", 2, "--json"))["hours"]["left"] == 2
+
+
+def test_a_budget_of_runs_holds_for_stale_runs_that_are_trained_again(call, tmp_path):
+    script = "import sys\nprint('{\"accuracy\": ' + sys.argv[1] + '}')\nchange = "
+    (tmp_path / "train.py").write_text(f"{script}1")
+    (tmp_path / "said.toml").write_text(STUDY.replace("""printf '{"accuracy": %s}\\n' "$(expr {rate} '*' {seed})" """,
+                                                      "python3 train.py {rate} {seed}"))  # fmt: skip
+    call("run", "said.toml")
+    (tmp_path / "train.py").write_text(f"{script}2")
+    assert "stale" in call("plan", "said.toml")
+    call("budget", "--runs", 1)
+    call("run", "said.toml", "--stale", "rerun", code=1)
+    (tmp_path / "train.py").write_text(f"{script}3")
+    call("run", "said.toml", "--stale", "rerun", code=1)
+    assert json.loads(call("budget", "--json"))["runs"] == {"limit": 1, "used": 1, "left": 0}
+    assert len(list((tmp_path / "runs" / "runs").glob("*/attempts/*"))) == 3
+
+
 def test_a_bundle_tells_of_other_studies_only_when_and_of_people_nothing_if_anonymous(call, tmp_path):
     (tmp_path / "other.toml").write_text(STUDY.replace('"said"', '"secret_study"').replace("rate = 5", "rate = 9"))
     call("run", "other.toml", "--because", "nobody else's business", "--rows", "fast")
