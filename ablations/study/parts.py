@@ -16,7 +16,7 @@ from ablations.study.overrides import Overrides, dotted
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
 from experiments.tasks.own.function import column
-from experiments.tasks.own.patterns import Take, check_pattern
+from experiments.tasks.own.patterns import Take, check_number, check_pattern
 from model.settings import StrictModel
 
 
@@ -86,20 +86,27 @@ class Metric(StrictModel):
         "", description="of a command: a regular expression whose group finds the number in what the command prints"
     )
     take: Literal["last", "best"] = Field("last", description="which of the numbers that the pattern finds")
+    number: str = Field(
+        "", description="how the pattern's numbers are written, by an example: 1.234,5 has a decimal comma; 1234.5 if unset"
+    )
 
     @model_validator(mode="after")
     def _pattern_is_one(self) -> Self:
         if self.pattern:
             check_pattern(self.pattern)
+            check_number(self.number)
         elif self.take != "last":
             raise ValueError(f'take = "{self.take}" is for a pattern: add one, or leave it out')
+        elif self.number:
+            raise ValueError(f'number = "{self.number}" is for a pattern: add one, or leave it out')
         return self
 
     @property
-    def reading(self) -> tuple[str, str, str, Take]:
-        """What is read of a command's output: set, name, pattern, and which number."""
+    def reading(self) -> tuple[str, ...]:
+        """What is read of a command's output: set, name, pattern, which number, and how numbers are written, if said."""
         best: Take = "highest" if self.better == "higher" else "lowest"
-        return self.set, self.name, self.pattern, best if self.take == "best" else "last"
+        number = check_number(self.number)
+        return self.set, self.name, self.pattern, best if self.take == "best" else "last", *filter(None, [number])
 
     @property
     def column(self) -> Column:

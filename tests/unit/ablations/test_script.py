@@ -62,7 +62,7 @@ YAML = "defaults:\n  - db: mysql\nlr: 1.0e-05\nmodel:\n  width: 8\n  name: null\
 
 def written(tmp_path, given: str) -> Study:
     """The study, which its task accepts."""
-    (tmp_path / "mine.toml").write_text(study_of("mine", given, tmp_path))
+    (tmp_path / "mine.toml").write_text(study_of("mine", given, tmp_path).text)
     study = load_study(str(tmp_path / "mine.toml"))
     task_of(study)
     return study
@@ -189,8 +189,8 @@ def test_data_that_the_script_names_is_linked_and_what_it_writes_is_not(tmp_path
     for name in ("data", "out"):
         (tmp_path / name).mkdir()
     (tmp_path / "train.py").write_text("open('data/x.txt'); open('./out/y.txt', 'w'); print('acc', 1)\n")
-    assert "data" in study_of("mine", "python train.py --lr 1", tmp_path).partition("links")[2].splitlines()[0]
-    assert "out" not in study_of("mine", "python train.py --lr 1", tmp_path).partition("links")[2].splitlines()[0]
+    assert "data" in study_of("mine", "python train.py --lr 1", tmp_path).text.partition("links")[2].splitlines()[0]
+    assert "out" not in study_of("mine", "python train.py --lr 1", tmp_path).text.partition("links")[2].splitlines()[0]
 
 
 @pytest.mark.parametrize("given", ["nothing.py", "python -c 'print(1)'", "true"])
