@@ -55,8 +55,7 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
     script = Path(scripts.script)
     files = [script, *(file for file in files_of(tuple(scripts.roots)) if file != script)]
     code = Code(script, {file: _parsed(file) for file in files if file.suffix == ".py"})
-    before = zip(["", *words], words, strict=False)
-    start = max((n for n, (b, word) in enumerate(before) if word.endswith(".py") or b in ("-m", "--module")), default=0)
+    start = _start(words, script)
     found = options_in(code, words, start, folder)
     remarks = [*found.remarks]
     if ask_parser:
@@ -74,6 +73,14 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
                        "and [base] by hand, such as --lr {lr} and lr = 0.1.")  # fmt: skip
     links = _links(code, [*files, *(folder / word.rpartition("=")[2] for word in words)], folder)
     return WrittenStudy(_text(name, found, code, links, remarks), remarks)
+
+
+def _start(words: Sequence[str], script: Path) -> int:
+    """The place of the script, or of its module's name, among the words of a command."""
+    for place, word in enumerate(words):
+        if Path(word).name == script.name:
+            return place
+    return next((n for n, before in enumerate(words[:-1], 1) if before in ("-m", "--module")), 0)
 
 
 def _text(name: str, found: Options, code: Code, links: Sequence[str], remarks: Sequence[str]) -> str:
@@ -97,7 +104,7 @@ def _text(name: str, found: Options, code: Code, links: Sequence[str], remarks: 
 
 def is_setting(option: Option) -> bool:
     """Whether the option becomes a setting of [base]."""
-    return not (option.left_out or _given(option) or option.in_file and option.name == "seed")
+    return not (option.left_out or _given(option) or (option.in_file and option.name == "seed"))
 
 
 def _parsed(file: Path) -> ast.Module:

@@ -87,7 +87,7 @@ class Metric(StrictModel):
     )
     take: Literal["last", "best"] = Field("last", description="which of the numbers that the pattern finds")
     number: str = Field(
-        "", description="how the pattern's numbers are written, by an example: 1.234,5 has a decimal comma; 1234.5 if unset"
+        "", description="how the pattern's numbers are written, by an example (1.234,5); like 1234.5 if unset"
     )
 
     @model_validator(mode="after")
@@ -103,7 +103,7 @@ class Metric(StrictModel):
 
     @property
     def reading(self) -> tuple[str, ...]:
-        """What is read of a command's output: set, name, pattern, which number, and how numbers are written, if said."""
+        """What is read of a command's output: set, name, pattern, which number, and how numbers are written."""
         best: Take = "highest" if self.better == "higher" else "lowest"
         number = check_number(self.number)
         return self.set, self.name, self.pattern, best if self.take == "best" else "last", *filter(None, [number])

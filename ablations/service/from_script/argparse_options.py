@@ -118,22 +118,26 @@ class Parsers:
             current = [found[1]]
         return levels, named, []
 
-    def owners(self, node: ast.AST | None, at: Node, depth: int = 0) -> list[Parser]:
+    def owners(self, node: ast.AST | None, at: Node) -> list[Parser]:
         """The parsers for which an expression stands; [the unknown one] where that is not known."""
+        found = list(dict.fromkeys(self._owners(node, at, 0)))
+        return [parser for parser in found if parser is not self._unknown] or found
+
+    def _owners(self, node: ast.AST | None, at: Node, depth: int) -> list[Parser]:
         if node is None or depth > 8:
             return [self._unknown]
         if isinstance(node, ast.Call):
             if id(node) in self._made:
                 return [self._made[id(node)]]
             if name_of(node) in (*_GROUPS, "add_subparsers") and isinstance(node.func, ast.Attribute):
-                return self.owners(node.func.value, at, depth + 1)
+                return self._owners(node.func.value, at, depth + 1)
             for file, function in self._functions(node, at.file):
                 for each in (n for n in ast.walk(function) if isinstance(n, ast.Return) and n.value):
-                    return self.owners(each.value, Node(file, function, (), each), depth + 1)
+                    return self._owners(each.value, Node(file, function, (), each), depth + 1)
             return [self._unknown]
         value = self._assigned(node, at)
         if value is not None:
-            return [one for each, place in value for one in self.owners(each, place, depth + 1)]
+            return [one for each, place in value for one in self._owners(each, place, depth + 1)]
         return [self._unknown]
 
     def group(self, node: ast.AST, at: Node) -> ast.Call | None:
@@ -147,12 +151,11 @@ class Parsers:
     def _assigned(self, node: ast.AST, at: Node) -> list[tuple[ast.AST, Node]] | None:
         """What a name or an attribute was given, with the places; None if that is not known."""
         if isinstance(node, ast.Attribute):
-            return [
-                (each.node.value, each)
-                for each in self._code.nodes
-                if isinstance(each.node, ast.Assign)
-                and any(isinstance(t, ast.Attribute) and t.attr == node.attr for t in each.node.targets)
-            ][:1] or None
+            for each in self._code.nodes:
+                targets = each.node.targets if isinstance(each.node, ast.Assign) else ()
+                if any(isinstance(target, ast.Attribute) and target.attr == node.attr for target in targets):
+                    return [(each.node.value, each)]  # type: ignore[attr-defined]
+            return None
         if not isinstance(node, ast.Name):
             return None
         for loop in (n for n in at.around if isinstance(n, ast.For) and isinstance(n.target, ast.Name)):
@@ -173,9 +176,10 @@ class Parsers:
         """What the calls of a function give for a parameter."""
         found = list[tuple[ast.AST, Node]]()
         for at, call in self._calls:
-            if name_of(call) == function.name and (value := parameter_of(function, call, name)) is not None:
-                if not (at.function is function and isinstance(value, ast.Name) and value.id == name):
-                    found.append((value, at))
+            value = parameter_of(function, call, name) if name_of(call) == function.name else None
+            itself = at.function is function and isinstance(value, ast.Name) and value.id == name
+            if value is not None and not itself:
+                found.append((value, at))
         return found
 
     def _functions(self, call: ast.Call, file: Path) -> Iterator[tuple[Path, Function]]:

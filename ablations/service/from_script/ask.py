@@ -4,6 +4,7 @@ The script is run by the trainer's interpreter, in a child with a time limit, up
 options. What it does before that point is done: it is the script's own code.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -59,8 +60,8 @@ def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Optio
         ended = _run(line, folder)
         if not answer.is_file():
             raise UserError(
-                f"--ask: {words[start]} ended before it parsed any options with argparse or click, so its parser cannot "
-                f"be asked. {ended} Leave out --ask to write the study from the script's text."
+                f"--ask: {words[start]} ended before it parsed options with argparse or click, so its parser cannot be "
+                f"asked. {ended} Leave out --ask to write the study from the script's text."
             )
         found = json.loads(answer.read_text(encoding="utf-8"))
     if found["plain"] is not None:
@@ -85,9 +86,8 @@ def _why(one: Mapping[str, Any]) -> str:
     if "refused" in one:
         return f"the parser refuses its value: {one['refused']}"
     changed = one["changed"]
-    return "; ".join(
-        f"the script has {name} = {was!r}, and with this option {now!r}" for name, (was, now) in changed.items()
-    )
+    unlike = [f"{name} is {was!r} without the option, and {now!r} with it" for name, (was, now) in changed.items()]
+    return "; ".join(unlike)
 
 
 def _words(command: str, start: int, option: Option) -> list[str]:
@@ -126,10 +126,8 @@ def _run(line: Sequence[str], folder: Path) -> str:
     except subprocess.TimeoutExpired:
         return f"It had not done so within {ASK_S:g} seconds."
     finally:
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         child.wait()
     last = " / ".join(printed.strip().splitlines()[-_LAST_LINES:])
     return f"Its last lines: {last[:500]}." if last else "It printed nothing."

@@ -80,9 +80,8 @@ def _top(code: Code) -> Command | None:
         for target in node.node.targets
         if isinstance(target, ast.Name)
     }
-    for node in code.nodes:
-        function = node.node
-        for decorator in function.decorator_list if isinstance(function, Function) else ():
+    for node, function in code.functions():
+        for decorator in function.decorator_list:
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
             name = name_of(target)
             if name not in ("command", "group", "callback"):
@@ -105,7 +104,7 @@ def _top(code: Code) -> Command | None:
     for of, command in below:
         if of in standalone:
             standalone[of].below.append(command)
-    for node, call in code.calls():
+    for at, call in code.calls():
         of = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         added = name_of(call.args[0]) if call.args else ""
         if name_of(call) == "add_command" and of in standalone and added in standalone:
@@ -115,12 +114,12 @@ def _top(code: Code) -> Command | None:
             sub.names = (text_of(keywords(call).get("name")) or added,)
             apps[of].below.append(sub)
         elif name_of(call) == "run" and of in ("typer", "") and added and "typer" in code.imports:
-            for _, function in code.definitions(added, node.file):
-                if isinstance(function, Function):
-                    standalone[function.name] = Command(function, node, typer=True)
+            for _, called in code.definitions(added, at.file):
+                if isinstance(called, Function):
+                    standalone[called.name] = Command(called, at, typer=True)
     every = [*(app for app in apps.values() if app.below), *standalone.values()]
     own = [each for each in every if each.at is not None and each.at.file == code.script]
-    return (own or every or [None])[0]
+    return next(iter(own or every), None)
 
 
 def _clicked(function: Function) -> Iterator[Option]:

@@ -22,7 +22,7 @@ from ablations.service.from_script.option import (
     text_of,
     toml,
 )
-from ablations.service.from_script.reach import Code, Function
+from ablations.service.from_script.reach import Code
 from experiments.errors import UserError, explain_os_errors
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
@@ -35,7 +35,7 @@ def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
     """The content of a YAML file. omega: as OmegaConf reads it, for which 1e-4 is a number. Raises UserError."""
     import yaml
 
-    class Loader(yaml.SafeLoader):
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
         """PyYAML's, with OmegaConf's numbers."""
 
     if omega:
@@ -95,9 +95,8 @@ class _Composed:
 
 def hydra_options(code: Code) -> tuple[list[Option], list[str]]:
     """The overrides that a script of Hydra takes, and remarks about what was not read."""
-    for node in code.nodes:
-        function = node.node
-        for decorator in function.decorator_list if isinstance(function, Function) else ():
+    for node, function in code.functions():
+        for decorator in function.decorator_list:
             words = keywords(decorator)
             if name_of(decorator) == "main" and "hydra" in code.imports and "config_name" in words:
                 return _of_main(code, node.file, words)
@@ -119,13 +118,14 @@ def _of_main(code: Code, script: Path, words: Mapping[str, ast.expr]) -> tuple[l
     found = _compose(file)
     options = [_override(name, value, reason, file.name, found.others.get(name, ()))
                for name, (value, reason) in found.values.items()]  # fmt: skip
+    groups = list[Option]()
     for group, (choice, files) in found.groups.items():
         name = setting_name(group.replace("/", "_"))
+        if any(option.name.startswith(f"{name}.") or option.name == name for option in options):
+            name += "_"
         others = tuple(each for each in files if each != choice)
-        name = (
-            f"{name}_" if any(option.name.startswith(f"{name}.") or option.name == name for option in options) else name
-        )
-        options.append(Option(name, (group,), choice, f"a group, in {file.name}", others, f"{group}={{{name}}}"))
+        groups.append(Option(name, (group,), choice, f"a group, in {file.name}", others, f"{group}={{{name}}}"))
+    options = [*groups, *options]
     missing = [option.flag for option in options if option.value == "???"]
     options = [Option(o.name, o.flags, None, o.about, (), o.written, required=True) if o.flag in missing else o
                for o in options]  # fmt: skip
@@ -176,7 +176,7 @@ def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Pat
     contents = {name: read_yaml(each, omega=True) for name, each in files.items()}
     if any("@package" in head for head in heads) or any("defaults" in content for content in contents.values()):
         return
-    every = {name: dict((n, v) for n, v, _ in leaves(content)) for name, content in contents.items()}
+    every = {name: {n: v for n, v, _ in leaves(content)} for name, content in contents.items()}
     prefix = group.replace("/", ".")
     for name, value, reason in leaves(contents[chosen]):
         if all(name in values for values in every.values()):

@@ -24,7 +24,7 @@ from ablations.service.from_script.reach import Code, Definition, Function, Node
 
 # Keyword arguments of tyro.cli that change no option.
 _OF_TYRO = {"description", "prog", "args", "return_unknown_args", "console_outputs", "add_help", "use_underscores"}
-_INSIDE_FUNCTIONS = ("wrap",)
+_FIELDS = ("field", "HfArg", "Field")
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,11 @@ def roots(code: Code) -> Iterator[Root]:
             yield from _named(code, at, first, FIRE)
         elif name == "LightningCLI":
             for given, prefix in ((first or words.get("model_class"), "model."),
-                                  ((call.args[1:2] or [words.get("datamodule_class")])[0], "data.")):  # fmt: skip
+                                  (call.args[1] if len(call.args) > 1 else words.get("datamodule_class"), "data.")):  # fmt: skip
                 if given is not None:
                     yield from _named(code, at, given, replace(JSONARGPARSE, positional=False), prefix=prefix)
-    for node in code.nodes:
-        function = node.node
-        for decorator in function.decorator_list if isinstance(function, Function) else ():
+    for node, function in code.functions():
+        for decorator in function.decorator_list:
             target = decorator.func if isinstance(decorator, ast.Call) else decorator
             of = name_of(target.value) if isinstance(target, ast.Attribute) else ""
             if name_of(target) == "wrap" and of in ("draccus", "pyrallis") and function.args.args:
@@ -108,7 +107,8 @@ def _named(
         value = next((n.node.value for n in code.nodes if n.file == at.file and isinstance(n.node, ast.Assign)
                       and any(isinstance(t, ast.Name) and t.id == given.id for t in n.node.targets)), None)  # fmt: skip
         given = value if isinstance(value, ast.Tuple | ast.List) else given
-    for each in given.elts if isinstance(given, ast.Tuple | ast.List) else [given]:
+    every: Sequence[ast.AST | None] = given.elts if isinstance(given, ast.Tuple | ast.List) else [given]
+    for each in every:
         if isinstance(each, ast.Name | ast.Attribute):
             found = code.definitions(name_of(each), at.file)
             file, definition = found[-1] if found else (at.file, None)
@@ -126,9 +126,8 @@ def options_of(root: Root, code: Code, overrides: Mapping[str, ast.expr] | None 
     else:
         fields = _fields(root.definition, root.file, code)
         if not fields:
-            init = next((each for each in root.definition.body if isinstance(each, Function) and each.name == "__init__"),
-                        None)  # fmt: skip
-            fields = _parameters(init) if init is not None else []
+            methods = [each for each in root.definition.body if isinstance(each, Function) and each.name == "__init__"]
+            fields = _parameters(methods[0]) if methods else []
     found = list[Option]()
     for field in fields:
         found += _field(field, root, code, (overrides or {}).get(field.name))
@@ -170,15 +169,14 @@ def _fields(kind: ast.ClassDef, file: Path, code: Code, depth: int = 0) -> list[
         ):
             name, words, value = node.target.id, keywords(node.value), node.value
             about, factory = "", None
-            if isinstance(value, ast.Call) and (words or name_of(value) in ("field", "mutable_field", "HfArg")):
-                if name_of(value) in ("field", "HfArg", "list_field", "choice", "flag", "Field"):
-                    metadata = literal(words.get("metadata"), {})
-                    about = str((metadata if isinstance(metadata, dict) else {}).get("help", ""))
-                    about = about or text_of(words.get("help"))
-                    if literal(words.get("init"), True) is False:
-                        found.pop(name, None)
-                        continue
-                    factory, value = words.get("default_factory"), words.get("default")
+            if name_of(value) in _FIELDS and isinstance(value, ast.Call):
+                metadata = literal(words.get("metadata"), {})
+                about = str((metadata if isinstance(metadata, dict) else {}).get("help", ""))
+                about = about or text_of(words.get("help"))
+                if literal(words.get("init"), True) is False:
+                    found.pop(name, None)
+                    continue
+                factory, value = words.get("default_factory"), words.get("default")
             found[name] = _annotated(Field(name, node.annotation, value, about, factory))
     return list(found.values())
 
@@ -240,17 +238,17 @@ def _nested(
     if not isinstance(field.annotation, ast.Name | ast.Attribute) or not kinds:
         return None
     file, kind = kinds[-1]
-    if not any(name_of(each) in ("dataclass", "define", "frozen") for each in kind.decorator_list):  # type: ignore[union-attr]
+    if not any(name_of(each) in ("dataclass", "define", "frozen") for each in kind.decorator_list):
         return None
-    inner = replace(root, definition=kind, file=file, called=kind.name)  # type: ignore[union-attr]
+    inner = replace(root, definition=kind, file=file, called=kind.name)
     if field.factory is not None and default is None:
         made = field.factory.body if isinstance(field.factory, ast.Lambda) else field.factory
         if not isinstance(made, ast.Call):
-            return inner, {} if name_of(made) == kind.name else None  # type: ignore[union-attr]
+            return inner, {} if name_of(made) == kind.name else None
         default = made
     if default is None:
         return inner, {}
-    plain = isinstance(default, ast.Call) and name_of(default) == kind.name and not default.args  # type: ignore[union-attr]
+    plain = isinstance(default, ast.Call) and name_of(default) == kind.name and not default.args
     return inner, keywords(default) if plain else None
 
 

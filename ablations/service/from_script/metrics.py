@@ -91,7 +91,7 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
 
 def _named(label: str) -> tuple[str, str] | None:
     """The set and the metric that a label of one or two words names; None if it names no metric."""
-    *first, last = label.split()
+    last = label.split()[-1]
     if last.lower() in _STOP or not _METRIC.search(_split(last)):
         return None
     if of := _SET.match(label):

@@ -52,6 +52,10 @@ class Code:
         if script in trees:
             self._module(script)
 
+    def functions(self) -> Iterator[tuple[Node, Function]]:
+        """The reached definitions of functions."""
+        yield from ((node, node.node) for node in self.nodes if isinstance(node.node, Function))
+
     def calls(self) -> Iterator[tuple[Node, ast.Call]]:
         """The reached calls."""
         yield from ((node, node.node) for node in self.nodes if isinstance(node.node, ast.Call))
@@ -98,8 +102,8 @@ class Code:
     ) -> Iterator[Node]:
         """The node and those in it, without the bodies of functions and of `if __name__` of imported modules."""
         if isinstance(node, ast.If) and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}:
-            for child in node.body if file == self.script else node.orelse:
-                yield from self._walk(child, file, function, around)
+            for statement in node.body if file == self.script else node.orelse:
+                yield from self._walk(statement, file, function, around)
             return
         yield Node(file, function, around, node)
         if isinstance(node, ast.ClassDef):
@@ -120,8 +124,8 @@ class Code:
         node, file = found.node, found.file
         if isinstance(node, ast.Import | ast.ImportFrom):
             for module, original, _ in _imported(node):
-                for each in (module, f"{module.rstrip('.')}.{original}" if original else module):
-                    if there := self._file(each, file):
+                for name in (module, _joined(module, original)):
+                    if there := self._file(name, file):
                         self._module(there)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
             for place, each in self.definitions(node.id, file):
@@ -129,9 +133,10 @@ class Code:
         elif isinstance(node, ast.Attribute):
             of = name_of(node.value)
             for module, original, local in self._imported[file]:
-                there = self._file(f"{module}.{original}" if original else module, file) if local == of else None
-                for each in self._definitions[there].get(node.attr, ()) if there else ():
-                    self._take(each, there)  # type: ignore[arg-type]
+                there = self._file(_joined(module, original), file) if local == of else None
+                if there is not None:
+                    for each in self._definitions[there].get(node.attr, ()):
+                        self._take(each, there)
             for place, method in self._methods.get(node.attr, ()):
                 self._take(method, place)
         elif isinstance(node, Function) and any(_registers(each) for each in node.decorator_list):
@@ -181,6 +186,13 @@ def _imported(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
             yield from ((module, each.name, each.asname or each.name) for each in node.names)
         elif isinstance(node, ast.Import):
             yield from ((each.name, "", each.asname or each.name.partition(".")[0]) for each in node.names)
+
+
+def _joined(module: str, name: str) -> str:
+    """The name of a module in a package; `from . import b` is .b."""
+    if not name:
+        return module
+    return f"{module}{name}" if not module.strip(".") else f"{module}.{name}"
 
 
 def _imports(node: ast.AST) -> Iterator[str]:

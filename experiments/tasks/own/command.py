@@ -126,8 +126,8 @@ class CommandTask(_Declared):
         return changed
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
-        named, home = laid_over(config.command), self.folder
-        if not named or home is None or getattr(config, CODE, "") or is_file(home / named):
+        named, home, tree = laid_over(config.command), self.folder, getattr(config, CODE, "")
+        if not named or home is None or tree or is_file(home / named):
             return []
         return [UserError(f"The command lays the settings over {named}, and {home} has no such file.")]
 

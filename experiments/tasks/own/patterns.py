@@ -64,7 +64,7 @@ def check_number(number: str) -> str:
 
 def as_number(text: str, number: str = "") -> float:
     """The value of a text that is written like `number`; like 1234.5 if that is "". Raises ValueError."""
-    thousands, decimal = number[1:-5].strip("234"), number[-2:-1] or "."
+    thousands, decimal = number[1:-5], number[-2:-1] or "."
     text = text.translate(_SPACES)
     if not thousands and decimal == ".":
         if "_" in text:
@@ -166,7 +166,10 @@ class Readings:
     """All that a study reads from the output of one run, from threads for its two streams."""
 
     def __init__(self, patterns: Sequence[Sequence[str]], progress: str, emit: Callable[..., None]) -> None:
-        """patterns: set, metric, pattern, `take` and perhaps `number` of each. progress: the pattern of step and total; "": none."""
+        """patterns: set, metric, pattern, `take` and perhaps `number` of each.
+
+        progress: the pattern of step and total; "": none.
+        """
         self.each = [Reading(*each) for each in patterns]  # type: ignore[arg-type]
         self._progress = check_pattern(progress, 2) if progress else None
         self._emit, self._turn = emit, threading.Lock()
@@ -200,7 +203,7 @@ class Readings:
         """Why a pattern has no number, with the last lines of the output."""
         why = "matched nothing that it printed"
         if one.ambiguous:
-            why = _in_two_ways(one)
+            why = _unread(one)
         elif one.captured:
             why = f"took {one.captured[:SHOWN]!r}, which is no number"
         last = "".join(f"\n    {line[:SHOWN]}" for line in self._last)
@@ -211,20 +214,20 @@ class Readings:
         )
 
 
-def _in_two_ways(one: Reading) -> str:
+def _unread(one: Reading) -> str:
     """Why a number is not read, and how the study says what it is."""
     taken, cut, rest = one.ambiguous[:SHOWN].partition(_CUT)
+    how = 'Say beside the pattern how such numbers are written, by an example: number = "1,234.5" or number = "1.234,5"'
     if cut:
         return (
-            f"took {taken!r} of {taken + rest!r}, a part of a number. Let its group take all of it, as ([-+\\d.,e]+) does"
-            + ("" if one.number else ', and say how numbers with a comma are written: number = "1.234,5"')
+            f"took {taken!r} of {taken + rest!r}, a part of a number. Let its group take all of it, as in ([-+\\d.,e]+)"
+            f"{'' if one.number else f'. {how}'}"
         )
     if one.number:
         return f"took {taken!r}, which is not written like number = {one.number!r}"
-    return (
-        f"took {taken!r}, which can be read in two ways. Say beside the pattern how such numbers are written, by an "
-        'example: number = "1,234.5" or number = "1.234,5"'
-    )
+    if re.search(r"\d[,' ]\d", taken.translate(_SPACES)):
+        return f"took {taken!r}, which can be read in two ways. {how}"
+    return f"took {taken!r}, which is no number"
 
 
 def report_progress(emit: Callable[..., None], done: Any, total: Any) -> None:
