@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ablations.service.from_script.ask import ask
+from ablations.service.from_script.ask import PARSERS, ask
 from ablations.service.from_script.collect import options_in
 from ablations.service.from_script.metrics import LOWER, NUMBER, Printed, printed, progress
 from ablations.service.from_script.option import SEEDS, Option, Options, one_line, toml
@@ -27,6 +27,12 @@ _NO_FACTOR = re.compile(r"path|dir|file|log|print|verb|worker|port|save|epoch|st
 _FACTOR = re.compile(r"drop|lr|rate|hidden|width|dim|layer|depth|momentum|decay|channel|head")
 _HIGHER = re.compile(r"acc|f1|bleu|auc|auroc|iou|recall|precision|r2|psnr|ssim|map", re.IGNORECASE)
 _EXAMPLES = 2
+_NO_METRIC = f"""
+# Nothing that it prints looks like a metric. Write the metric's name and the pattern that finds its number,
+# or let the script end with a line of JSON that has this name.
+[[metric]]
+name = "accuracy"
+# pattern = 'accuracy: {NUMBER}'"""
 
 
 @dataclass(frozen=True)
@@ -59,20 +65,27 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
     found = options_in(code, words, start, folder)
     remarks = [*found.remarks]
     if ask_parser:
+        if not code.imports & PARSERS:
+            raise UserError(
+                f"--ask: {script.name} imports no parser that could be asked ({', '.join(sorted(PARSERS))})."
+            )
         settings = [option for option in found.options if is_setting(option) and not option.in_file]
-        answer = ask(words, start, _command(found), settings, folder)
+        wrong = ask(words, start, _command(found), settings, folder)
         found = replace(found, options=[
-            option.without(f"--ask: {answer.wrong[option.name]}") if option.name in answer.wrong else option
+            option.without(f"--ask: {wrong[option.name]}") if option.name in wrong else option
             for option in found.options
         ])  # fmt: skip
-        same = len(settings) - len(answer.wrong)
+        same = len(settings) - len(wrong)
         remarks += [f"The parser itself agrees with {same} of {len(settings)} settings."]
-        remarks += [f"{name} is left out: {why}." for name, why in answer.wrong.items()]
+        remarks += [f"{name} is left out: {why}." for name, why in wrong.items()]
     if not any(is_setting(option) or option.name in SEEDS for option in found.options):
         remarks.insert(0, f"No options were found in {script.name} that could be settings. Write them into the command "
                        "and [base] by hand, such as --lr {lr} and lr = 0.1.")  # fmt: skip
     links = _links(code, [*files, *(folder / word.rpartition("=")[2] for word in words)], folder)
-    return WrittenStudy(_text(name, found, code, links, remarks), remarks)
+    text = _text(name, found, code, links, remarks)
+    if not any(printed(code)):
+        remarks.append(f"No metric was found in what {script.name} prints. Correct [[metric]] in the study.")
+    return WrittenStudy(text, remarks)
 
 
 def _start(words: Sequence[str], script: Path) -> int:
@@ -161,7 +174,7 @@ def _base(found: Options) -> Iterator[str]:
         about = f"   # {one_line(f'{option.flag}: {option.about}')}".rstrip(": ")
         if is_setting(option):
             yield f"{option.name} = {toml(option.value)}{about}"
-        elif option.left_out:
+        elif option.left_out and not _given(option):
             yield f"# {option.name}: {one_line(option.left_out)}{about}"
 
 
@@ -177,10 +190,9 @@ def _metrics(found: Sequence[Printed]) -> Iterator[str]:
     every = list({(one.set, one.name): one for one in reversed(found)}.values())  # of equals the last printed
     every.sort(key=lambda one: ("test", "dev", "train").index(one.set))
     if not every:
-        yield "\n# Nothing that it prints looks like a metric: write what finds its number, and remove the signs."
-        every = [Printed("test", "accuracy", f"accuracy: {NUMBER}", 0, "")]
+        yield _NO_METRIC
     for place, one in enumerate(every):
-        begin = "# " if place > 1 or not found or (place and one.set == "train") else ""
+        begin = "# " if place > 1 or (place and one.set == "train") else ""
         entry = ["[[metric]]", f"name = {json.dumps(one.name)}", f"set = {json.dumps(one.set)}"]
         if LOWER.search(one.name):
             entry.append('better = "lower"')

@@ -1,4 +1,4 @@
-"""Options that a script adds to a parser of argparse (also configargparse's, and subclasses of them)."""
+"""Options that a script adds to a parser of argparse or optparse (also configargparse's, and subclasses of them)."""
 
 import ast
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,18 @@ from ablations.service.from_script.reach import Code, Function, Node, parameter_
 PARSES = ("parse_args", "parse_known_args", "parse_intermixed_args", "parse_known_intermixed_args")
 _GROUPS = ("add_argument_group", "add_mutually_exclusive_group")
 _LISTS = ("append", "append_const", "count", "extend")
-_TEXTS = ("", "str", "Path", "pathlib.Path", "os.path.expanduser", "os.path.abspath", "os.fspath", "device")
+_TEXTS = (
+    "",
+    "string",
+    "choice",
+    "str",
+    "Path",
+    "pathlib.Path",
+    "os.path.expanduser",
+    "os.path.abspath",
+    "os.fspath",
+    "device",
+)
 _LITERALS = ("eval", "literal_eval", "loads")
 # What distutils' strtobool takes.
 _TRUE, _FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0")
@@ -76,7 +87,7 @@ class Parsers:
         self._unknown = Parser(ast.Call(ast.Name("unknown"), [], []), Node(code.script, None, (), ast.Pass()))
         self.remarks = list[str]()
         for at, call in self._calls:
-            if name_of(call).endswith(("ArgumentParser", "ArgParser")):
+            if name_of(call).endswith(("ArgumentParser", "ArgParser", "OptionParser")):
                 self._made.setdefault(id(call), Parser(call, at))
             elif name_of(call) == "add_parser" and call.args:
                 kept = literal(keywords(call).get("aliases"), ())
@@ -129,6 +140,8 @@ class Parsers:
         if isinstance(node, ast.Call):
             if id(node) in self._made:
                 return [self._made[id(node)]]
+            if name_of(node) == "OptionGroup" and node.args:
+                return self._owners(node.args[0], at, depth + 1)
             if name_of(node) in (*_GROUPS, "add_subparsers") and isinstance(node.func, ast.Attribute):
                 return self._owners(node.func.value, at, depth + 1)
             for file, function in self._functions(node, at.file):
@@ -197,7 +210,7 @@ class Parsers:
 
     def _add(self) -> None:
         for at, call in self._calls:
-            if name_of(call) == "add_argument" and isinstance(call.func, ast.Attribute):
+            if name_of(call) in ("add_argument", "add_option") and isinstance(call.func, ast.Attribute):
                 argument = Argument(call, at, self.group(call.func.value, at))
                 for parser in self.owners(call.func.value, at):
                     parser.arguments.append(argument)
@@ -376,7 +389,7 @@ def _switch(option: Option, action: str, default: ast.expr | None, words: Keywor
 
 def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, code: Code) -> Option:
     """The option with a value that the script's converter makes of the text in the command."""
-    named, flag = source(kind), option.flag
+    named, flag = text_of(kind) or source(kind), option.flag  # optparse's types are texts
     equals = "=" if flag.startswith("--") else ""
     if named in ("int", "float", "lambda x: int(float(x))"):
         number = as_kind(value, "float" if named == "float" else "int")

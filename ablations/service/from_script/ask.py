@@ -15,7 +15,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,17 +27,15 @@ _CHILD = Path(__file__).with_name("ask_child.py")
 _LAST_LINES = 5
 
 
-@dataclass(frozen=True)
-class Answer:
-    """What the parser said. wrong: setting → what is unlike; values: the parser's defaults by destination."""
-
-    wrong: Mapping[str, str]
-    values: Mapping[str, Any] = field(default_factory=dict)
+# A script that imports none of these has no parser that could be asked: it would begin to train.
+PARSERS = {"argparse", "configargparse", "click", "typer", "tyro", "simple_parsing", "jsonargparse", "transformers",
+           "trl", "draccus", "pyrallis", "tap", "lightning", "pytorch_lightning"}  # fmt: skip
 
 
-def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Option], folder: Path) -> Answer:
-    """Ask the parser of a script. words: the command as it was given; command: the study's, with its places.
+def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Option], folder: Path) -> dict[str, str]:
+    """Ask the parser of a script. Returns the settings of which it makes something else than no option, with what.
 
+    words: the command as it was given; start: the place of the script in it; command: the study's, with its places.
     Raises UserError where the parser cannot be asked.
     """
     interpreter = _interpreter(words[:start])
@@ -66,8 +63,7 @@ def ask(words: Sequence[str], start: int, command: str, settings: Sequence[Optio
         found = json.loads(answer.read_text(encoding="utf-8"))
     if found["plain"] is not None:
         raise UserError(f"--ask: the parser of {words[start]} refuses the command without options: {found['plain']}")
-    wrong = {name: why for name, one in found["settings"].items() if (why := _why(one))}
-    return Answer(wrong, found["values"])
+    return {name: why for name, one in found["settings"].items() if (why := _why(one))}
 
 
 def _interpreter(before: Sequence[str]) -> str:

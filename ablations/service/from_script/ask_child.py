@@ -78,10 +78,15 @@ def _watch_argparse(answer: Path, questions: Path) -> None:
 
 
 def _watch_click(answer: Path, questions: Path) -> None:
-    try:
+    kinds: list[Any] = []
+    with contextlib.suppress(ImportError):
         import click
-    except ImportError:
-        return
+
+        kinds += [click.Command]
+    with contextlib.suppress(ImportError):
+        import typer.core
+
+        kinds += [typer.core.TyperCommand, typer.core.TyperGroup]
 
     def main(command: Any, *args: Any, **more: Any) -> Any:
         def parse(words: list[str]) -> dict[str, Any]:
@@ -98,8 +103,8 @@ def _watch_click(answer: Path, questions: Path) -> None:
 
         _answer(parse, answer, questions)
 
-    for kind in (getattr(click, "BaseCommand", click.Command), click.Command):
-        kind.main = main  # type: ignore[method-assign]
+    for kind in kinds:
+        kind.main = main
 
 
 def main() -> None:

@@ -87,8 +87,8 @@ def roots(code: Code) -> Iterator[Root]:
         elif name == "Fire":
             yield from _named(code, at, first, FIRE)
         elif name == "LightningCLI":
-            for given, prefix in ((first or words.get("model_class"), "model."),
-                                  (call.args[1] if len(call.args) > 1 else words.get("datamodule_class"), "data.")):  # fmt: skip
+            data = call.args[1] if len(call.args) > 1 else words.get("datamodule_class")
+            for given, prefix in ((first or words.get("model_class"), "model."), (data, "data.")):
                 if given is not None:
                     yield from _named(code, at, given, replace(JSONARGPARSE, positional=False), prefix=prefix)
     for node, function in code.functions():

@@ -147,13 +147,13 @@ class CommandTask(_Declared):
         self._refuse_changed(config, context, "after the run was planned")
         if getattr(config, CODE, ""):
             with own_code(config, context, home, folder / WORK) as where:
-                _write_yaml(files["settings.yaml"], config, where)
+                write_yaml(files["settings.yaml"], config, where)
                 ended = run_command(config.command, given, where, context, readings, look_for_python=True)
                 if ended.is_python:
                     check_watched(context)
         else:
             where = link_in(folder / WORK, home, links) if links else home
-            _write_yaml(files["settings.yaml"], config, home)
+            write_yaml(files["settings.yaml"], config, home)
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
         self._refuse_changed(config, context, "while the run trained")
         wrote = files["metrics.out"] if "metrics" in names(config.command) else None
@@ -246,7 +246,7 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                 )
 
 
-def _write_yaml(file: Path, config: CommandConfig, home: Path) -> None:
+def write_yaml(file: Path, config: CommandConfig, home: Path) -> None:
     """Write the settings, nested, as YAML: alone, or laid over the file of `home` that the command names.
 
     Whatever the settings do not name stays as that file has it. The seed replaces one that the file has at its top.

@@ -1,12 +1,18 @@
 """The study that `ablations new NAME --from SCRIPT` writes: options are settings, what is printed gives metrics."""
 
 import pytest
+import yaml
 
-from ablations.service.script import study_of
+from ablations.cli import describe
+from ablations.cli.describe import new
+from ablations.service.script import WrittenStudy, study_of
 from ablations.service.selected import task_of
+from ablations.study.overrides import nested
 from ablations.study.study import Study, load_study
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.tasks.own.command import write_yaml
+from experiments.tasks.own.patterns import Readings
 
 ARGPARSE = """
 import argparse
@@ -203,6 +209,101 @@ def test_data_that_the_script_names_is_linked_and_what_it_writes_is_not(tmp_path
     (tmp_path / "train.py").write_text("open('data/x.txt'); open('./out/y.txt', 'w'); print('acc', 1)\n")
     assert "data" in study_of("mine", "python train.py --lr 1", tmp_path).text.partition("links")[2].splitlines()[0]
     assert "out" not in study_of("mine", "python train.py --lr 1", tmp_path).text.partition("links")[2].splitlines()[0]
+
+
+CONFIG = """\
+lr: 0.1
+resume: null
+scheduler: {}
+milestones: []
+seed: 7
+transforms:
+  - {name: flip, p: 0.5}
+model: {width: 8, pretrained: null, _target_: a.B, "a b": 1, copy: 2}
+2d: 3
+when: 2024-05-01
+rate: 1e-4
+"""
+
+
+def test_a_configuration_file_keeps_whatever_no_setting_names(tmp_path):
+    (tmp_path / "conf.yaml").write_text(CONFIG)
+    (tmp_path / "train.py").write_text("print('acc', 1)")
+    study = written(tmp_path, "python train.py --config=conf.yaml")
+    assert study.command == "python train.py --config={settings.yaml:conf.yaml}" and "conf.yaml" in study.links
+    base = {"lr": 0.1, "milestones": [], "model.width": 8, "rate": "1e-4"}
+    assert dict(flatten(study.base)) == base and study.seeds == 2
+    task, original = task_of(study), yaml.safe_load(CONFIG)
+
+    def given(**changed):
+        config = task.config_type.model_validate(nested({**base, **changed}))
+        write_yaml(tmp_path / "given.yaml", config, tmp_path)
+        return yaml.safe_load((tmp_path / "given.yaml").read_text())
+
+    assert given() == {**original, "seed": 1}
+    model = {**original["model"], "width": 16}
+    assert given(seed=3, lr=0.2, **{"model.width": 16}) == {**original, "seed": 3, "lr": 0.2, "model": model}
+    assert task.preflight(task.config_type(), tmp_path) == []
+    assert any(str(root.file) == str(tmp_path / "conf.yaml") for root in task.roots)
+    (tmp_path / "conf.yaml").unlink()
+    assert "has no such file" in str(task.preflight(task.config_type(), tmp_path)[0])
+
+
+def test_a_study_that_plan_refuses_is_not_written(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("print('acc', 1)")
+    new("good", folder=tmp_path, script="train.py")
+    assert (tmp_path / "good.toml").exists()
+    text = (tmp_path / "good.toml").read_text()
+    for wrong in ("[base]\nunused = 1", "[base", "[base]\nx = 1\nx.y = 2"):
+        bad = WrittenStudy(text.replace("[base]", wrong), ())
+        monkeypatch.setattr(describe, "study_of", lambda *words, bad=bad: bad)
+        with pytest.raises(UserError, match="No study was written"):
+            new("bad", folder=tmp_path, script="train.py")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["good.toml", "train.py"]
+
+
+def test_python_stands_before_a_script_with_options(tmp_path):
+    (tmp_path / "train.py").write_text(ARGPARSE)
+    study = written(tmp_path, "train.py --lr 0.2 --no-bias")
+    assert study.command.startswith("python train.py --lr 0.2 --no-bias --layers {layers} --opt {opt} {warm")
+    assert set(study.base) == {"layers", "opt", "warm", "task_"}
+
+
+PRINTS = {
+    "print(f'Acc@1: {top1.val:>7.3f} ({top1.avg:>7.3f})')": ("Acc@1", "Acc@1:  100.000 ( 75.000)", 75.0),
+    "print('Acc@1 {top1.val:.3f} ({top1.avg:.3f})'.format(top1=m))": ("Acc@1", "Acc@1 100.000 (75.000)", 75.0),
+    "print('acc %.2f (best %.2f)' % (acc, best))": ("acc", "acc 1.50 (best 2.50)", 1.5),
+    "print(f'loss {now:.1f} ({before:.1f})')": ("loss", "loss 1.5 (2.5)", 1.5),
+    "print('Loss is {}, stopping training'.format(loss))": None,
+    "if x:\n    print('val_acc', acc)\n    sys.exit(1)": None,
+    "if x:\n    print('val_acc', acc)\n    raise ValueError(x)": None,
+    "try:\n    x()\nexcept OSError:\n    print('val_acc', acc)": None,
+    "logging.warning('acc %.3f', acc)": None,
+    "print('the roadmap:', 3)": None,
+    "logging.info('step %d: valAcc %.3f', step, acc)": ("valAcc", "step 7: valAcc 0.5", 0.5),
+    "print('Test WER is', wer)": None,
+    "print(f'val/acc={acc:.3f}, lr={lr}')\nsys.exit(0)": ("acc", "val/acc=0.25, lr=1", 0.25),
+    "print('Epoch: [{0}][{1}/{2}]\\tLoss {loss.val:.4f} ({loss.avg:.4f})'.format(1, 2, 3, loss=m))": (
+        "Loss", "Epoch: [1][2/3]\tLoss 0.5000 (0.2500)", 0.25,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "expected"), PRINTS.items())
+def test_a_guessed_pattern_finds_the_number_in_what_the_line_prints(tmp_path, source, expected):
+    """The average of `val (avg)`; no line that only an error prints, and no word that is no metric."""
+    (tmp_path / "train.py").write_text(f"import logging, sys\n{source}\n")
+    text = study_of("mine", "train.py", tmp_path).text
+    found = [line.lstrip("# ") for line in text.splitlines() if "[[metric]]" in line or "name = " in line][1:]
+    if expected is None:
+        assert found == ["[[metric]]", 'name = "accuracy"'] and "Nothing that it prints" in text
+        return
+    name, printed, value = expected
+    assert found == ["[[metric]]", f'name = "{name}"']
+    pattern = next(line.partition("'")[2].rpartition("'   #")[0] for line in text.splitlines() if "pattern = " in line)
+    readings = Readings([("test", name, pattern, "last")], "", lambda kind, **fields: None)
+    readings.line(printed)
+    assert readings.each[0].value == value
 
 
 @pytest.mark.parametrize("given", ["nothing.py", "python -c 'print(1)'", "true"])

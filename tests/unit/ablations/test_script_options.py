@@ -8,7 +8,9 @@ import io
 import runpy
 import shlex
 import sys
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import pytest
@@ -27,7 +29,7 @@ class Case(NamedTuple):
     script: str
     words: str
     base: dict[str, Any]
-    left_out: dict[str, str] = {}
+    left_out: Mapping[str, str] = MappingProxyType({})
     given: str = "train.py"
     library: str = "argparse"
 
@@ -154,6 +156,15 @@ CASES = {
         "test = sub.add_parser('test', parents=[common])\ntest.add_argument('--beam', type=int, default=4)\n" + E,
         "--root {root} t --seed {seed} --lr {lr}", {"root": "data", "lr": 0.1}, given="python train.py t",
     ),
+    "optparse": Case(
+        "from optparse import OptionParser, OptionGroup\np = OptionParser()\n"
+        "p.add_option('-r', '--rate', type='float', default=0.5, help='speed')\n"
+        "p.add_option('--deep', action='store_true', default=False)\np.add_option('--plain', default=3)\n"
+        "g = OptionGroup(p, 'more')\ng.add_option('--width', type='int', default=8)\np.add_option_group(g)\n"
+        "RESULT = vars(p.parse_args()[0])\n",
+        "--rate {rate} {deep:--deep} --width {width}", {"rate": 0.5, "deep": False, "width": 8},
+        {"plain": "its default 3 is no text"},
+    ),
     "a fixed command line is no command line": Case(
         A + "p.add_argument('--lr', type=float, default=0.1)\nRESULT = vars(p.parse_args([]))\n", "", {},
     ),
@@ -264,16 +275,18 @@ CASES = {
     ),
     "LightningCLI": Case(
         "from lightning.pytorch.cli import LightningCLI\nimport lightning\n"
-        "class Net(lightning.LightningModule):\n    def __init__(self, width: int = 8, lr: float = 0.1):\n        pass\n"
+        "class Net(lightning.LightningModule):\n"
+        "    def __init__(self, width: int = 8, lr: float = 0.1):\n        pass\n"
         "class Data(lightning.LightningDataModule):\n    def __init__(self, batch_size: int = 32):\n        pass\n"
         "LightningCLI(Net, Data)\n",
         "fit --model.width {model.width} --model.lr {model.lr} --data.batch_size {data.batch_size}",
         {"model.width": 8, "model.lr": 0.1, "data.batch_size": 32}, given="python train.py fit", library="lightning",
     ),
     "hydra with a structured configuration": Case(
-        "from dataclasses import dataclass, field\nimport hydra, json\nfrom hydra.core.config_store import ConfigStore\n"
+        "from dataclasses import dataclass, field\nimport hydra\nfrom hydra.core.config_store import ConfigStore\n"
         "@dataclass\nclass Net:\n    width: int = 8\n    name: str = 'a=b, c'\n"
-        "@dataclass\nclass Config:\n    net: Net = field(default_factory=Net)\n    lr: float = 0.1\n    amp: bool = False\n"
+        "@dataclass\nclass Config:\n    net: Net = field(default_factory=Net)\n"
+        "    lr: float = 0.1\n    amp: bool = False\n"
         "ConfigStore.instance().store(name='config', node=Config)\n"
         "@hydra.main(version_base=None, config_name='config')\ndef main(cfg):\n    global RESULT\n"
         "    from omegaconf import OmegaConf\n    RESULT = OmegaConf.to_container(cfg)\nmain()\n",
@@ -336,7 +349,7 @@ def test_base_is_the_script_without_options_and_every_other_value_reaches_it(tmp
         values = {**dict(flatten(study.base)), **changed, "seed": 0}
         return shlex.split(expanded(study.command, values))[start:]
 
-    given = [word for word in shlex.split(case.given)[2:]]
+    given = shlex.split(case.given)[2:]
     given += [] if "required" not in name else ["--seed", "0"]
     plain = result(tmp_path / "train.py", given, case.library)
     assert result(tmp_path / "train.py", words(), case.library) == plain
@@ -356,7 +369,7 @@ def test_base_is_the_script_without_options_and_every_other_value_reaches_it(tmp
         (CASES["LightningCLI"].script, "train.py", "subcommands fit, validate"),
         (A + "p.add_argument('--n', type=int, required=True)\n" + E, "train.py", r"requires --n\."),
         (A + "p.add_argument('data')\n" + E, "python train.py --verbose", r"requires data\."),
-        ("import click\n@click.command()\n@click.argument('src')\ndef main(src): pass\nmain()\n", "train.py", "requires src"),
+        ("import click\n@click.command()\n@click.argument('src')\ndef f(src): pass\nf()\n", "train.py", "requires src"),
         (A + E, "train.py 'x", "no command that a shell reads"),
         ("def f(:\n", "train.py", "no Python that can be read"),
     ],
