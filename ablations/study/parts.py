@@ -17,7 +17,7 @@ from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
 from experiments.tasks.direction import direction
 from experiments.tasks.own.function import column
-from experiments.tasks.own.patterns import Take, check_pattern
+from experiments.tasks.own.patterns import Take, check_number, check_pattern
 from model.settings import StrictModel
 
 
@@ -80,13 +80,19 @@ class Metric(StrictModel):
         "", description="of a command: a regular expression whose group finds the number in what the command prints"
     )
     take: Literal["last", "best"] = Field("last", description="which of the numbers that the pattern finds")
+    number: str = Field(
+        "", description="how the pattern's numbers are written, by an example (1.234,5); like 1234.5 if unset"
+    )
 
     @model_validator(mode="after")
     def _pattern_is_one(self) -> Self:
         if self.pattern:
             check_pattern(self.pattern)
+            check_number(self.number)
         elif self.take != "last":
             raise ValueError(f'take = "{self.take}" is for a pattern: add one, or leave it out')
+        elif self.number:
+            raise ValueError(f'number = "{self.number}" is for a pattern: add one, or leave it out')
         if self.take == "best" and not self.direction:
             raise ValueError(
                 f'take = "best": the name {self.name} does not say whether lower or higher is better; add better = '
@@ -100,10 +106,11 @@ class Metric(StrictModel):
         return self.better or direction(self.name)
 
     @property
-    def reading(self) -> tuple[str, str, str, Take]:
-        """What is read of a command's output: set, name, pattern, and which number."""
+    def reading(self) -> tuple[str, ...]:
+        """What is read of a command's output: set, name, pattern, which number, and how numbers are written."""
         best: Take = "lowest" if self.direction == "lower" else "highest"
-        return self.set, self.name, self.pattern, best if self.take == "best" else "last"
+        number = check_number(self.number)
+        return self.set, self.name, self.pattern, best if self.take == "best" else "last", *filter(None, [number])
 
     @property
     def column(self) -> Column:

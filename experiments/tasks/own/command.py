@@ -7,7 +7,8 @@ stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides t
     {seed}      also in the environment as ABLATIONS_SEED
     {folder}    stored with the results; a resumed run finds its old content there
     {metrics}   a file for the metrics, if they are not printed: a JSON object
-    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested
+    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested;
+                {settings.yaml:FILE}: the content of the YAML file FILE with the settings laid over it
     {device} {threads}
 
 Metrics are what the study's patterns find in the output (patterns.py), and the last JSON object printed on its own
@@ -38,7 +39,16 @@ from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, ope
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.shell import PLACEHOLDER, expanded, flags, names, refuse_quoted, run_command, word
+from experiments.tasks.own.shell import (
+    PLACEHOLDER,
+    expanded,
+    flags,
+    laid_over,
+    names,
+    refuse_quoted,
+    run_command,
+    word,
+)
 from experiments.tasks.own.tree import CODE, GIVEN_BY_STUDY, LINKS, OF_TREES, check_watched, imported, link_in, own_code
 from model.settings import StrictModel
 
@@ -130,6 +140,12 @@ class CommandTask(_Declared):
         refuse_quoted(command)
         return changed
 
+    def preflight(self, config: Any, store: Path) -> list[UserError]:
+        named, home, tree = laid_over(config.command), self.folder, getattr(config, CODE, "")
+        if not named or home is None or tree or is_file(home / named):
+            return []
+        return [UserError(f"The command lays the settings over {named}, and {home} has no such file.")]
+
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         _copy_earlier(context)
         open_folder(context)
@@ -137,10 +153,6 @@ class CommandTask(_Declared):
         settings = {name: value for name, value in flatten(config) if name == "seed" or name not in SAID}
         files = {name: folder / name for name in ("settings.json", "settings.yaml", "metrics.out")}
         write_json(files["settings.json"], settings, checksummed=False)
-        import yaml  # a hundredth of a second that a plan does not need
-
-        nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
-        files["settings.yaml"].write_text(yaml.safe_dump(nested, sort_keys=False), encoding="utf-8")
         files["metrics.out"].unlink(missing_ok=True)
         given = {**settings, **{name.removesuffix(".json").removesuffix(".out"): file for name, file in files.items()}}
         given |= {"folder": folder, "device": device.kind, "threads": device.threads}
@@ -151,11 +163,13 @@ class CommandTask(_Declared):
         before = self.code_now(config, context.store)
         if getattr(config, CODE, ""):
             with own_code(config, context, home, folder / WORK) as where:
+                write_yaml(files["settings.yaml"], config, where)
                 ended = run_command(config.command, given, where, context, readings, look_for_python=True)
                 if ended.is_python:
                     check_watched(context)
         else:
             where = link_in(folder / WORK, home, links) if links else home
+            write_yaml(files["settings.yaml"], config, home)
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
         self._refuse_changed(config, context, "while the run trained")
         wrote = files["metrics.out"] if "metrics" in names(config.command) else None
@@ -249,6 +263,46 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                 )
 
 
+def write_yaml(file: Path, config: CommandConfig, home: Path) -> None:
+    """Write the settings, nested, as YAML: alone, or laid over the file of `home` that the command names.
+
+    Whatever the settings do not name stays as that file has it. The seed replaces one that the file has at its top.
+    """
+    import yaml  # a hundredth of a second that a plan does not need
+
+    nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
+    if named := laid_over(config.command):
+        content = _read_yaml(home / named)
+        if "seed" not in content:
+            del nested["seed"]
+        nested = _over(content, nested)
+    file.write_text(yaml.safe_dump(nested, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _read_yaml(file: Path) -> dict[Any, Any]:
+    import yaml
+
+    if not is_file(file):
+        raise UserError(f"The command lays the settings over {file}, and there is no such file.")
+    with explain_os_errors(f"read {file}"):
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"The command lays the settings over {file}, which is no table of keys and values.")
+    return content
+
+
+def _over(below: Mapping[Any, Any], above: Mapping[str, Any]) -> dict[Any, Any]:
+    """The tables with the values of `above` in place of those of `below`."""
+    laid = dict(below)
+    for name, value in above.items():
+        old = laid.get(name)
+        laid[name] = _over(old if isinstance(old, Mapping) else {}, value) if isinstance(value, Mapping) else value
+    return laid
+
+
 def _copy_earlier(context: Context) -> None:
     """Copy the folder of the last attempt, so that the command finds its checkpoints in the same place.
 
@@ -318,7 +372,9 @@ class Scripts:
     def _read(self, text: str, places: list[Path], program: str, depth: int) -> None:
         """Take the files that shell commands name, relative to one of the places; `program` runs the commands."""
         before = ""
-        for each in _words(text, strict=depth == 0):
+        for token in _words(text, strict=depth == 0):
+            original = next((place[3] for place in PLACEHOLDER.finditer(token) if place[3]), "")
+            each = original or token  # {settings.yaml:FILE} names FILE
             named = os.path.expandvars(os.path.expanduser(each))  # noqa: PTH111 - takes any text
             paths = [place / named for place in places]
             if before == "cd":
