@@ -12,6 +12,7 @@ from pydantic import (
     model_validator,
 )
 
+from ablations.study.messages import LONGEST_KEY
 from ablations.study.overrides import Overrides, dotted
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
@@ -28,8 +29,8 @@ def _printable(text: str) -> str:
 
 
 # Keys become labels, MLflow tags and words on a command line (--rows a,b); they are never paths.
-Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
-Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)]
+Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_KEY)]
+Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=LONGEST_KEY)]
 Text = Annotated[str, AfterValidator(_printable)]
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
 Count = Annotated[int, Field(ge=1)]

@@ -155,9 +155,15 @@ def _undirected(table: Table) -> Iterator[Note]:
         heads, names = (", ".join(getattr(one, part) for one in unknown) for part in ("header", "metric"))
         one = unknown[0].metric
         yield Note(
+<<<<<<< HEAD
             f"{heads}: whether lower or higher is better is not known, so nothing is bold there and no claim is "
             f'judged. Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, '
             f"--metric {one}:min (or :max).",
+=======
+            f"{heads}: whether lower or higher is better is not known, so nothing is bold and no claim is judged. "
+            f'Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, --metric '
+            f"{one}:min (or :max).",
+>>>>>>> formats
             "sign",
         )
 

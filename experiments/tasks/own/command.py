@@ -23,9 +23,9 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ValidationError, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
@@ -91,6 +91,8 @@ ROLES = SettingRoles(
 class CommandConfig(TaskConfig):
     """Created for each study: its settings are those of [base]."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     setting_roles = ROLES
     task: str = "command"
     command: str = ""
@@ -111,13 +113,15 @@ class _Declared(OwnTask):
     """A task whose settings each study declares in its [base]; `base` has those of every study."""
 
     base: ClassVar[type[TaskConfig]]
+    typed: ClassVar[bool] = True  # whether a row's value has the type of base's
 
     def __init__(self, name: str) -> None:
         super().__init__(name, self.base)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """This task with the settings of a study, or of a run's configuration."""
-        fields = fields_of({name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE})
+        declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
+        fields = fields_of(declared, self.base, self.typed)
         changed = copy.copy(self)
         changed.config_type = create_model(self.name.title(), __base__=self.base, __module__=__name__, **fields)
         return changed
@@ -195,13 +199,17 @@ class CommandTask(_Declared):
 
 
 class ImportedConfig(TaskConfig):
+    """Created for each study: its settings are those of [base]; "" is a setting that a run does not have."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
     task: str = "imported"
 
 
 class ImportedTask(_Declared):
     """The task of studies whose rows were all trained elsewhere. Its metrics are those of the study's [[metric]]."""
 
-    base = ImportedConfig
+    base, typed = ImportedConfig, False
     how = "Rows of this task are trained elsewhere: write imported = true in the row, and use `ablations import`."
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
@@ -211,17 +219,40 @@ class ImportedTask(_Declared):
         raise UserError(self.how)
 
 
-def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Types from the values in [base]; where base has an integer, a row may have a fraction."""
+class _Group(StrictModel):
+    """A group of declared settings."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+
+def _or_unset(given: Any) -> Any:
+    return None if given == "" else given
+
+
+_ANY = Annotated[Any, BeforeValidator(_or_unset)]  # of runs that were trained elsewhere: nothing reads the value
+
+
+def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typed: bool = True) -> dict[str, Any]:
+    """Types from the values in [base]; where base has an integer, a row may have a fraction.
+
+    A name that the configuration's class has itself, or that pydantic takes for another thing, is an alias.
+    """
     fields: dict[str, Any] = {}
-    for name, value in declared.items():
+    for number, (name, value) in enumerate(declared.items()):
+        kind: Any
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=StrictModel, __module__=__name__, **fields_of(value))
-            fields[name] = (kind, kind())
+            kind = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
+            value = kind()
+        elif not typed:
+            kind, value = _ANY, _or_unset(value)
         elif isinstance(value, bool) or not isinstance(value, int):
-            fields[name] = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
+            kind = type(value) if not isinstance(value, list | tuple) else list[Any]
         else:
-            fields[name] = (int | float, value)
+            kind = int | float
+        if hasattr(parent, name) or name.startswith("_"):
+            fields[f"setting{number}_{name.strip('_')}"] = (kind, Field(value, alias=name))
+        else:
+            fields[name] = (kind, value)
     return fields
 
 

@@ -183,7 +183,7 @@ WRONG = {
     "no such metric": (["model,seed,acc", "a,1,1", "b,1,2"], ("--metric", "ac"), "acc"),
     "no such base": (["model,seed,acc", "a,1,1", "b,1,2"], ("--base", "model=c"), "a, b"),
     "both": (["model,seed,acc", "a,1,1", "b,1,2"], ("--row", "acc", "--metric", "acc"), "acc"),
-    "mixed types": (["model,seed,acc", "a,1,1", "b,1,n/a"], ("--metric", "acc"), "line 3"),
+    "mixed types": (["model,seed,acc", "a,1,1", "b,1,much"], ("--metric", "acc"), "line 3, column 3: acc = 'much'"),
     "no metric": (["model,seed,width", "a,1,1", "b,1,2"], (), "--metric"),
     "no such file": ([], (), "nothing.csv"),
     "too many": (["model,seed,acc", *(f"a,{i},1" for i in range(20_001))], (), "20,000"),
