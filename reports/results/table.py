@@ -200,7 +200,7 @@ class Table:
     profile: str = ""  # of the study, by which the rows are sized
     last_change: str = ""  # day (UTC) on which the last attempt at its runs ended; "" if no record says
     bundle: str = ""  # of a bundle: what of it was computed again; the first line of every format, whatever is chosen
-    not_shown: int | None = 0  # rows of its study that were tried besides; None: the store's ledger is damaged
+    not_shown: int | None = 0  # other rows of its study that got results; None: the store's ledger is damaged
     papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
 
     @property

@@ -52,10 +52,12 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
     said = [text for text in plan.notes if text != plan.study.code_note]
     parts += [Note(text, "study" if text in of_profile else "gap") for text in said]
     if table.not_shown is None:
-        parts.append(Note("The store's ledger is damaged: how many rows were tried is not known.", "gap"))
+        parts.append(Note("The store's ledger is damaged: how many rows got results is not known.", "gap"))
     elif table.not_shown:
-        rows = len(table.rows)
-        parts.append(Note(f"{number(rows, 'row')} shown of {rows + table.not_shown:,} tried.", "sign"))
+        rows = sum(any(outcome.record is not None for outcome in row.outcomes) for row in table.rows)
+        shown_ = "1 is" if rows == 1 else f"{rows:,} are"
+        every = number(rows + table.not_shown, "row")
+        parts.append(Note(f"Of {every} that got results in this store, {shown_} shown.", "sign"))
     return tuple(parts)
 
 
