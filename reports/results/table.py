@@ -208,6 +208,11 @@ class Table:
         """Of all rows."""
         return [outcome for row in self.rows for outcome in row.outcomes]
 
+    @cached_property
+    def trainings(self) -> dict[str, Outcome]:
+        """The outcomes of all rows, members and parent runs, by run_id."""
+        return {outcome.run.run_id: outcome for outcome in (*self.members, *self.outcomes)}
+
     def compared(self, column: Column) -> list[Row]:
         """Rows whose change from base is known: complete, over the same tokens and sentences."""
         return [row for row in self.rows if row.measures[column.key].change is not None]

@@ -244,13 +244,11 @@ def branch_in_words(rows: list[Row], parent_run: str, step: int) -> str:
 
 def branches(table: Table) -> Iterator[Note]:
     """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
-    shown = {row.key for row in table.rows}
     for (parent_run, step), rows in places(table).items():
-        absent = f"; {parent_run} is no row of this table, so its steps are in none of them"
         yield Note(
             f"{BRANCH}: {branch_in_words(rows, parent_run, step)}: the steps up to there are those of {parent_run} "
-            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on, and costs are of those "
-            f"steps alone{'' if parent_run in shown else absent}.",
+            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on. A branch's costs of "
+            "training include its parent run's, in proportion to those steps.",
             "sign",
         )
     parent_runs = {outcome.run.run_id: outcome.run for outcome in table.members}

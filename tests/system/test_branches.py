@@ -141,7 +141,7 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     assert "begins with the state of run" in cli("log", "smooth", *store).stdout
     assert "branch from base after step 30" in cli("report", study, *store, "--format", "setup").stdout
     alone = cli("report", study, *store, "--rows", "smooth").stdout
-    assert "base is no row of this table" in alone
+    assert "A branch's costs of training include its parent run's" in alone
     packed, crate = tmp_path / "tiny.tar.gz", tmp_path / "crate.zip"
     assert "2 runs" in cli("bundle", study, *store, "--rows", "smooth", "--out", packed).stdout
     assert cli("report", packed).stdout.partition("\n\n")[2] == alone
