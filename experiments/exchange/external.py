@@ -7,6 +7,7 @@ keeps numbers and settings that a study can have.
 import hashlib
 import json
 import math
+import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,11 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-<<<<<<< HEAD
-from experiments.masking import masked, masked_message, masked_value
-=======
 from experiments.exchange.delimited import read_table, text_of
->>>>>>> formats
+from experiments.masking import masked, masked_message, masked_value
 
 SEED_NAMES = ("seed", "random_seed", "training.seed", "args.seed")
 
@@ -117,11 +115,6 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
     return External(kind, Path(shown).name, kept, digest, left_out, better)
 
 
-<<<<<<< HEAD
-def _found(run: ExternalRun, row_by: str, seed_by: str) -> ExternalRun:
-    """The run with its row and seed, settings without a program's own (_name), and scores that are numbers."""
-    settings = {name: masked_value(v) for name, v in flat(run.settings).items() if not name.startswith("_")}
-=======
 def _named(run: ExternalRun) -> ExternalRun:
     """The run with a name and an id that are text: the source may have null, numbers or half characters there."""
     name, id_ = _text(run.name), _text(run.id)
@@ -157,8 +150,8 @@ def _equal_numbers(runs: Sequence[ExternalRun]) -> tuple[ExternalRun, ...]:
 def _found(run: ExternalRun, row_by: str, seed_by: str, own: str) -> ExternalRun:
     """The run with its row and seed, settings without a program's own (`own` begins them), and scores."""
     settings = {name: v for name, v in flat(run.settings).items() if not (own and name.startswith(own))}
+    settings = {name: masked_value(v) for name, v in settings.items()}
     settings = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in settings.items()}
->>>>>>> formats
     known = {**run.labels, **settings}
     row = str(known.get(row_by, "")) if row_by else run.row
     if row_by and not row:

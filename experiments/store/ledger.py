@@ -175,6 +175,29 @@ def tried(found: Sequence[Entry], study: str) -> dict[tuple[str, str], set[tuple
     return rows
 
 
+def rows_with_results(found: Sequence[Entry], study: str) -> list[set[tuple[str, ...]]]:
+    """The rows of a study that were requested and for which an attempt finished, each once.
+
+    A row is the set of its evaluations, as pairs of run_id and eval_id; of a run without evaluations its run_id alone.
+    Requests that share one are of the same row, whatever else of the study was edited between them.
+    """
+    finished = {entry.get("run_id") for entry in found if entry["what"] == "end" and entry.get("outcome") == "finished"}
+    rows: list[set[tuple[str, ...]]] = []
+    for asked in tried(found, study).values():
+        row = {pair for run_id, *eval_ids in asked if run_id in finished for pair in pairs(run_id, eval_ids)}
+        if row:
+            same = [other for other in rows if not other.isdisjoint(row)]
+            rows = [other for other in rows if other.isdisjoint(row)] + [row.union(*same)]
+    return rows
+
+
+def pairs(run_id: str, eval_ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """A run with each of its evaluations; the run alone if it has none."""
+    yield from ((run_id, eval_id) for eval_id in eval_ids)
+    if not eval_ids:
+        yield (run_id,)
+
+
 def shared(store: Store, study: str, redacted: Callable[[Entry], Entry]) -> bytes:
     """The ledger for readers of one study: of other lines only when and what. A changed line has its own's digest.
 

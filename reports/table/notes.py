@@ -52,15 +52,13 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
     said = [text for text in plan.notes if text != plan.study.code_note]
     parts += [Note(text, "study" if text in of_profile else "gap") for text in said]
     if table.not_shown is None:
-        parts.append(
-            Note(
-                "The store's ledger is damaged (see `ablations ledger`): how many rows were tried is not known.",
-                "gap",
-            )
-        )
+        note = "The store's ledger is damaged (see `ablations ledger`): how many rows got results is not known."
+        parts.append(Note(note, "gap"))
     elif table.not_shown:
-        rows = len(table.rows)
-        parts.append(Note(f"{number(rows, 'row')} shown of {rows + table.not_shown:,} tried.", "sign"))
+        rows = sum(any(outcome.record is not None for outcome in row.outcomes) for row in table.rows)
+        shown_ = "1 is" if rows == 1 else f"{rows:,} are"
+        every = number(rows + table.not_shown, "row")
+        parts.append(Note(f"Of {every} that got results in this store, {shown_} shown.", "sign"))
     return tuple(parts)
 
 
@@ -155,15 +153,9 @@ def _undirected(table: Table) -> Iterator[Note]:
         heads, names = (", ".join(getattr(one, part) for one in unknown) for part in ("header", "metric"))
         one = unknown[0].metric
         yield Note(
-<<<<<<< HEAD
-            f"{heads}: whether lower or higher is better is not known, so nothing is bold there and no claim is "
-            f'judged. Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, '
-            f"--metric {one}:min (or :max).",
-=======
             f"{heads}: whether lower or higher is better is not known, so nothing is bold and no claim is judged. "
             f'Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, --metric '
             f"{one}:min (or :max).",
->>>>>>> formats
             "sign",
         )
 
@@ -253,13 +245,11 @@ def branch_in_words(rows: list[Row], parent_run: str, step: int) -> str:
 
 def branches(table: Table) -> Iterator[Note]:
     """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
-    shown = {row.key for row in table.rows}
     for (parent_run, step), rows in places(table).items():
-        absent = f"; {parent_run} is no row of this table, so its steps are in none of them"
         yield Note(
             f"{BRANCH}: {branch_in_words(rows, parent_run, step)}: the steps up to there are those of {parent_run} "
-            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on, and costs are of those "
-            f"steps alone{'' if parent_run in shown else absent}.",
+            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on. A branch's costs of "
+            "training include its parent run's, in proportion to those steps.",
             "sign",
         )
     parent_runs = {outcome.run.run_id: outcome.run for outcome in table.members}

@@ -43,12 +43,14 @@ def call(tmp_path, monkeypatch):
 
 def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path):
     call("run", "said.toml", "--because", "a first look")
-    assert "tried" not in call("report", "said.toml", "--format", "markdown")
+    assert "got results" not in call("report", "said.toml", "--format", "markdown")
     (tmp_path / "said.toml").write_text(STUDY.replace("rate = 5", "rate = 7"))  # another row of the same name
     call("run", "said.toml", "--because", "seven?")
     printed = call("report", "said.toml", "--format", "markdown")
-    assert "2 rows shown of 3 tried." in printed
-    assert "1 row shown of 3 tried." in call("report", "said.toml", "--rows", "base", "--format", "markdown")
+    assert "Of 3 rows that got results in this store, 2 are shown." in printed
+    assert "Of 3 rows that got results in this store, 1 is shown." in call(
+        "report", "said.toml", "--rows", "base", "--format", "markdown"
+    )
     store, head = Store.open("runs"), call("ledger", "--head").strip()
     found = json.loads(call("ledger", "said.toml", "--json"))
     requests = [entry for entry in found if entry["what"] == "request"]
@@ -66,7 +68,7 @@ def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path
     for name, redacted in (("b.tar.gz", ()), ("a.tar.gz", ("--anonymous",)), ("c.zip", ("--crate",))):
         call("bundle", "said.toml", "--out", name, *redacted)
         call("verify", name, "--head", head)
-        assert "2 rows shown of 3 tried." in call("report", name, "--format", "markdown")
+        assert "Of 3 rows that got results in this store, 2 are shown." in call("report", name, "--format", "markdown")
     with pytest.raises(UserError, match="N:DIGEST"):
         call("verify", "--head", "3:abc")
     path = store.root / ledger.FILE
@@ -74,7 +76,21 @@ def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path
     assert "one of them was changed" in call("verify", "table.md", code=1)
     assert "ledger" in json.loads(call("verify", "--head", head, "--json", code=1))
     path.write_bytes(b"damaged\n")
-    assert "how many rows were tried is not known" in call("report", "said.toml", "--format", "markdown")
+    assert "how many rows got results is not known" in call("report", "said.toml", "--format", "markdown")
+
+
+def test_only_rows_that_got_results_are_counted_each_once(call, tmp_path):
+    """Not what was planned, queued or failed, and not the same row again after an edit of the study."""
+    study = tmp_path / "said.toml"
+    call("run", "said.toml")
+    study.write_text(STUDY.replace("rate = 5", "rate = 6"))
+    call("queue", "said.toml")
+    call("cancel", "fast")
+    study.write_text(STUDY.replace("printf", "exit 3; printf"))
+    call("run", "said.toml", code=1)
+    study.write_text(STUDY.replace('title = "A command"', 'title = "Another title"\nseeds = 2'))
+    call("run", "said.toml")
+    assert "shown" not in call("report", "said.toml", "--format", "markdown")
 
 
 def test_damaged_lines_are_named_and_the_verbs_go_on(call, tmp_path, capfd):
@@ -193,4 +209,6 @@ def test_cancel_retry_and_forget_are_recorded(call):
     ]
     [cancelled] = [entry for entry in found if entry["what"] == "cancel"]
     assert (cancelled["verb"], cancelled["because"], len(cancelled["run_ids"])) == ("cancel", "too dear", 1)
-    assert "1 row shown of 2 tried." in call("report", "said.toml", "--rows", "base", "--format", "markdown")
+    assert "Of 2 rows that got results in this store, 1 is shown." in call(
+        "report", "said.toml", "--rows", "base", "--format", "markdown"
+    )

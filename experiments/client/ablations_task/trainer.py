@@ -55,18 +55,13 @@ def column(
 ) -> Column:
     """A column of the table. `key`: its name in JSON, CSV and among published numbers; metric_set if unset.
 
-        better: "lower" or "higher"; if unset, what the metric's name says (loss, accuracy …), else it is unknown: then
-        nothing of the column is bold, and no claim about it is judged. about: a sentence for the table's notes.
-        logarithmic: changes are differences of natural logarithms, as for perplexity. counts: fields of
-    <<<<<<< HEAD
+    better: "lower" or "higher"; if unset, what the metric's name says (loss, accuracy …), else it is unknown: then
+    nothing of the column is bold, and no claim about it is judged. about: a sentence for the table's notes.
+    logarithmic: changes are differences of natural logarithms, as for perplexity. counts: fields of
         `context.examples` whose sums give the metric; differences between rows are then tested between examples.
 
-        Raises UserError for a `better` other than "higher" and "lower", and for a name or a head that is no line of
-        printable text.
-    =======
-        `context.examples` whose sums give the metric; differences between rows are then tested between examples. Raises
-        UserError for a `better` other than "higher" and "lower", and for a name or head that is no printable line.
-    >>>>>>> formats
+    Raises UserError for a `better` other than "higher" and "lower", and for a name or a head that is no line of
+    printable text.
     """
     for name in (metric, header, set, key):
         if not name.isprintable() or len(name) > LONGEST_NAME or not metric:
