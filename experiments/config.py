@@ -4,7 +4,7 @@ The defaults are the paper's base and are frozen: changing one would rename ever
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -272,11 +272,12 @@ class SettingRoles:
     not_in_run_id: tuple[str, ...] = ()  # no trained number depends on these
     not_in_lineage: tuple[str, ...] = ()  # may differ between a training and a longer one that continues it
     steps: str = ""  # the setting for the length of a training, used for progress; "": none
-    # Whether defaults never change. If so, a run is named by its differences from them, and a new setting renames none.
-    # A user may edit defaults at any time; then all settings are part of the name.
+    # Whether defaults never change. A user may edit those of a trainer at any time; then a run is also compared with
+    # the settings that it recorded (store/run_names.py).
     frozen_defaults: bool = False
-    # Settings without which a run is another one: it does not count as trained with their defaults.
-    always_recorded: tuple[str, ...] = ()
+    always_named: tuple[str, ...] = ()  # settings that name a run also where they have their defaults
+    # The settings as they are compared with those of a record, where a part of one counts alone (a command's words).
+    compared_as: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     # settings that rows cannot set → where they are set
     given_elsewhere: Mapping[str, str] = field(default_factory=lambda: GIVEN_ELSEWHERE)
 

@@ -1,7 +1,12 @@
 """The two identities of a run: `run_id` names a training, `eval_id` one decoding and scoring of its weights.
 
-    run_id    the task, the seed, the settings that differ from the frozen defaults, digests of the training inputs
+    run_id    the task, the seed, the settings that differ from the declared defaults, digests of the training inputs,
+              and the declared change of code
     eval_id   the run_id, all evaluation settings, digests of the evaluated set
+
+The defaults of built-in tasks are frozen. Those of a user's trainer may change at any time, so all settings are
+recorded beside the name, and a run whose record differs from the requested settings is another run
+(store/run_names.py): a digest of the changed defaults then joins the name.
 
 An ensemble trains nothing: it reads finished runs, its members, so their run_ids are among its inputs and name it.
 So does a branch, which begins with the state of another run, its parent run, after one of that run's steps.
@@ -21,6 +26,7 @@ NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1
 _MEMBER = re.compile(r"ensemble member ([1-9][0-9]{0,5})")
 _PARENT, _AFTER = "parent_run", "parent run steps"
 _IMPORTED = "imported row"
+_CODE_CHANGE = "code change"
 
 
 class ParentRun(NamedTuple):
@@ -30,12 +36,35 @@ class ParentRun(NamedTuple):
     step: int
 
 
-def run_identity(config: TaskConfig, inputs: Mapping[str, str]) -> str:
-    """The run_id. Training results are a function of these arguments and of the code, and of nothing else.
+def run_identity(config: TaskConfig, inputs: Mapping[str, str], changed: Mapping[str, Any] | None = None) -> str:
+    """The run_id of a configuration whose type has the declared defaults.
 
     inputs: digests of the training inputs (the task's `inputs`), such as a corpus's recipe or content.
+    changed: settings whose defaults changed since a run of the plain name was recorded, with their present values.
     """
-    return digest(_training_payload(config, inputs))
+    return identity_of(config.task, config.seed, named_settings(config), inputs, changed)
+
+
+def identity_of(
+    task: object,
+    seed: object,
+    settings: Mapping[str, Any],
+    inputs: Mapping[str, str],
+    changed: Mapping[str, Any] | None = None,
+) -> str:
+    """The run_id from what enters it. settings: those that name the run, by dotted name."""
+    payload = {"task": task, "seed": seed, "settings": dict(settings), "inputs": dict(inputs)}
+    return digest({**payload, "changed defaults": digest(dict(changed))} if changed else payload)
+
+
+def named_settings(config: TaskConfig) -> dict[str, Any]:
+    """The settings that name a run, by dotted name: those that differ from the declared defaults."""
+    roles = config.roles()
+    settings = _without(difference(config, defaults(type(config))), ("task", "seed", *roles.not_in_run_id))
+    if not roles.always_named:
+        return settings
+    compared = roles.compared_as(dict(flatten(config)))
+    return settings | {name: compared[name] for name in roles.always_named if name in compared}
 
 
 def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
@@ -80,21 +109,38 @@ def imported_in(inputs: Mapping[str, str]) -> bool:
     return _IMPORTED in inputs
 
 
+def with_code_change(inputs: Mapping[str, str], change: str) -> dict[str, str]:
+    """The inputs of a run whose row changes the code. change: its digest; "" for a row that changes none."""
+    return {**inputs, _CODE_CHANGE: change} if change else dict(inputs)
+
+
+def code_change_in(inputs: Mapping[str, str]) -> str:
+    """The digest of the change of code that a run's row declares; "" for none."""
+    return inputs.get(_CODE_CHANGE, "")
+
+
 def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
-    """The digests of the data alone: no members of an ensemble, no parent of a branch, no place of an imported run."""
-    theirs = (_IMPORTED, *((_PARENT, _AFTER) if parent_run_in(inputs) else ()))
+    """The digests of the data alone: no members of an ensemble, no parent of a branch, no place of an imported run.
+
+    A row's change of code is left out too.
+    """
+    theirs = (_IMPORTED, _CODE_CHANGE, *((_PARENT, _AFTER) if parent_run_in(inputs) else ()))
     return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name) and name not in theirs}
 
 
 def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:
-    """Equal for runs that differ only in train_steps, where the schedule lets the longer continue the shorter."""
-    payload = _training_payload(config, inputs)
-    payload["settings"] = _without(payload["settings"], config.roles().not_in_lineage)
-    return digest(payload)
+    """Equal for runs that differ only in train_steps, where the schedule lets the longer continue the shorter.
+
+    Of a user's trainer all settings count: a default that changed since the shorter run is a difference.
+    """
+    roles = config.roles()
+    settings = named_settings(config) if roles.frozen_defaults else identity_settings(config)
+    settings = _without(settings, roles.not_in_lineage)
+    return digest({"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)})
 
 
 def identity_settings(config: TaskConfig) -> dict[str, Any]:
-    """The settings, by dotted name, that are part of a run's identity."""
+    """All settings by dotted name on which a run's identity may depend, also those that have their defaults."""
     return _without(dict(flatten(config)), ("task", "seed", *config.roles().not_in_run_id))
 
 
@@ -102,20 +148,6 @@ def digest(payload: Any) -> str:
     """16 hex digits of the SHA-256 of canonical JSON (sorted keys, no spaces)."""
     text = json.dumps(payload, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def recorded_identity(config: Mapping[str, Any], inputs: Mapping[str, str], without: tuple[str, ...] = ()) -> str:
-    """The run_id of an own task's run, from what it recorded: all settings that it had then, except those `without`."""
-    settings = _without(dict(flatten(config)), ("task", "seed", *without))
-    payload = {"task": config.get("task"), "seed": config.get("seed"), "settings": settings, "inputs": dict(inputs)}
-    return digest(payload)
-
-
-def _training_payload(config: TaskConfig, inputs: Mapping[str, str]) -> dict[str, Any]:
-    roles = config.roles()
-    settings = difference(config, defaults(type(config))) if roles.frozen_defaults else dict(flatten(config))
-    settings = _without(settings, ("task", "seed", *roles.not_in_run_id))
-    return {"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)}
 
 
 def _without(settings: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ import typer
 from ablations.cli import terminal
 from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
 from experiments.errors import UserError
+from experiments.masking import masked_message
 
 
 class Verb(NamedTuple):
@@ -69,7 +70,6 @@ VERBS = {  # by name, in the order of --help
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "budget": Verb("budget", "budget", STORE, "budget --hours 8 --runs 40 --until 07:00"),
     "ledger": Verb("budget", "ledger", STORE, "ledger --head"),
-    "adopt": Verb("store", "adopt", STORE, "adopt my_study.toml --why 'the new option is off by default'"),
     "unseal": Verb("budget", "unseal", STORE, "unseal my_study.toml --because 'for the paper'"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
 }
@@ -209,7 +209,7 @@ def _say(text: str) -> None:
 def _keep_traceback() -> Path:
     handle, name = tempfile.mkstemp(prefix=f"ablations-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".log")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(f"{' '.join(sys.argv)}\n\n{traceback.format_exc()}")
+        file.write(masked_message(f"{' '.join(sys.argv)}\n\n{traceback.format_exc()}"))
     return Path(name)
 
 

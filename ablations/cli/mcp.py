@@ -9,22 +9,25 @@ import contextlib
 import importlib.resources
 import itertools
 import json
+import math
 import os
+import re
 import signal
 import sys
 import tempfile
 import time
 import tomllib
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 
 from ablations.cli.terminal import unguarded
 from ablations.service.selected import StoreOptions
+from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
 from experiments.jobs.engines.base import import_path
@@ -39,6 +42,7 @@ _TABLE = tomllib.loads((TEMPLATES / "mcp.toml").read_text(encoding="utf-8"))
 TOOLS: dict[str, dict[str, Any]] = _TABLE["tool"]
 NO_OPTIONS = ("study", "cell", "other", "run", "runs", "prefix", "file")  # arguments without a name on a command line
 OURS = ("out", "seconds", "until")  # arguments that the verb does not have
+STUDY_FORMAT = "ablations://study-format"  # the resource that describes a study file
 
 
 def schema(tool: Mapping[str, Any]) -> dict[str, Any]:
@@ -49,13 +53,34 @@ def schema(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "object", "properties": known, "required": required, "additionalProperties": False}
 
 
+def as_declared(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments with the types that the schema declares: JSON has 2.0 for 2. Raises UserError for NaN or infinity.
+
+    Several rows may come as a list; the command line has them as one text.
+    """
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UserError(f"{name}: {value} is not a finite number.")
+        if _TABLE["arguments"].get(name, {}).get("type") == "integer" and isinstance(value, float):
+            value = int(value)
+        if name == "rows" and isinstance(value, list):
+            value = ",".join(value)
+        found[name] = value
+    return found
+
+
 # --- What a caller may name
+
+_URL = re.compile(r"\b(?!file:)[A-Za-z][A-Za-z0-9+.-]*://\S*")  # not a file of this machine
+_BETWEEN = re.compile(r"""[\s=,:;|<>()\[\]{}"'`@&!]+""")  # signs between which a path may stand in a setting's text
 
 
 class Allowed:
-    """The folders of the studies, tables and bundles that a caller may name, links followed.
+    """The folders of the studies, tables, bundles and corpora that a caller may name, links followed.
 
-    A study may run any command: the folders say which studies there are to run, not what these may read.
+    No argument of a call names a path outside, in the value of a setting either. A study may run any command: the
+    folders say which studies there are to run, not what these may read.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
@@ -67,12 +92,16 @@ class Allowed:
             for text in value if isinstance(value, list) else [str(value)]:
                 if any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
                     raise UserError(f"{name}: it has control characters. Write one line of plain text.")
+                if REPLACEMENT in text:
+                    raise UserError(f"{name}: it has a character that is not Unicode. Write plain text.")
                 if name in NO_OPTIONS and text.startswith("-"):
                     raise UserError(f"{name}: {text} would be an option. Write a name, or ./{text} for a file.")
         if "study" in given and not (tool == "settings" and given["study"] in named_tasks()):
             self._study(given["study"], Path())
         if given.get("corpus", "builtin") != "builtin":
             self.inside(Path(given["corpus"]))
+        for setting in given.get("set", ()):
+            self._setting(setting, given.get("study"))
         if "other" in given and not (self.inside(Path(given["other"])) / MARKER).is_file():
             self._study(given["other"], Path())
         if "file" in given and not self.inside(Path(given["file"])).is_file():
@@ -91,6 +120,26 @@ class Allowed:
             if {"variation", "extends", "ablate"} & {*table} and self._holds(path.resolve()):
                 yield {"study": str(path), "title": str(table.get("title", ""))}
 
+    def _setting(self, setting: str, study: str | None) -> None:
+        """Raises UserError for a KEY=VALUE whose value names something outside.
+
+        Which of a trainer's settings are paths is not known. Absolute paths and those of a home folder must lie inside,
+        and so must whatever the value names in the study's folder, where trainers run: it may be a link.
+        """
+        name, _, value = (part.strip() for part in setting.partition("="))
+        if name == CORPUS:
+            if value not in ("", "builtin"):
+                self.inside(Path(value))
+            return
+        folder = Path(study).parent if study and study.endswith(".toml") else Path()
+        for part in {value, *_BETWEEN.split(_URL.sub(" ", value))} - {""}:
+            if ".." in part.split("/"):
+                raise UserError(f"set: {name} has the path {part}, which leads upwards. Write it without `..`.")
+            if part.startswith(("/", "~")):
+                self.inside(Path(part))
+            elif self._holds(folder.resolve()) or os.path.lexists(folder / part):
+                self.inside(folder / part)
+
     def _study(self, name: str, beside: Path, chain: int = 9) -> None:
         """A study and what it extends. Other mistakes in the files are the verb's to report."""
         if name not in builtin_studies() and chain:
@@ -99,14 +148,17 @@ class Allowed:
                 self._study(parent, path.parent, chain - 1)
 
     def inside(self, path: Path) -> Path:
-        """The path without links. Raises UserError if it lies outside."""
-        found = Path(os.path.realpath(path))
-        if not self._holds(found):
+        """The path without links. Raises UserError if it lies outside, also where `~` is the home folder."""
+        try:
+            places = [Path(os.path.realpath(one)) for one in (path, path.expanduser())]
+        except (RuntimeError, ValueError):  # ~nobody; a NUL
+            places = []
+        if not places or not all(self._holds(place) for place in places):
             raise UserError(
                 f"{path} lies outside the allowed folders ({', '.join(map(str, self._folders))}). Name a file in them; "
                 "whoever starts the server adds others with `ablations mcp --allow DIR`."
             )
-        return found
+        return places[0]
 
     def _holds(self, path: Path) -> bool:
         return any(path.is_relative_to(folder) for folder in self._folders)
@@ -154,16 +206,27 @@ def page(value: Any, cursor: int) -> dict[str, Any]:
     return {**shown, "total": total, **({"cursor": end} if end < total else {})}
 
 
+NOT_MEASURED = "no similar run was measured in this store; `plan` with measure = true trains a few steps"
+NOT_RUN = "no finished run of this trainer tells its time; `start` one row with seeds = 1, then call `plan` again"
+NOT_PREDICTED = "the trainer is a program of the user, whose needs are not predicted"
+
+
 def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the missing runs of a plan need: slot hours, the largest memory, disk; null if unknown."""
+    """What the missing runs of a plan need: slot hours, the largest memory, disk; null if unknown, and then why."""
     left = {run["run_id"]: run for run in runs if run["state"] not in ("finished", "stale")}.values()
     seconds = [run["seconds"] for run in left]
-    return {
+    found: dict[str, Any] = {
         "runs": len(left),
         "slot_hours": None if None in seconds else round(sum(seconds) / 3600, 3),
         "memory_bytes": max((run["memory_bytes"] or 0 for run in left), default=0) or None,
         "disk_bytes": sum(run["disk_bytes"] or 0 for run in left) or None,
     }
+    unknown = [run for run in left if run["seconds"] is None]
+    why = {"slot_hours": NOT_MEASURED if any(run.get("cost") for run in unknown) else NOT_RUN}
+    why |= {"memory_bytes": NOT_PREDICTED, "disk_bytes": NOT_PREDICTED}
+    if left and (missing := {name: text for name, text in why.items() if found[name] is None}):
+        found["unknown"] = missing
+    return found
 
 
 # --- A call
@@ -195,6 +258,7 @@ class Door:
         for error in Draft202012Validator(schema(tool)).iter_errors(given):
             return short(f"{name}{error.json_path[1:]}: {error.message}", ()), True
         try:
+            given = as_declared(given)
             self._allowed.check(name, given)
             value, more = await (self._wait(given) if name == "wait" else self._value(name, given))
         except (UserError, OSError) as error:
@@ -283,6 +347,34 @@ class Door:
 
 # --- The verb
 
+REPLACEMENT = "\ufffd"  # stands for what is not Unicode
+
+
+def readable(line: str) -> str:
+    """A line of the protocol that the SDK can read: it answers nothing to JSON with half a surrogate pair."""
+    if "\\ud" not in line.lower():
+        return line
+    try:
+        text = json.dumps(json.loads(line), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return line
+    return re.sub("[\ud800-\udfff]", REPLACEMENT, text)
+
+
+class Requests:
+    """The lines of standard input, each `readable`. Processes that are started meanwhile read an empty input."""
+
+    def __init__(self) -> None:
+        self._wire = os.dup(sys.stdin.fileno())
+        os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
+
+    async def __aiter__(self) -> AsyncIterator[str]:
+        import anyio
+
+        with os.fdopen(self._wire, encoding="utf-8", errors="replace", closefd=False) as stream:
+            async for line in anyio.wrap_file(stream):
+                yield readable(line)
+
 
 def mcp(
     store_options: StoreOptions,
@@ -299,6 +391,7 @@ def mcp(
     try:
         import anyio
         import mcp_types as types
+        from mcp import MCPError
         from mcp.server.lowlevel import Server
         from mcp.server.stdio import stdio_server
     except ImportError:
@@ -319,11 +412,30 @@ def mcp(
         structured = None if isinstance(found, str) else found
         return types.CallToolResult(content=content, structured_content=structured, is_error=wrong)
 
+    async def resources(*_: Any) -> types.ListResourcesResult:
+        about = "The format of a study file: tables, names, designs, metrics."
+        page = types.Resource(name="study-format", uri=STUDY_FORMAT, description=about, mime_type="text/markdown")
+        return types.ListResourcesResult(resources=[page])
+
+    async def read(_: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
+        if str(asked.uri) != STUDY_FORMAT:
+            raise MCPError(types.INVALID_PARAMS, f"There is no resource {asked.uri}. There is {STUDY_FORMAT}.")
+        text = (TEMPLATES / "study-file.md").read_text(encoding="utf-8")
+        page = types.TextResourceContents(uri=STUDY_FORMAT, mime_type="text/markdown", text=text)
+        return types.ReadResourceResult(contents=[page])
+
     async def serve() -> None:
         told = (TEMPLATES / "agents.md").read_text(encoding="utf-8")
-        ours = version("transformer-ablations")
-        server = Server("ablations", version=ours, instructions=told, on_list_tools=tools, on_call_tool=call)
-        async with stdio_server() as (reader, writer):
+        server = Server(
+            "ablations",
+            version=version("transformer-ablations"),
+            instructions=told,
+            on_list_tools=tools,
+            on_call_tool=call,
+            on_list_resources=resources,
+            on_read_resource=read,
+        )
+        async with stdio_server(stdin=cast(Any, Requests())) as (reader, writer):
             await server.run(reader, writer, server.create_initialization_options())
 
     sys.stdout = unguarded(sys.stdout)  # JSON has no control characters

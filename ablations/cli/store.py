@@ -1,10 +1,9 @@
-"""Verbs on a whole store: `ablations tables`, `adopt` and `forget`."""
+"""Verbs on a whole store: `ablations tables` and `forget`."""
 
 import contextlib
 import shlex
 import time
 from collections import Counter
-from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -13,8 +12,8 @@ from ablations.cli import options
 from ablations.cli.terminal import aligned, answer, print_json
 from ablations.service import forget as forgetting
 from ablations.service.selected import Selectors, StoreOptions, choose
-from ablations.service.store_tables import Orphan, StoreTable, keep_word, orphans, store_tables
-from ablations.study.messages import number, show
+from ablations.service.store_tables import StoreTable, store_tables
+from ablations.study.messages import number
 from ablations.study.overrides import as_set
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.jobs.queue.job import State
@@ -64,66 +63,6 @@ def _as_json(table: StoreTable) -> dict[str, Any]:
         "select": list(table.words),
         "run_ids": [run.run_id for run in table.runs],
     }
-
-
-# --- `ablations adopt`: take finished runs over, although a default or the command of their study has changed
-
-
-def adopt(
-    study: options.StudyName,
-    *,
-    selectors: Selectors,
-    why: Annotated[str, typer.Option(metavar="TEXT", help="Why it changes no result; printed under the table.")],
-    yes: options.Sure = False,
-    as_json: options.Json = False,
-) -> None:
-    """Take over finished runs of an own task whose default or command has changed since. Asks first.
-
-    Your word is added to the study file as an entry `same_as`: which settings, why and when. The table names it.
-    """
-    if not why.strip() or not why.isprintable():
-        raise UserError("--why: write one line that says why the change has no influence on the results.")
-    chosen = choose(study, selectors, there=True)
-    plan = chosen.plan
-    found = orphans(chosen, plan, plan.runs)
-    before = [run for run in plan.runs if run.same_as]
-    if not found and not before:
-        raise UserError(
-            f"Nothing to take over in {chosen.store.root}: no finished run of {plan.study.name} differs from a missing "
-            "one in a default or the command alone."
-        )
-    if not found:
-        facts = [{"run": run.name, "run_id": run.run_id, "taken_over": True} for run in before]
-        left = f"nothing is left to take over: {number(len(before), 'run')} of the table were taken over before"
-        answer(as_json, facts, [left])
-        return
-    if as_json and not yes:
-        print_json(_records(found, taken_over=False))
-        return
-    if not as_json:
-        for orphan in found:
-            typer.echo(f"  {orphan.planned.name}: {orphan.run_id}, trained with {_differences(orphan)}")
-        question = f"Take over {number(len(found), 'run')} as if trained with the present settings?"
-        if not yes and not typer.confirm(question):
-            typer.echo("nothing was changed")
-            return
-    keep_word(chosen.study, found, why.strip())
-    done = f"{number(len(found), 'run')} taken over; `ablations report {shlex.quote(study)}` names them"
-    answer(as_json, _records(found, taken_over=True), [done])
-    if queued := dict.fromkeys(orphan.planned.row for orphan in found if orphan.planned.state == "waiting"):
-        typer.echo(f"still queued for training: {', '.join(queued)}; `ablations cancel` takes them out", err=True)
-
-
-def _records(found: Iterable[Orphan], *, taken_over: bool) -> list[dict[str, Any]]:
-    return [{"run": orphan.planned.name, "run_id": orphan.run_id, "taken_over": taken_over} for orphan in found]
-
-
-def _differences(orphan: Orphan) -> str:
-    def of(settings: object, name: str) -> str:
-        return show(settings[name]) if isinstance(settings, dict) and name in settings else "nothing"
-
-    names = dict.fromkeys([*orphan.was, *orphan.now])
-    return "; ".join(f"{name} = {of(orphan.was, name)}, now {of(orphan.now, name)}" for name in names)
 
 
 # --- `ablations forget`: put runs aside, so that no table counts them

@@ -5,19 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 
 from ablations.planning.match import matched
-from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf, by_name
+from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf
 from ablations.planning.resolve import published_names, resolve
 from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
 from ablations.study.messages import show
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.errors import UserError
+from experiments.store.run_names import plain_name
 from experiments.tasks.base import Task
 from experiments.tasks.own.shell import names
 
 
 def plan_study(
-    study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = by_name
+    study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = plain_name
 ) -> Plan:
     """Work out the runs of a study.
 
@@ -33,7 +34,7 @@ def plan_study(
     members: dict[str, PlannedRun] = {}
     for row in rows:
         if row.variation.imported:
-            runs += imported_runs(study, row, task, store, state_of)
+            runs += imported_runs(study, row, task, store, state_of, find)
             continue
         if row.parent_run is not None:
             parent_runs = runs_of(row.parent_run, inputs, task, store, state_of)
@@ -46,7 +47,7 @@ def plan_study(
                     before,
                     kept_at=kept_at[row.parent_run.variation.key],
                     read_at=tuple(sorted(read_at)),
-                    **state_fields(state_of(parent_run.run_id, [])),
+                    **state_fields(state_of(parent_run.run_id, [], parent_run.config)),
                 )
             continue
         if row.variation.ensemble is None:
@@ -67,16 +68,15 @@ def plan_study(
                 overrides=overrides,
                 kept_at=kept_at.get(single.variation.key, ()),
                 read_at=before.read_at,
-                **state_fields(state_of(member.run_id, [])),
+                **state_fields(state_of(member.run_id, [], member.config)),
             )
     _refuse_same_runs(runs, study)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
     of_profile = () if selection.forced else profile.notes
     notes = (
-        *filter(None, [study.code_note]),
+        *filter(None, [study.code_note, study.trees_note]),
         *of_match,
         *of_settings(rows),
-        *of_words(runs),
         *of_added(runs),
         *of_seeds(study, rows),
         *of_profile,
@@ -115,17 +115,6 @@ def of_settings(rows: list[PlannedRow]) -> list[str]:
         ),
         *(f"{', '.join(r.repeated_by)} equals {r.variation.key} and is printed once." for r in rows if r.repeated_by),
     ]
-
-
-def of_words(runs: Sequence[PlannedRun]) -> list[str]:
-    """One sentence per word of a user by which runs of other settings stand for planned ones."""
-    concerned: dict[tuple[str, str], list[str]] = {}
-    for run in runs:
-        if (word := run.same_as) is not None:
-            said = f"by `ablations adopt` on {word.when}" if word.when else "by the study's same_as"
-            was = ", ".join(f"{name} = {show(value)}" for name, value in word.was.items()) or "fewer settings"
-            concerned.setdefault((f"with {was} and taken over {said}", word.why), []).append(run.name)
-    return [f"{', '.join(names)}: trained {how}: {why.rstrip('.')}." for (how, why), names in concerned.items()]
 
 
 def of_added(runs: Sequence[PlannedRun]) -> list[str]:

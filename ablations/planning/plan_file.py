@@ -8,7 +8,6 @@ from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, Plan
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config import TaskConfig
-from experiments.store.known_runs import SameAs
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import describe, recorded_type
 
@@ -45,7 +44,7 @@ def _run(run: PlannedRun) -> dict[str, Any]:
         "stale": list(run.stale),
         "inputs": dict(run.inputs),
         "evaluations": evaluations,
-        **({"same_as": asdict(run.same_as)} if run.same_as else {}),
+        **({"named_by": dict(run.named_by)} if run.named_by is not None else {}),
         **({"added": dict(run.added)} if run.added else {}),
         **({"sealed": sealed} if sealed else {}),
     }
@@ -62,8 +61,9 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
     Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
-    # the kept bundle of 0.1.0 (tests/unit/ablations/stores) was made while [sinks] was a part of a study
-    study = Study.from_mapping({name: given for name, given in data["study"].items() if name != "sinks"})
+    # the kept bundle of 0.1.0 (tests/unit/ablations/stores) was made while a study had [sinks] and [[same_as]]
+    given = {name: given for name, given in data["study"].items() if name not in ("sinks", "same_as")}
+    study = Study.from_mapping(given)
     config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
     rows = {item["key"]: _row(item, variations[item["key"]], config_type, item["seeds"]) for item in data["rows"]}
@@ -95,7 +95,12 @@ def _row_of(
 def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
     """A run of a row; of the row `key`, with the settings of `row`."""
     evaluations, sealed = (
-        tuple(PlannedEvaluation(EvaluationSpec(e["set"], e["settings"], e["inputs"]), e["eval_id"]) for e in of)
+        tuple(
+            PlannedEvaluation(
+                EvaluationSpec(e["set"], e["settings"], e["inputs"], tuple(e.get("promised", ()))), e["eval_id"]
+            )
+            for e in of
+        )
         for of in (item["evaluations"], item.get("sealed", ()))
     )
     return PlannedRun(
@@ -108,7 +113,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> Plann
         evaluations=evaluations,
         sealed=sealed,
         stale=tuple(item["stale"]),
-        same_as=SameAs(**item["same_as"]) if item.get("same_as") else None,
+        named_by=item.get("named_by"),
         added=item.get("added", {}),
         overrides=row.overrides,
         paper=row.variation.paper,

@@ -3,16 +3,16 @@
 Trains nothing, imports no torch.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config import TaskConfig, total_steps
-from experiments.identity import ParentRun, imported_in, members_in, parent_run_in, run_identity
+from experiments.identity import ParentRun, imported_in, members_in, parent_run_in
 from experiments.records import TRAINING
-from experiments.store.known_runs import Found, SameAs
+from experiments.store.run_names import RunName
 from experiments.tasks.base import EvaluationSpec
 
 # --- A row of a study as it will run
@@ -52,25 +52,22 @@ class PlannedRow:
 class RunState(NamedTuple):
     """How far a run and its requested evaluations are.
 
-    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made, where the
-    word is stale: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
-    evaluations begin with, "decode" or "score". `made`: the eval_ids that it has.
+    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made of a
+    trained run: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
+    evaluations begin with, "decode" or "score". `made`: the eval_ids that it has. `to_read`: those of them that are
+    made again from what the run kept, without training, because the study reads other numbers now (Task.outdated).
     """
 
     word: str
     stale: tuple[str, ...] = ()
     to_make: str = ""
     made: tuple[str, ...] = ()
+    to_read: tuple[str, ...] = ()
 
 
-StateOf = Callable[[str, list[str]], RunState]
-# settings, inputs, the settings that the row changes → the run (store/known_runs.py)
-Find = Callable[[TaskConfig, Mapping[str, str], Collection[str]], Found]
-
-
-def by_name(config: TaskConfig, inputs: Mapping[str, str], _changed: Collection[str] = ()) -> Found:
-    """The run that settings and inputs name."""
-    return Found(run_identity(config, inputs))
+StateOf = Callable[[str, list[str], TaskConfig], RunState]  # run_id, eval_ids, settings
+# settings, inputs → the name of the run (store/run_names.py)
+Find = Callable[[TaskConfig, Mapping[str, str]], RunName]
 
 
 @dataclass(frozen=True)
@@ -101,10 +98,11 @@ class PlannedRun:
     stale: tuple[str, ...] = ()  # RunState.stale
     to_make: str = ""  # RunState.to_make
     made: tuple[str, ...] = ()  # RunState.made
+    to_read: tuple[str, ...] = ()  # RunState.to_read
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
-    same_as: SameAs | None = None  # the study's word by which a run of other settings stands for it
+    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
     added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
     sealed: tuple[PlannedEvaluation, ...] = ()  # of sealed sets: not made, not shown
 
@@ -144,13 +142,15 @@ class PlannedRun:
     @property
     def steps_left(self) -> int | None:
         """Steps that are still to be trained; None if unknown. A run that is trained or stale only in its scores: 0."""
-        trained = self.to_make or (self.stale and TRAINING not in self.stale)
+        trained = self.to_make or self.to_read or (self.stale and TRAINING not in self.stale)
         return 0 if trained else self.own_steps
 
     @property
     def state_in_words(self) -> str:
         """The state for the user: missing, "trained, to decode", …"""
-        return f"trained, to {self.to_make}" if self.to_make and self.state == "missing" else self.state
+        if self.to_make and self.state == "missing":
+            return f"trained, to {self.to_make}"
+        return f"{self.state}, to read again" if self.to_read and self.state in ("finished", "stale") else self.state
 
     @property
     def eval_ids(self) -> list[str]:
@@ -205,6 +205,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
             "state": run.state,
             "stale": list(run.stale),
             "to_make": run.to_make or None,
+            "to_read": list(run.to_read),
         }
         for run in plan.trainings
     ]

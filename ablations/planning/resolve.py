@@ -21,7 +21,7 @@ from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
-from experiments.tasks.own.tree import LINES
+from experiments.tasks.own.tree import BASE, CODE, LINES, OF_TREES
 
 
 @dataclass(frozen=True)
@@ -102,15 +102,16 @@ def check_words(context: Context) -> None:
     for claim in study.claims:
         _check(parse(claim.check).number, [*(numbers | dict.fromkeys(COSTS))], f'claim "{claim.check}"', study, "")
     measured = [f"{when}{name}" for when in MEASURED for name in context.task.init_stats]
-    check_names(study.columns, [*known, *measured], f"{study.origin}, [columns]", given)
+    of_code = [LINES] if LINES in context.task.config_type.model_fields else []
+    check_names(study.columns, [*known, *measured, *of_code], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
         check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
     check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
     for row in study.variations:
-        check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
-        refuse_guarded(
-            (n for n in row.declared if n != LINES), study.guard.settings, f'{study.origin}, row "{row.key}"'
-        )
+        declared = [name for name in row.declared if not (row.change and name in OF_TREES)]
+        check_names(declared, known, f'{study.origin}, row "{row.key}"', given)
+        of_code = [CODE] if row.change else []
+        refuse_guarded([*declared, *of_code], study.guard.settings, f'{study.origin}, row "{row.key}"')
         for key in row.paper:
             _check(key, paper_keys(study, context.task), f'row "{row.key}"', study, "published ")
     for name, (_, option) in context.selection.forced.items():
@@ -163,7 +164,7 @@ def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig,
 
 
 def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in difference(config, reference).items() if name != "seed"}
+    return {name: value for name, value in difference(config, reference).items() if name not in ("seed", BASE)}
 
 
 # --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason
@@ -187,7 +188,7 @@ def _settings_digest(row: PlannedRow) -> str:
     ensemble, branch = row.variation.ensemble, row.variation.branch
     return digest(
         [
-            row.config.model_dump(mode="json", exclude={"seed"}),
+            row.config.model_dump(mode="json", exclude={"seed", BASE}),
             ensemble and list(ensemble.seeds),
             branch and [branch.row, row.shared_steps],
             row.variation.imported and row.variation.key,

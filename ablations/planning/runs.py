@@ -18,10 +18,11 @@ from experiments.identity import (
     digest,
     eval_identity,
     of_imported,
-    run_identity,
+    with_code_change,
     with_members,
     with_parent_run,
 )
+from experiments.store.run_names import RunName, named_by_of, plain_name
 from experiments.tasks.base import EvaluationSpec, Task, settings_read
 
 
@@ -56,13 +57,15 @@ def runs_of(
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
         digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps)) if parent_runs else data
-        found = inputs.find(config, digests, row.overrides)
-        of_seed = {"seed": seed, "inputs": digests, "same_as": found.same_as, "added": found.added}
-        runs.append(_planned(row, config, found.run_id, specs, state_of, num_params=num_params, cost=cost, **of_seed))
+        digests = with_code_change(digests, row.variation.code_change if row.variation.change else "")
+        of_seed = {"seed": seed, "inputs": digests, "num_params": num_params, "cost": cost}
+        runs.append(_planned(row, config, inputs.find(config, digests), specs, state_of, **of_seed))
     return runs
 
 
-def imported_runs(study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf) -> list[PlannedRun]:
+def imported_runs(
+    study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf, find: Find
+) -> list[PlannedRun]:
     """One run per seed, named by study and row. How its sets were decoded elsewhere is not known here."""
     inputs = of_imported(study.name, row.variation.key)
     specs = [EvaluationSpec(spec.set, {"imported": spec.set}, {}) for spec in task.evaluations(row.config, store)]
@@ -70,12 +73,12 @@ def imported_runs(study: Study, row: PlannedRow, task: Task, store: Path, state_
     for seed in row.seeds:
         config = row.config_of(seed)
         fields = {"seed": seed, "inputs": inputs, "num_params": None, "cost": 0.0}
-        runs.append(_planned(row, config, run_identity(config, inputs), specs, state_of, **fields))
+        runs.append(_planned(row, config, find(config, inputs), specs, state_of, **fields))
     return runs
 
 
 def state_fields(state: RunState) -> dict[str, Any]:
-    return {"state": state.word, **{name: getattr(state, name) for name in ("stale", "to_make", "made")}}
+    return {"state": state.word, **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read")}}
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
@@ -89,24 +92,23 @@ def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
 def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateOf) -> PlannedRun:
     """The row's one entry. It and its evaluations are named by the members."""
     inputs = with_members(members[0].inputs, [member.run_id for member in members])
-    run_id = run_identity(row.config, inputs)
     specs = [evaluation.spec for evaluation in members[0].evaluations]
     of_one = members[0].num_params
     num_params = None if of_one is None else of_one * len(members)
     fields = {"seed": NO_SEED, "inputs": inputs, "num_params": num_params, "cost": 0.0}
-    return _planned(row, row.config, run_id, specs, state_of, **fields)
+    return _planned(row, row.config, plain_name(row.config, inputs), specs, state_of, **fields)
 
 
 def _planned(
     row: PlannedRow,
     config: TaskConfig,
-    run_id: str,
+    name: RunName,
     specs: Iterable[EvaluationSpec],
     state_of: StateOf,
     **fields: Any,
 ) -> PlannedRun:
     """A run of the row with its evaluations, its state, and what the row says of all its runs."""
-    variation = row.variation
+    variation, run_id = row.variation, name.run_id
     evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
     return PlannedRun(
         row=variation.key,
@@ -116,8 +118,10 @@ def _planned(
         paper=variation.paper,
         config=config,
         run_id=run_id,
+        named_by=named_by_of(name),
+        added=name.added,
         evaluations=evaluations,
-        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
+        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations], config)),
         **fields,
     )
 

@@ -23,7 +23,6 @@ from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store import ledger
 from experiments.store.checksummed import write_json
-from experiments.store.code import code_digests
 from experiments.store.durable import remove_folder
 from experiments.store.layout import CONFIG, Store, TableRow, config_of, description_of, keep_row
 from experiments.store.retention import at_steps, union
@@ -36,11 +35,14 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs to train: those not done, with their members and parent runs, never imported ones. Raises UserError."""
+    """The runs of which something is to be made, with their members and parent runs, never imported ones.
+
+    Those that are not done, and finished ones whose kept logs are to be read again. Raises UserError.
+    """
     if stale not in STALE:
         raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
-    runs = [run for run in plan.runs if run.state not in done and not run.imported]
+    runs = [run for run in plan.runs if (run.state not in done or run.to_read) and not run.imported]
     asked = {run_id for run in runs for run_id in run.reads}
     return [*runs, *(member for member in plan.members if member.run_id in asked and member.state not in done)]
 
@@ -75,7 +77,7 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, runs = chosen.store, list(runs)
     record_guard(chosen.study, plan, store)
-    code = {part: digest for part, digest in code_digests(chosen.task.code).items() if part != TRAINING}
+    code = chosen.task.code
     keep_rows(chosen, plan, runs)
     for tree in dict.fromkeys(getattr(run.config, CODE, "") for run in runs):
         if tree:  # once more: `forget` may have removed it while no run had it
@@ -158,7 +160,7 @@ def member(plan: Plan, run: PlannedRun) -> Member:
 def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mapping[str, str]) -> Job:
     store = chosen.store
     result = store.result(run.run_id)
-    renewed = run.state == "stale" and stale == "rerun"
+    renewed = bool(run.stale) and stale == "rerun"
     retrain = renewed and TRAINING in run.stale
     present = code if renewed and not retrain else None
     return Job(
@@ -186,6 +188,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         after=run.reads,
         read_by=tuple(map(asdict, run.read_by)),
         read_at=run.read_at,
+        named_by=run.named_by,
     )
 
 
@@ -200,8 +203,9 @@ def _evaluation(
 ) -> dict[str, Any]:
     """An evaluation as a job has it. Given the digests of the code, its stale parts are to be made again."""
     item: dict[str, Any] = {"eval_id": planned.eval_id, **asdict(planned.spec)}
-    made = store.evaluation(run.run_id, planned.eval_id) if code else None
-    if made and code and stale_parts(made, code):
+    to_read = planned.eval_id in run.to_read
+    made = store.evaluation(run.run_id, planned.eval_id) if code or to_read else None
+    if made and (to_read or (code and stale_parts(made, code))):
         item["renew"] = made.attempt
     return item
 
@@ -226,6 +230,7 @@ def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
         "run_id": run.run_id,
         "config": run.config.model_dump(mode="json"),
         "inputs": dict(run.inputs),
+        **({} if run.named_by is None else {"named_by": dict(run.named_by)}),
         "lineage": lineage(run.config, run.inputs),
         "steps": total_steps(run.config),
         "row": asdict(row),
@@ -272,6 +277,16 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     for part in dict.fromkeys(part for run in rest for part in run.stale):
         told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
     return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
+
+
+def say_read(plan: Plan, runs: Iterable[PlannedRun]) -> str:
+    """A message on what is read again from what finished runs kept; "" for nothing."""
+    reading = [run for run in runs if run.to_read]
+    if not reading:
+        return ""
+    sets = dict.fromkeys(e.spec.set for run in reading for e in run.evaluations if e.eval_id in run.to_read)
+    metrics = [one.column.header for one in plan.study.metrics if one.set in sets] or list(sets)
+    return f"{', '.join(metrics)} of {_rows(reading)}: read from what the runs kept; nothing is trained for it"
 
 
 def _rows(runs: Iterable[PlannedRun]) -> str:

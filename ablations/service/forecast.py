@@ -21,7 +21,8 @@ from experiments.jobs.queue.queue import makespan
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column
 from reports.results.comparable import scale
-from reports.results.dunnett import smallest_difference, spread
+from reports.results.dunnett import spread
+from reports.results.power import smallest_difference
 from reports.table.build import build_table
 
 PROBED_S = 120.0  # time limit for measuring more than the cheapest and the most expensive row

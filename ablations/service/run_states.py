@@ -10,16 +10,16 @@ from ablations.service.guard import without_sealed
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from ablations.study.tuning import trials_of
-from experiments.errors import Damaged, UserError
+from experiments.config import TaskConfig
+from experiments.errors import Damaged
 from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
-from experiments.store.code import code_digest, code_digests
 from experiments.store.ensembles import changed
-from experiments.store.known_runs import KnownRuns, SameAs
 from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
+from experiments.store.run_names import RunNames
 from experiments.tasks.base import Task
 from experiments.training.warm_start import checkpoint_of, other_weights
 
@@ -32,7 +32,7 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     A finished member of an ensemble, or parent run of a branch, is missing if it kept too few checkpoints for what the
     ensemble has to evaluate, or with which the branch has to begin.
     """
-    states, find = run_states(store, task), KnownRuns(store, same_as(study, task), _of_study(study, store)).find
+    states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
     plan = without_sealed(plan_study(study, selection, task, store.root, states, find), store, states)
     asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.reads}
     members = [
@@ -51,16 +51,6 @@ def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
     return lambda run_id: any(member.study in names for member in members().of(run_id))
 
 
-def same_as(study: Study, task: Task) -> list[SameAs]:
-    """What a study says of runs with other settings. Raises UserError for a task that is not the user's own."""
-    if study.same_as and task.config_type.setting_roles.frozen_defaults:
-        raise UserError(
-            f"{study.origin}, same_as: it is for own tasks, whose defaults and commands may change. The "
-            f"settings of the task {study.task} name its runs. Remove it."
-        )
-    return [SameAs(said.was, said.why, said.now, said.when) for said in study.same_as]
-
-
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     """Whether a finished training kept too few checkpoints for what is to be made: an average, the best, a branch."""
     weights = store.weights_folder(run.run_id)
@@ -69,7 +59,8 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     lacking = [e.spec for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
     if not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by)):
         return True
-    code = code_digest(task.code[TRAINING]) if run.read_at else ""  # branches begin with checkpoints of the present one
+    # branches begin with checkpoints of the present code
+    code = task.training_code(run.config, store.root) if run.read_at else ""
     return any(checkpoint_of(store, ParentRun(run.run_id, step), code) is None for step in run.read_at)
 
 
@@ -78,10 +69,10 @@ def run_states(store: Store, task: Task) -> StateOf:
     with Queue(store.queue_db, create=False) as queue:
         queued = {row.run_id: row.state.value for row in queue.status()}
         asked_of_failed = queue.asked_of_failed()  # the evaluations that were requested
-    parts = code_digests(task.code)
-    training, first = parts.pop(TRAINING), "decode" if "decode" in task.code else "score"
+    parts = task.code
+    first = "decode" if "decode" in parts else "score"
 
-    def state_of(run_id: str, eval_ids: list[str]) -> RunState:
+    def state_of(run_id: str, eval_ids: list[str], config: TaskConfig) -> RunState:
         in_queue = queued.get(run_id)
         try:
             result = store.result(run_id)
@@ -91,19 +82,23 @@ def run_states(store: Store, task: Task) -> StateOf:
         made = tuple(eval_id for eval_id, found in zip(eval_ids, evaluations, strict=True) if found is not None)
         lacking = set(eval_ids).difference(made)
         to_make = first if result is not None and lacking else ""
+        to_read = tuple(found.eval_id for found in evaluations if found is not None and task.outdated(found))
         if in_queue in ("waiting", "running"):
-            return RunState(in_queue, to_make=to_make, made=made)
+            return RunState(in_queue, to_make=to_make, made=made, to_read=to_read)
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
         if result is not None and result.imported is not None:  # no code of ours made it; a set may be lacking
             return RunState("finished")
-        if result is None or lacking:
-            tried = result is None or lacking & asked_of_failed.get(run_id, set())
-            return RunState("failed" if in_queue == "failed" and tried else "missing", (), to_make, made)
+        if result is None:
+            return RunState("failed" if in_queue == "failed" else "missing")
         old = {part for found in evaluations if found for part in stale_parts(found, parts)}
-        other = result.code_digest != training or bool(changed(store, result)) or other_weights(store, result)
-        stale = [TRAINING] * other + [part for part in parts if part in old]
-        return RunState("stale", tuple(stale)) if stale else RunState("finished")
+        other = bool(changed(store, result)) or other_weights(store, result)
+        other = other or bool(task.changed_code(config, result, store.root))
+        stale = (*[TRAINING] * other, *(part for part in parts if part in old))
+        if lacking:
+            failed = in_queue == "failed" and lacking & asked_of_failed.get(run_id, set())
+            return RunState("failed" if failed else "missing", stale, to_make, made, to_read)
+        return RunState("stale" if stale else "finished", stale, to_read=to_read)
 
     return state_of
 

@@ -23,7 +23,7 @@ from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import PATTERNS, PROGRESS
-from experiments.tasks.own.tree import CODE, LINES, LINKS
+from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
 from reports.audit.bundle_archive import is_bundle
 
 if TYPE_CHECKING:
@@ -129,10 +129,11 @@ def task_of(study: Study) -> Task:
         PATTERNS: [list(metric.reading) for metric in study.metrics if metric.pattern],
         PROGRESS: study.progress,
         LINKS: list(study.links),
+        GLOBS: list(study.code),
         CODE: study.code_tree,
     }
     declared = nested(study.base) | {name: value for name, value in said.items() if value}
-    declared |= {LINES: 0, LINKS: list(study.links)} if study.code_tree else {}
+    declared |= {LINES: 0, BASE: "", LINKS: list(study.links)} if study.code_tree else {}
     try:
         task = task.with_settings(declared)
     except UserError as error:

@@ -5,6 +5,7 @@ far as it is found: a built-in one, or one that this user queued, in the folder 
 Runs that a changed study no longer contains are listed with what changed.
 """
 
+import re
 import time
 import tomllib
 from collections import Counter
@@ -17,18 +18,24 @@ from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.run_states import DONE, Members
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.study.messages import number, show
-from ablations.study.overrides import as_set, toml
+from ablations.study.overrides import as_set
 from ablations.study.selectors import CORPUS
-from ablations.study.study import Study
 from ablations.study.study_file import builtin_studies
 from experiments.config import defaults, flatten
-from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.errors import Damaged, UserError
 from experiments.identity import identity_settings
 from experiments.jobs.queue.queue import Queue
-from experiments.store.durable import write_bytes
-from experiments.store.known_runs import Known, KnownRuns, differing, kind_of
 from experiments.store.layout import Store, config_of
 from experiments.store.results import RESULT_FILE
+from experiments.store.run_names import (
+    KnownRun,
+    RunNames,
+    compared_settings,
+    differing,
+    kind_of,
+    planned_settings,
+    usual_settings,
+)
 
 RUNNING, COMPLETE = "running", "complete"
 
@@ -161,7 +168,8 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
     if present is None or not config:
         return {}
     planned, usual = identity_settings(present.config), defaults(type(present.config))
-    recorded = {name: value for name, value in flatten(config) if name in planned}
+    recorded = {name: value for name, value in flatten(config) if name in planned and name != "command"}
+    planned = {name: value for name, value in planned.items() if name != "command"}
     return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
 
 
@@ -213,7 +221,7 @@ def _times(store: Store, members: Members, run_id: str) -> Iterator[float]:
         yield from (time for time in (row.queued, row.started, row.ended) if time is not None)
 
 
-# --- Finished runs of an own task that the study no longer contains, because a default or the command has changed
+# --- Finished runs of a user's trainer that the study no longer contains, because a default or the command has changed
 
 
 @dataclass(frozen=True)
@@ -224,70 +232,67 @@ class Orphan:
     planned: PlannedRun
     was: Mapping[str, Any]  # the settings that it recorded, and the study has otherwise or no longer
     now: Mapping[str, Any]  # the study's values of these, and of those that it did not record
+    trained: float  # Unix seconds
 
 
 def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Orphan]:
     """For each of these runs that is not done, the finished one that is nearest to it."""
     if chosen.task.config_type.setting_roles.frozen_defaults:
         return []
-    known, members, meant = KnownRuns(chosen.store), Members(chosen.store), {run.run_id for run in plan.trainings}
-    of_rows: dict[str, list[Known]] = {}
-    for other in known.finished():
-        for row in {m.row for m in members.of(other.run_id) if m[:2] == (plan.study.name, plan.profile)}:
+    members, meant = Members(chosen.store), {run.run_id for run in plan.trainings}
+    of_rows: dict[str, list[KnownRun]] = {}
+    for other in RunNames(chosen.store).finished():
+        run_id = other.name.run_id
+        for row in {m.row for m in members.of(run_id) if m[:2] == (plan.study.name, plan.profile)}:
             of_rows.setdefault(row, []).append(other)
     found = []
     for run in runs:
         if run.state not in DONE:
-            near = (orphan for orphan in _near(of_rows.get(run.row, ()), run) if orphan.run_id not in meant)
+            near = (orphan for orphan in _near(of_rows.get(run.row, ()), run, chosen.store))
+            near = (orphan for orphan in near if orphan.run_id not in meant)
             found += sorted(near, key=lambda orphan: len({*orphan.was, *orphan.now}))[:1]
     return found
 
 
-def _near(others: Iterable[Known], run: PlannedRun) -> Iterator[Orphan]:
+def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator[Orphan]:
     """Runs of other settings; not those that differ in what their row changes: these were meant otherwise."""
-    planned, usual = identity_settings(run.config), defaults(type(run.config))
+    planned, usual = planned_settings(run.config), usual_settings(run.config)
     kind = kind_of(run.config.task, run.config.seed, run.inputs)
     for other in others:
-        names = differing(other.settings, planned, usual) if other.kind == kind else {}
+        settings = compared_settings(run.config, other.settings)
+        names = differing(settings, planned, usual) if other.kind == kind else {}
         if names and not run.overrides.keys() & names.keys():
-            was = {n: other.settings[n] for n in names if n in other.settings and n not in other.counted}
-            yield Orphan(other.run_id, run, was, {name: planned[name] for name in names if name in planned})
+            was = {n: settings[n] for n in names if n in settings and n not in other.counted}
+            run_id = other.name.run_id
+            trained = (store.run_folder(run_id) / RESULT_FILE).stat().st_mtime
+            yield Orphan(run_id, run, was, {name: planned[name] for name in names if name in planned}, trained)
 
 
-def keep_word(study: Study, found: Iterable[Orphan], why: str) -> None:
-    """Add the author's word to the study file: these runs stand for those with the present settings."""
-    path, when = Path(study.origin).resolve(), time.strftime("%Y-%m-%d")
-    words = {(_inline(orphan.was), _inline(orphan.now)) for orphan in found}
-    blocks = [
-        f"\n[[same_as]]\nwas = {was}\nnow = {now}\nwhy = {toml(why)}\nwhen = {toml(when)}\n"
-        for was, now in sorted(words)
-    ]
-    with explain_os_errors(f"write {path}"):
-        text = path.read_bytes()
-        write_bytes(path, text + b"\n" * (not text.endswith(b"\n")) + "".join(blocks).encode())
-
-
-def _inline(settings: Mapping[str, Any]) -> str:
-    """A table in one line. TOML has no null: a setting without a value is left out (SameAs.speaks_of)."""
-    given = [f"{toml(name)} = {toml(value)}" for name, value in settings.items() if value is not None]
-    return f"{{{', '.join(given)}}}"
-
-
-def say_orphans(found: Iterable[Orphan], where: str) -> list[str]:
-    """Messages, one for each change; `where`: the words that select the table."""
-    by_change: dict[tuple[str, str], list[Orphan]] = {}
+def say_orphans(found: Iterable[Orphan]) -> list[str]:
+    """Messages, one for each change: which default changed, and since when."""
+    by_change: dict[tuple[str, ...], list[Orphan]] = {}
     for orphan in found:
-        by_change.setdefault((_settings_in_words(orphan.was), _settings_in_words(orphan.now)), []).append(orphan)
+        names = dict.fromkeys([*orphan.was, *orphan.now])
+        by_change.setdefault(tuple(_change(orphan, name) for name in names), []).append(orphan)
     lines = []
-    for (was, now), those in by_change.items():
+    for changes, those in by_change.items():
         rows = ", ".join(dict.fromkeys(orphan.planned.row for orphan in those))
+        since = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(orphan.trained for orphan in those)))
         lines.append(
-            f"{number(len(those), 'finished run')} of {rows} will not be used, because the study has changed: trained "
-            f"with {was or 'fewer settings'}, now {now or 'without it'}. If that changes no result, `ablations adopt "
-            f"{where} --why …` takes them over; otherwise they are trained again."
+            f"{number(len(those), 'finished run')} of {rows} {'is' if len(those) == 1 else 'are'} not used: "
+            f"{'; '.join(changes)} since {since}, when {'it was' if len(those) == 1 else 'they were'} trained. "
+            "The earlier results stay in the store and are found again if the change is undone."
         )
     return lines
 
 
-def _settings_in_words(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name} = {show(value)}" for name, value in settings.items())
+def _change(orphan: Orphan, name: str) -> str:
+    """What became of a setting, in words."""
+    what = "the command" if name == "command" else f"default {name}"
+    if found := re.fullmatch(r"command \{(.+)\}", name):
+        what = f"the command's option for {found[1]}"
+    if name not in orphan.was:
+        return f"{what} {show(orphan.now[name])} was added"
+    if name not in orphan.now:
+        return f"{what} {show(orphan.was[name])} was removed"
+    return f"{what} changed from {show(orphan.was[name])} to {show(orphan.now[name])}"

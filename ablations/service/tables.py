@@ -19,7 +19,7 @@ from ablations.study.parts import Choices
 from experiments.errors import Damaged, UserError
 from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.queue import Queue
-from experiments.store.known_runs import keep_counted
+from experiments.store.run_names import keep_counted
 from reports.results.table import Table
 from reports.table.build import build_table
 

@@ -7,9 +7,19 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.service.enqueue import enqueue, join, prepare, say_renewed, say_trained_again, trained_again, wanted
+from ablations.service.enqueue import (
+    enqueue,
+    join,
+    prepare,
+    say_read,
+    say_renewed,
+    say_trained_again,
+    trained_again,
+    wanted,
+)
 from ablations.service.forecast import refuse_above
 from ablations.service.guard import say_guard
 from ablations.service.preflight import refuse, warnings
@@ -23,7 +33,6 @@ from experiments.errors import UserError
 from experiments.identity import (
     ParentRun,
     eval_identity,
-    run_identity,
     with_members,
     with_parent_run,
     without_runs,
@@ -33,6 +42,7 @@ from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
+from experiments.store.run_names import named_by_of, plain_name
 from experiments.store.trees import TREES
 from experiments.tasks.base import EvaluationSpec, Progress
 
@@ -80,9 +90,9 @@ def queue_runs(
     chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str, progress: Progress, say: Say
 ) -> dict[str, int]:
     """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
-    made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale)]
+    made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale), say_read(plan, runs)]
     made_again += say_guard(chosen.study)
-    for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs), chosen.to_paste), *made_again]):
+    for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs)), *made_again]):
         say(f"note: {note}")
     prepare(chosen, runs, progress)
     added = enqueue(chosen, plan, runs, stale)
@@ -195,17 +205,20 @@ def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRu
         inputs = with_parent_run(without_runs(inputs), ParentRun(parent_run, *at))
     kept_at, read_at = at if run.kept_at else (), at if run.read_at else ()
     short = replace(run, config=config, cost=0.0, read_by=read_by, inputs=inputs, kept_at=kept_at, read_at=read_at)
-    return _named(short, run_identity(config, inputs), specs)
+    return _named(short, specs)
 
 
 def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
     inputs = with_members(members[0].inputs, [member.run_id for member in members])
     config = members[0].config.model_copy(update={"seed": run.config.seed})
     specs = [replace(e.spec, settings={**e.spec.settings, "checkpoint": "last"}) for e in run.evaluations]
-    return _named(replace(run, inputs=inputs, config=config), run_identity(config, inputs), specs)
+    return _named(replace(run, inputs=inputs, config=config), specs)
 
 
-def _named(run: PlannedRun, run_id: str, specs: Sequence[EvaluationSpec]) -> PlannedRun:
-    """The run under an identity, with nothing of it done."""
+def _named(run: PlannedRun, specs: Sequence[EvaluationSpec]) -> PlannedRun:
+    """The run under the name of its settings, with nothing of it done."""
+    name = plain_name(run.config, run.inputs)
+    run_id = name.run_id
     evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
-    return replace(run, run_id=run_id, evaluations=evaluations, state="missing", stale=(), to_make="", made=())
+    fresh: dict[str, Any] = {"state": "missing", "stale": (), "to_make": "", "made": (), "to_read": (), "added": {}}
+    return replace(run, run_id=run_id, named_by=named_by_of(name), evaluations=evaluations, **fresh)

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from ablations.study.messages import plain
 from experiments.errors import UserError
+from experiments.store.code_change import patch_change, tree_change
 from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, parts_of, planned
 from experiments.tasks.own.tree import check_links
 from model.settings import StrictModel
@@ -69,6 +70,23 @@ def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dic
     return {**rest, "variation": [*rest.get("variation", ()), *found]} if found else rest
 
 
+class RowCode(NamedTuple):
+    """The code of a row. base: base's tree, if the row's is base's with a patch; else "". change: its digest."""
+
+    tree: str
+    base: str
+    change: str
+    diff: str
+    lines: int
+    words: str
+
+    @property
+    def line(self) -> int:
+        """The line of base's code where the first difference is."""
+        found = re.search(r"^@@ -(\d+)", self.diff, re.MULTILINE)
+        return int(found[1]) if found else 0
+
+
 class Code:
     """The code of a study's rows. Its methods raise UserError; the caller says where."""
 
@@ -110,27 +128,31 @@ class Code:
         planned[self.base] = (git, git.head, self._hidden)
 
     def note(self) -> str:
-        """What base's code is, for the reader of the table."""
+        """Return what base's code is now, for `plan`; a table has the commits that its runs recorded."""
         changed = [path for path in self._git.uncommitted() if path not in self._hidden]
         new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py")]
         said = f"with uncommitted changes in {_names(changed)}" if changed else "without uncommitted changes"
         said += f", without {_names(new)}, which git does not track" if new else ""
+        return f"Base's code is now commit {self._git.head[:12]} of {self._git.top.name} {said}."
+
+    def conditions(self) -> str:
+        """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
         linked = f" and link {_names(self.links)}" if self.links else ""
         linked += f"; nothing is installed for rows that change {_names([*self._named])}" if self._named else ""
-        return (f"Base's code is commit {self._git.head[:12]} of {self._git.top.name} {said}. Each row has a tree; "
-                f"all run with the same interpreter and packages{linked}.")  # fmt: skip
+        return f"Each row has a tree of its own; all run with the same interpreter and packages{linked}."
 
     # --- rows
 
-    def of(self, change: Change) -> tuple[str, str, int, str]:
-        """A row's tree, what it has otherwise than base's with its size in lines, and the change in words."""
-        git, begins = self._git, self._git.head
+    def of(self, change: Change) -> RowCode:
+        """The code of a row."""
+        git, begins, base = self._git, self._git.head, ""
         if change.commit:
             begins = git.commit(change.commit)
             tree = git.without(begins, self._hidden)
-            words = f"commit {begins[:7]} {git.log('-1', begins)[0][1]}"
+            words, digest = f"commit {begins[:7]} {git.log('-1', begins)[0][1]}", tree_change(tree)
         else:
-            tree = self._applied(change)
+            tree, digest = self._applied(change)
+            base = self.base if change.patch else ""
             words = f"patch {change.patch}" if change.patch else f"commits {change.commits}"
         changed = self._check(self.base, tree)
         self._named |= dict.fromkeys(path for path in changed if _PACKAGES.fullmatch(Path(path).name))
@@ -138,7 +160,7 @@ class Code:
             raise UserError(f"It changes {_names(found)}, which [protected] names: no row changes what measures it.")
         planned[tree] = (git, begins, self._hidden)
         diff = git.diff(self.base, tree, "--find-renames").decode(errors="replace")
-        return tree, diff, git.lines(self.base, tree), words
+        return RowCode(tree, base, digest, diff, git.lines(self.base, tree), words)
 
     def parts(self, change: Change) -> list[Part]:
         """The hunks of a patch, or the commits of a range; read once. The rows' own are read after `begin`."""
@@ -152,13 +174,13 @@ class Code:
         text = {one: self._git.diff(f"{one}^", one, "--binary", self._hidden) for one, _ in listed}
         return [Part("", f"{one[:7]} {subject}"[:60], text[one]) for one, subject in listed]
 
-    def _applied(self, change: Change) -> str:
-        """The tree with a change, or with some parts of it."""
+    def _applied(self, change: Change) -> tuple[str, str]:
+        """The tree with a change, or with some parts of it; and the digest of the change."""
         git, begin, parts = self._git, self.base, self.parts(change)
         every = self._read(change.patch) if change.patch else b"".join(part.text for part in parts)
         if refused := [part.file for part in parts if part.file in self._hidden]:
             raise UserError(f"Its patch changes {refused[0]}, which is the study, a patch or a link: take it out.")
-        numbers = range(1, len(parts) + 1) if change.parts is None else change.parts
+        numbers, without = range(1, len(parts) + 1) if change.parts is None else change.parts, False
         if not {*numbers} <= {*range(1, len(parts) + 1)}:
             raise UserError(f"parts = {list(numbers)}, and {change.patch or change.commits} has {len(parts)}.")
         try:
@@ -168,9 +190,9 @@ class Code:
                 if git.apply(begin, every) != git.without(last, self._hidden):
                     raise GitError("merges are among them; rebase them to a line")
             elif change.parts is None:
-                return git.apply(begin, every)
+                return git.apply(begin, every), patch_change([part.text for part in parts] or [every])
             elif self._applies(begin, every, "--reverse"):  # base has all of it
-                begin = git.apply(begin, every, "--reverse")
+                begin, without = git.apply(begin, every, "--reverse"), True
             else:
                 git.apply(begin, every)
         except GitError as error:
@@ -187,7 +209,11 @@ class Code:
                 others = [one] if self._applies(begin, with_it) else others
             raise UserError(f"{kept[count].name} does not apply without {', '.join(one.name for one in others)}: take "
                             'by = "file", or write rows with `parts`.')  # fmt: skip
-        return git.apply(begin, joined) if kept else begin
+        tree = git.apply(begin, joined) if kept else begin
+        if change.commits:
+            return tree, tree_change(tree)
+        selected = [part.text for part in parts if (part in kept) != without]
+        return tree, patch_change(selected, reverse=without)
 
     def _applies(self, tree: str, patch: bytes, *options: str) -> bool:
         try:

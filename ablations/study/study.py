@@ -17,7 +17,6 @@ from ablations.study.parts import (
     Key,
     Match,
     Metric,
-    SameAs,
     SeedCount,
     Settings,
     TableChoices,
@@ -27,8 +26,9 @@ from ablations.study.parts import (
 from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
+from experiments.store.code_change import told_apart
 from experiments.tasks.own.patterns import check_pattern
-from experiments.tasks.own.tree import CODE, LINES
+from experiments.tasks.own.tree import BASE, CODE, GIVEN_BY_STUDY, LINES
 from model.settings import StrictModel
 
 # --- The study, and where it is loaded from
@@ -55,6 +55,11 @@ class Study(Match):
         strict=False,
         description="of a command: each run works in a folder of its own, where these entries of the study's folder "
         "are linked; without them all work in the study's folder",
+    )
+    code: tuple[Text, ...] = Field(
+        (),
+        strict=False,
+        description="of your own trainer: files, as patterns from the study's folder, that are part of its code",
     )
     python: str = Field(
         "", description="the interpreter of your own function, relative to the study's folder; this program's if unset"
@@ -94,13 +99,11 @@ class Study(Match):
         {}, description="operations per second that a device sustains, by part of its name; for costs by time"
     )
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
-    same_as: tuple[SameAs, ...] = Field(
-        (), strict=False, description="runs of an own task with other settings that stand for the study's"
-    )
     protected: Protected = Field(Protected(), description="what no row's code may change")
     guard: Guard = Field(Guard(), description="what stays sealed, and which settings may change")
     code_tree: str = Field("", description="git's digest of base's code, if rows change code")
-    code_note: str = Field("", description="what base's code is, for the reader of the table")
+    code_note: str = Field("", description="what base's code is when the study is read, for `plan`")
+    trees_note: str = Field("", description="what the rows share if they change code, for the reader of the table")
     origin: str = Field("", description="where the study was read from, for messages")
     folder: Path | None = Field(None, description="folder of the study file; None for a built-in study")
 
@@ -188,7 +191,7 @@ class Study(Match):
     @property
     def factors(self) -> dict[str, str]:
         """Settings printed as columns, with their heads."""
-        names = dict.fromkeys(name for row in self.variations for name in row.declared)
+        names = dict.fromkeys(name for row in self.variations for name in row.declared if name != BASE)
         return self.columns or {name: name.rpartition(".")[2] for name in names}
 
     def profile_named(self, name: str | None) -> tuple[str, Profile]:
@@ -253,7 +256,7 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 
 def _with_trees(study: Study) -> Study:
     """A study whose rows, base too, have the setting `code_tree`. Raises UserError (ablations/study/code_rows.py)."""
-    where, rows = study.origin, list[Variation]()
+    where, rows, changes = study.origin, list[Variation](), dict[int, tuple[str, str, int]]()
     try:
         if not study.command and ":" not in study.task:
             raise UserError(f"Rows that change code are for a command or a function of your own, not for {study.task}.")
@@ -262,15 +265,27 @@ def _with_trees(study: Study) -> Study:
         code.begin([Path(study.origin).name, *patches], study.links, study.protected.paths)
         for row in study.variations:
             where = f'{study.origin}, row "{row.key}"'
+            if wrong := [name for name in row.declared if name in GIVEN_BY_STUDY]:
+                raise UserError(f"{wrong[0]} is not set like this: {GIVEN_BY_STUDY[wrong[0]]}.")
             if row.change:
-                tree, diff, lines, words = code.of(row.change)
+                made_of = code.of(row.change)
                 settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
-                made = {"label": row.label or ", ".join([words, *settings]), "design": row.design or "code"}
-                row = row.model_copy(update={**made, "diff": diff, "fixed": {**row.fixed, CODE: tree, LINES: lines}})
+                made = {"label": row.label or ", ".join([made_of.words, *settings]), "design": row.design or "code"}
+                made |= {"diff": made_of.diff}
+                of_code = {CODE: made_of.tree, LINES: made_of.lines, BASE: made_of.base}
+                row = row.model_copy(update={**made, "fixed": {**row.fixed, **of_code}})
+                changes[len(rows)] = made_of.change, made_of.tree, made_of.line
             rows.append(row)  # with a design: rows of equal trees are one
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
-    begun = {"code_tree": code.base, "code_note": code.note(), "links": tuple(code.links)}
+    for place, change in zip(changes, told_apart(list(changes.values())), strict=True):
+        rows[place] = rows[place].model_copy(update={"code_change": change})
+    begun = {
+        "code_tree": code.base,
+        "code_note": code.note(),
+        "trees_note": code.conditions(),
+        "links": tuple(code.links),
+    }
     return study.model_copy(update={"variations": tuple(rows), **begun})
 
 

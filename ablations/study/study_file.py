@@ -13,19 +13,29 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from ablations.study.code_rows import with_rows
-from ablations.study.messages import nearest, plain, show, suggestion
+from ablations.study.messages import nearest, plain, short_key, show, suggestion
 from ablations.study.overrides import refuse_guarded
 from experiments.config import flatten
 from experiments.errors import UserError
 
 Model = TypeVar("Model", bound=BaseModel)
 
-_EXPERIMENT = ("task", "command", "progress", "links", "python", "match", "by", "metric")  # what is run and measured
+_EXPERIMENT = (
+    "task",
+    "command",
+    "progress",
+    "links",
+    "code",
+    "python",
+    "match",
+    "by",
+    "metric",
+)  # what is run and measured
 # What `extends` inherits from another study: how it runs, not what it prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "guard", "protected")
 # What a study may not have of its own that extends one with [guard] settings: it would be another experiment.
-_GUARDED = (*_EXPERIMENT, "same_as")
-_OURS = ("origin", "folder", "code_tree", "code_note")  # fields of Study that the reader fills in
+_GUARDED = _EXPERIMENT
+_OURS = ("origin", "folder", "code_tree", "code_note", "trees_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
 _DEEPEST = 50
@@ -130,7 +140,7 @@ def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
 
 
 def _unknown(name: str, path: Path) -> str:
-    if path.with_name(f"{path.name}.toml").is_file():
+    if path.name and path.with_name(f"{path.name}.toml").is_file():
         return f"There is no built-in study {name!r}, but a file {path}.toml: write its name with the ending."
     near = suggestion(name, builtin_studies(), "studies") if nearest(name, builtin_studies()) else ""
     return " ".join(filter(None, (f"There is no study {name!r}.", near, _choose())))
@@ -303,7 +313,7 @@ def _rows(entry: Any, origin: str) -> Iterator[Any]:
     common = dict(flatten(entry.get("set") or {}))
     for choices in combined:
         settings = {name: value for choice in choices for name, value in choice.settings.items()}
-        key = "-".join([_key(entry), *(choice.name for choice in choices)])
+        key = short_key("-".join([_key(entry), *(choice.name for choice in choices)]))
         label = {"label": f"without {choices[0].name}"} if kind == "remove" else {}
         yield {"group": _key(entry), **rest, **label, "key": key, "set": common | settings, "design": _key(entry)}
 

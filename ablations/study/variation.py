@@ -74,6 +74,7 @@ class Variation(Match):
         None, strict=False, description="of the patch its hunks, or of the range its commits, by number; all if unset"
     )
     diff: str = Field("", description="what the row's code has otherwise than base's; the program fills it in")
+    code_change: str = Field("", description="digest of the row's change of code; the program fills it in")
     design: Text = Field("", description="key of the design that gave this row (ablations/study/study_file.py)")
     ensemble: Ensemble | None = Field(
         None, description="the row trains nothing: members of another row decode together"

@@ -76,7 +76,7 @@ class Evaluations(NamedTuple):
         target = self.context.folder / "evaluations" / item.eval_id
         target.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
         target.mkdir(exist_ok=True)
-        spec = EvaluationSpec(item.set, item.settings, item.inputs)
+        spec = EvaluationSpec(item.set, item.settings, item.inputs, tuple(item.promised))
         versions = self.task.versions()
         parts: dict[str, Part] = {}
         again: set[str] = set()
@@ -84,7 +84,7 @@ class Evaluations(NamedTuple):
             reads = self.task.part_settings.get(part)
             settings = {name: value for name, value in spec.settings.items() if reads is None or name in reads}
             identity = eval_identity(self.context.run_id, {"part": part, **settings}, spec.inputs)
-            stored = made.get((identity, self.code[part]))
+            stored = made.get((identity, self.code[part])) if self.task.reuses_parts else None
             if stored is not None and again.isdisjoint(self.task.part_reads.get(part, ())) and _take(stored, target):
                 parts[part] = stored.entry
                 continue

@@ -22,7 +22,8 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,26 +34,25 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError, failure_class
 from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events
-from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in
+from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in, run_identity
 from experiments.processes.identity import age_s
 from experiments.processes.keeper import stand_behind
 from experiments.processes.meter import Meter
 from experiments.processes.wall import NO_WALL
-from experiments.records import TRAINING, ChildExit, FailureClass
+from experiments.records import ChildExit, FailureClass
 from experiments.store import ensembles, provenance, trees
 from experiments.store.checksummed import write_json
-from experiments.store.code import code_digest, code_digests
-from experiments.store.known_runs import name_of
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, Revision, TrainingResult
 from experiments.store.retention import Keep, union
+from experiments.store.run_names import name_given_by
 from experiments.store.seals import Asked, Seals
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tasks.own.context import CHECKPOINTS, FINAL, unsealed
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.tree import CODE, COPY, WATCHED
+from experiments.tasks.own.tree import CODE, COPY, WATCHED, code_top, watched
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
@@ -82,16 +82,18 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         if meter is not None:
             meter.lease(device.kind, device.share, device.count)
         sealed = _guarded(spec, folder)
-        task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
-        if isinstance(task, OwnTask):
-            task.sealed = sealed
-        if rank:
-            _other_rank(spec, task, folder, rank, port)
-        else:
-            # once, before anything is made: a training may outlive an edit of its own modules
-            code = code_digests(task.code)
-            _announce(events, spec, task, code[TRAINING])
-            _attempt(spec, task, folder, events, stop, code)
+        with _watched(spec, folder):
+            task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
+            if isinstance(task, OwnTask):
+                task.sealed = sealed
+            if rank:
+                _other_rank(spec, task, folder, rank, port)
+            else:
+                # once, before anything is made: a training may outlive an edit of its own modules
+                config = task.config_type.from_mapping(spec.config)
+                code = task.training_code(config, Path(spec.store))
+                _announce(events, spec, task, code)
+                _attempt(spec, task, config, folder, events, stop, code)
         events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
@@ -109,6 +111,14 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
     return ChildExit.FINISHED
 
 
+def _watched(spec: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
+    """Record what the processes of a user's trainer import; those of a row that changes code are watched there."""
+    if not trains_apart(spec.task) or CODE in spec.config:
+        return contextlib.nullcontext()
+    home = Path(spec.folder) if spec.folder else Path.cwd()
+    return watched(folder, code_top(home), [Path(spec.store)])
+
+
 def _guarded(spec: AttemptSpec, folder: Path) -> frozenset[str]:
     """Put the trainer's processes behind a wall, where the store has guarded studies; returns the sealed sets.
 
@@ -117,7 +127,7 @@ def _guarded(spec: AttemptSpec, folder: Path) -> frozenset[str]:
     seals = Seals(Store.open(spec.store, create=False))
     asked = [Asked(item.set, item.inputs, item.eval_id) for item in spec.evaluations]
     if seals.guards and trains_apart(spec.task):
-        writable = [folder / name for name in (FINAL, CHECKPOINTS, *((COPY, WATCHED) if CODE in spec.config else ()))]
+        writable = [folder / name for name in (FINAL, CHECKPOINTS, WATCHED, *((COPY,) if CODE in spec.config else ()))]
         for path in writable:
             path.mkdir(exist_ok=True)
         wall = seals.wall(writable, asked)
@@ -183,16 +193,19 @@ def _revision(spec: AttemptSpec, task: Task) -> provenance.Revision:
     """The repository of the run's code; of code that is a tree, as it was planned."""
     if tree := spec.config.get(CODE):
         return trees.revision_of(Path(spec.store), tree)
-    return provenance.revision_of(task.code[TRAINING], task.script, task.folder)
+    if not isinstance(task, OwnTask):
+        return provenance.tool_revision()
+    return provenance.revision_of(task.code_paths(), task.script, task.folder)
 
 
 def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
     """Take part in a training. Rank 0 emits events and decides when to stop; this process ends with it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(spec.store, create=False)
-    code = code_digest(task.code[TRAINING])
+    config = task.config_type.from_mapping(spec.config)
+    code = task.training_code(config, store.root)
     context = _context(spec, store, folder, code, lambda kind, **fields: None, lambda: False)
-    task.train(task.config_type.from_mapping(spec.config), replace(context, rank=rank, port=port))
+    task.train(config, replace(context, rank=rank, port=port))
 
 
 def _end_with(parent: int) -> None:
@@ -229,11 +242,11 @@ def _context(
 
 
 def _attempt(
-    spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, stop: StopRequest, code: Mapping[str, str]
+    spec: AttemptSpec, task: Task, config: Any, folder: Path, events: EventWriter, stop: StopRequest, code: str
 ) -> None:
+    """code: what identifies the training code, as it was when the attempt began."""
     store = Store.open(spec.store, create=False)
-    config = task.config_type.from_mapping(spec.config)
-    _check_identities(spec, store, config)
+    _check_identities(spec, config)
     pinned = dict(spec.pinned)
 
     def emit(kind: str, **fields: Any) -> None:
@@ -245,7 +258,7 @@ def _attempt(
         events.emit(kind, **fields)
 
     members = open_members(spec, store)
-    context = _context(spec, store, folder, code[TRAINING], emit, stop)
+    context = _context(spec, store, folder, code, emit, stop)
     context = replace(
         context,
         members=[member.folder for member in members],
@@ -266,22 +279,27 @@ def _attempt(
         if trained is None:
             raise RuntimeError(f"run {spec.run_id} has no weights to evaluate")
         weights = trained
-    Evaluations(config, task, weights, context, events, code).make(spec.evaluations)
+    Evaluations(config, task, weights, context, events, task.code).make(spec.evaluations)
 
 
-def _check_identities(spec: AttemptSpec, store: Store, config: TaskConfig) -> None:
+def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
     """Raises Damaged if settings do not fit the identity of the run or of an evaluation: tables would be wrong."""
     if spec.run_id == PROBE_ID:
         return
-    named = {spec.run_id: name_of(store, spec.run_id, config, spec.inputs, train=spec.train)}
+    if spec.named_by is None:
+        named = {spec.run_id: run_identity(config, spec.inputs)}
+    else:
+        compared_as = config.roles().compared_as
+        named = {spec.run_id: name_given_by(spec.named_by, spec.config, spec.inputs, compared_as)}
     for item in spec.evaluations:
         named[item.eval_id] = eval_identity(spec.run_id, item.settings, item.inputs)
     for identity, made in named.items():
         if identity != made:
+            other = f"the identity {made}" if made else "another identity"
             raise Damaged(
-                f"The settings of {identity} have the identity {made}: they are not the settings of this name. The "
-                "queue was damaged, or the trainer's settings have changed since this was queued. `ablations run` "
-                "queues the study's runs again."
+                f"The settings of {identity} have {other}: they are not the settings of this name. The queue was "
+                "damaged, or the trainer's settings have changed since this was queued. `ablations run` queues the "
+                "study's runs again."
             )
 
 

@@ -90,7 +90,7 @@ def _tokenizer(attempt: Path, name: str) -> Tokenizer:
     if tokenizer.sha256 != retention.meta_of(path.parent)["files"].get(name, {}).get("sha256"):
         raise Damaged(
             f"{path} is not the tokenizer of the run's training: it was changed or damaged. Restore it from a "
-            "backup, or delete the run's folder to train it again."
+            "backup, or rename the run's folder: `ablations run` then trains the run again."
         )
     return tokenizer
 

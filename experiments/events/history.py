@@ -101,6 +101,9 @@ class History:
             if event.get("renews"):  # takes the place of the former one
                 self.evaluated_t[event["eval_id"]] = t
             self.evaluated_t.setdefault(event["eval_id"], t)
+        elif kind == "redrawn":
+            for name in event["metrics"]:
+                self.last.pop(name, None)
         elif kind == "metrics":
             self.last_step = max(self.last_step, step := event["step"])
             for name, value in event["metrics"].items():

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.redaction import ANYONE
 from experiments.store.durable import whole_folder, write_bytes
-from experiments.store.known_runs import COUNTED
 from experiments.store.layout import CONFIG, LOG, ROWS, Store, folders_in, keep_row, rows_of
 from experiments.store.results import RESULT_FILE, TrainingResult
+from experiments.store.run_names import COUNTED
 
 # Files of an attempt that are exchanged; weights only on request; never checkpoints, optimizer state and specs.
 KEPT = ("events.jsonl", LOG, RESULT_FILE, "uncommitted.diff")
@@ -41,7 +41,7 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
     for eval_id in ids:
         found += (evaluations / eval_id).glob("*")
     if weights:
-        found += (attempt / WEIGHTS).glob("*")
+        found += (attempt / WEIGHTS).rglob("*")
     return sorted(path.relative_to(store.root) for path in found if _is_inside(path, store))
 
 

@@ -46,7 +46,8 @@ def write_json(path: Path, value: Mapping[str, Any], *, checksummed: bool = True
     checksummed: add its checksum (see `with_checksum`); False for files that other programs read.
     """
     value = with_checksum(value) if checksummed else value
-    write_bytes(path, (json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n").encode())
+    text = json.dumps(value, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+    write_bytes(path, text.encode("utf-8", "backslashreplace"))  # half a surrogate pair as its escape in JSON
 
 
 def read_json(path: Path) -> dict[str, Any] | None:
@@ -57,7 +58,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
         return None
     except (ValueError, RecursionError) as error:
         raise Damaged(
-            f"{path} is damaged ({error}). Restore it from a backup, or delete it to redo this part."
+            f"{path} is damaged ({error}). Restore it from a backup, or rename it to redo this part."
         ) from None
     except OSError as error:
         raise UserError(
@@ -70,7 +71,7 @@ def read_named(path: Path, **names: str) -> dict[str, Any] | None:
     record = read_json(path)
     for key, name in names.items():
         if record is not None and record.get(key, name) != name:
-            raise Damaged(f"{path} is the record of another {key}: {record[key]}. Restore the right one, or delete it.")
+            raise Damaged(f"{path} is the record of another {key}: {record[key]}. Restore the right one, or rename it.")
     return record
 
 

@@ -7,10 +7,11 @@
     runs/<run_id>/config.json        the resolved configuration, the inputs' digests, and the row it was queued for
                  /rows.json          all rows, where several share the run
                  /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
+                                       watch/: what a user's trainer imported, by absolute paths
                  /result.json        written when an attempt has finished training; names that attempt
                  /evaluations/<eval_id>/result.json, translations
 
-No absolute path is stored, so a store can be moved. Imports no torch.
+Nothing in a store is found by an absolute path, so a store can be moved. Imports no torch.
 """
 
 import contextlib
@@ -132,7 +133,7 @@ class Store:
         path = self.run_folder(run_id) / RESULT_FILE
         found = TrainingResult.load(path, run_id=run_id)
         if found is not None and not found.attempt:
-            raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or delete it to redo this part.")
+            raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or rename it to redo this part.")
         return found
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
@@ -236,7 +237,10 @@ def config_of(store: Store, run_id: str, *, forgiving: bool = False) -> Mapping[
 
 
 def rows_of(store: Store, run_id: str) -> list[TableRow]:
-    """The rows that a run belongs to, the first one first; [] where that is not recorded, or cannot be read."""
+    """The rows that a run belongs to, the first one first; [] where that is not recorded, or cannot be read.
+
+    A row whose names are not Unicode is left out: no study has one.
+    """
     try:
         recorded = (read_json(store.run_folder(run_id) / ROWS) or {}).get("rows")
     except UserError:
@@ -245,6 +249,7 @@ def rows_of(store: Store, run_id: str) -> list[TableRow]:
     for one in recorded or [description_of(store, run_id, forgiving=True).get("row")]:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             study, profile, corpus, row, group = map(str, one["member"])
+            f"{study}{profile}{corpus}{row}{group}".encode()  # ValueError for half a surrogate pair
             rows.append(TableRow((study, profile, corpus, row, group), dict(one["evaluations"]), dict(one["settings"])))
     return rows
 

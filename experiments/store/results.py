@@ -4,6 +4,7 @@ A child writes them, the coordinator adds the attempt's number, reports read the
 """
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -61,7 +62,7 @@ class Record(Facts):
                     if wrong["loc"][0] in cls.decisive:
                         where = ".".join(map(str, wrong["loc"]))
                         raise Damaged(
-                            f"{place} is damaged ({where}: {wrong['msg']}). Restore it from a backup, or delete it to "
+                            f"{place} is damaged ({where}: {wrong['msg']}). Restore it from a backup, or rename it to "
                             "redo this part."
                         ) from None
                 for wrong in reversed(found):  # from behind: places in lists stay true
@@ -200,11 +201,29 @@ class Imported(Facts):
     settings: dict[Word, Any] = Field(default_factory=dict)  # those that the row does not set
 
 
+class Output(Facts):
+    """Where the output of a user's command lies in its attempt's log, which also has lines of this program."""
+
+    ranges: list[list[Count]] = Field(default_factory=list)  # begin and end in bytes; several where the log was cut
+    left_out: Count = 0  # bytes of its middle that were not kept
+
+
+def seed_value(text: str) -> int | str:
+    """A seed as a value: 1, 01 and 1.0 are the same whole number; anything else is text."""
+    if text.isdecimal() and len(text) < 100:
+        return int(text)
+    try:
+        found = float(text) if "_" not in text else math.nan  # Python reads 1_000 as a number, no other program does
+    except ValueError:
+        return text
+    return int(found) if abs(found) < 1 << 53 and found.is_integer() else text
+
+
 class TrainingResult(Record):
     """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
 
     decisive: ClassVar[frozenset[str]] = frozenset(
-        {"run_id", "attempt", "task", "config", "inputs", "code_digest", "imported"}
+        {"run_id", "attempt", "task", "config", "inputs", "code_digest", "code_files", "base_files", "imported"}
     )
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
@@ -234,7 +253,14 @@ class TrainingResult(Record):
     platform: Word | None = None
     command: Word | None = None
     interpreter: Word | None = None  # of a user's trainer, as the study names it; unset: this program's
+    output: Output | None = None  # of a user's command
     code_digest: Word | None = None
+    # Of a user's trainer: git's blob digest of every file of its code that the run used, by path from the top of the
+    # repository (or the study's folder). None: not recorded.
+    code_files: Words | None = None
+    # The same paths in base's tree, for a run whose row has a patch; {} where its code is not base's with a patch.
+    # None: equal to code_files.
+    base_files: Words | None = None
     revision: Revision = Field(default_factory=functools.cache(Revision))
     tool: Revision = Field(default_factory=functools.cache(Revision))  # this program
     versions: Words = Field(default_factory=dict)
@@ -303,6 +329,10 @@ class EvaluationResult(Record):
     weights_attempt: Attempt | None = None  # that trained the weights
     renews: Attempt | None = None  # the attempt whose evaluation it replaces
     metrics: dict[Word, Annotated[float, Field(allow_inf_nan=True)] | None] = Field(default_factory=dict)
+    lacking: dict[Word, Word] = Field(default_factory=dict)  # metrics that a user's trainer did not report → why
+    readings: dict[Word, list[str]] = Field(
+        default_factory=dict
+    )  # metric → pattern of a study that read it, and `take`
     files: dict[Word, dict[str, Any]] = Field(default_factory=dict)  # beside the record, by name: bytes, sha256
     parts: dict[Word, Part] = Field(default_factory=dict)
     wall_s: Amount | None = None

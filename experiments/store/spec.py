@@ -1,7 +1,7 @@
 """The coordinator's order to a child: spec.json in the attempt's folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -14,13 +14,17 @@ FILE = "spec.json"
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """One evaluation to make. `renew`: the attempt whose stored evaluation it replaces, or None."""
+    """One evaluation to make. `renew`: the attempt whose stored evaluation it replaces, or None.
+
+    promised: as in EvaluationSpec (experiments/tasks/base.py).
+    """
 
     eval_id: str
     set: str
     settings: Mapping[str, Any]
     inputs: Mapping[str, str]
     renew: int | None = None
+    promised: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class AttemptSpec:
     earlier: tuple[str, ...] = ()  # attempts whose checkpoints may be used, newest first, relative to the store
     pinned: Mapping[str, Any] = field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     keeps: tuple[tuple[Any, ...], ...] = ()  # checkpoints that evaluations of other rows need (retention.py)
+    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
     coordinator: Mapping[str, Any] | None = None  # the process that the child ends with; None: it outlives all
 
     def write(self, folder: Path) -> Path:

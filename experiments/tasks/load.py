@@ -18,6 +18,7 @@ from experiments.errors import UserError
 from experiments.extensions import added, load
 from experiments.store.durable import states_of
 from experiments.tasks.base import Task
+from experiments.tasks.own.command import compared
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
 from model.settings import StrictModel
@@ -122,6 +123,7 @@ def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
         tuple(map(str, roles["not_in_lineage"])),
         steps=str(roles["steps"]),
         frozen_defaults=bool(roles["frozen_defaults"]),
+        compared_as=compared if task == "command" else dict,
     )
     return made
 

@@ -96,8 +96,8 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         return Checkpoint.open(path).weights()
     except Damaged as damage:
         raise UserError(
-            f"The weights in {path} are damaged: {damage}. Restore that folder from a backup, or delete the run's "
-            "folder to train it again."
+            f"The weights in {path} are damaged: {damage}. Restore that folder from a backup, or rename the run's "
+            "folder: `ablations run` then trains the run again."
         ) from None
 
 

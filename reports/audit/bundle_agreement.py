@@ -10,12 +10,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from experiments.config import OF_SEARCH, defaults, flatten
+from experiments.config import OF_SEARCH, flatten
 from experiments.errors import UserError
-from experiments.identity import eval_identity, identity_settings, recorded_identity, run_identity, seed_in_words
+from experiments.identity import eval_identity, identity_of, run_identity, seed_in_words
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store, description_of
 from experiments.store.results import EvaluationResult
+from experiments.store.run_names import compared_settings, name_given_by, planned_settings, usual_settings
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.render.printed import FROM_BUNDLE
@@ -111,11 +112,10 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
     for record in (result.content, about):
         _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
         if "config" in record:
-            theirs, ours = dict(flatten(record["config"])), identity_settings(run.config)
+            theirs, ours = dict(flatten(record["config"])), planned_settings(run.config)
             _equal(where, "task", task, theirs.get("task"), "the run recorded")
-            if run.same_as and run.same_as.speaks_of(theirs, run.added):
-                theirs = run.same_as.applied(theirs, ours)
-            unrecorded = {**defaults(type(run.config)), **run.added}  # of settings that were added later
+            theirs = compared_settings(run.config, theirs)
+            unrecorded = {**usual_settings(run.config), **run.added}  # of settings that were added later
             for name, value in ours.items():
                 _equal(where, name, value, theirs.get(name, unrecorded.get(name)), "the run recorded")
     _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
@@ -132,11 +132,14 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
 
 
 def _named(run: PlannedRun, about: Mapping[str, Any]) -> str:
-    """The name that a run's settings give: of an own task those that it recorded, without any that were added later."""
+    """The name that a run's settings give: of a user's trainer those that its record names."""
     roles, recorded = run.config.roles(), about.get("config")
     if roles.frozen_defaults or not isinstance(recorded, Mapping):
         return run_identity(run.config, run.inputs)
-    return recorded_identity(recorded, run.inputs, roles.not_in_run_id)
+    if run.named_by is not None:
+        return name_given_by(run.named_by, recorded, run.inputs)
+    kept = {n: v for n, v in flatten(recorded) if n not in ("task", "seed", *roles.not_in_run_id)}  # of version 0.1.0
+    return identity_of(recorded.get("task"), recorded.get("seed"), kept, run.inputs)
 
 
 def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:

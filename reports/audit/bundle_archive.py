@@ -6,6 +6,7 @@ A crate also has a description of itself and the printed table (bundle_write.py)
 """
 
 import gzip
+import hashlib
 import io
 import json
 import re
@@ -22,15 +23,17 @@ from typing import IO, Any, NamedTuple
 from ablations.study.messages import number
 from ablations.study.study_file import deeper
 from experiments.errors import UserError
-from experiments.store.checksummed import describe_file
 
 HEAD = "bundle.json"
 TABLES = {"table.csv": "csv", "table.md": "markdown"}  # the printed table in a crate, by format
 SUFFIX, CRATE_SUFFIX = ".tar.gz", ".zip"
+# The trainer's folder `final` may hold files and folders of any printable name.
+_PART = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 NAME = re.compile(
     r"store\.json|ledger\.jsonl|table\.(csv|md)|"
-    r"runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|attempts/(?P<attempt>[0-9]{4,6})/(final/)?"
-    r"(?!\.)[A-Za-z0-9._-]{1,80}|evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
+    r"runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|"
+    rf"attempts/(?P<attempt>[0-9]{{4,6}})/((?!\.)[A-Za-z0-9._-]{{1,80}}|(?P<final>final/){_PART}(?:/{_PART}){{0,30}})|"
+    r"evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
 )
 # Limits of an archive: about a hundred times a large table with its weights.
 LARGEST = 64 << 30  # bytes, unpacked
@@ -38,6 +41,7 @@ LARGEST_HEAD = 256 << 20
 LARGEST_RECORD = 64 << 20  # a .json file, which is read as a whole
 MOST_FILES = 1_000_000
 DEEPEST = 64  # brackets within brackets in JSON
+_ONE_READ = 1 << 20  # bytes; tarfile reads an extended header as a whole, whatever length it claims
 
 
 def is_bundle(name: str) -> bool:
@@ -71,16 +75,22 @@ class Archive(ABC):
     def finish(self) -> None:  # noqa: B027  (most containers have nothing to check)
         """Check what lies behind the last file."""
 
-    def unpack(self, manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
-        """Write the manifest's files below `folder`, which must be empty. Raises UserError for one that is altered."""
-        _check(manifest, folder)
+    def unpack(self, manifest: Mapping[str, Mapping[str, Any]], folder: Path, *, weights: bool = True) -> None:
+        """Write the manifest's files below `folder`, which must be empty. Raises UserError for one that is altered.
+
+        weights: False to check the files of the trainers' folders `final` without writing them.
+        """
+        _check(manifest, folder, weights)
         missing = set(manifest)
         for entry in self.entries():
-            if not entry.plain or not NAME.fullmatch(entry.name):
+            found = NAME.fullmatch(entry.name) if entry.plain else None
+            if found is None:
                 raise ValueError(f"{entry.name[:80]!r} has no place in a bundle")
             if entry.name not in missing:
                 raise ValueError(f"{entry.name} is not in its manifest, or there twice")
-            _unpack(entry, folder / entry.name, manifest[entry.name])
+            is_record = entry.name.endswith(".json") and not found["final"]
+            target = folder / entry.name if weights or not found["final"] else None
+            _unpack(entry, target, manifest[entry.name], is_record)
             missing.discard(entry.name)
         if missing:
             verb = "is" if len(missing) == 1 else "are"
@@ -88,40 +98,51 @@ class Archive(ABC):
         self.finish()
 
 
-def _unpack(entry: Entry, target: Path, listed: Mapping[str, Any]) -> None:
+def _unpack(entry: Entry, target: Path | None, listed: Mapping[str, Any], is_record: bool) -> None:
+    """Compare a file with its entry in the manifest, and write it to `target` unless that is None."""
     content = entry.open() if entry.size == listed["bytes"] else None
-    if content is not None:
+    found = None
+    if content is not None and target is not None:
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
-            _copy(content, file, entry.size)
-    if content is None or describe_file(target)["sha256"] != listed["sha256"]:
+            found = _copy(content, file, entry.size)
+    elif content is not None:
+        found = _copy(content, None, entry.size)
+    if found != listed["sha256"]:
         raise UserError(f"{entry.name} is not the file that was packed.")
-    if target.suffix == ".json":
+    if is_record and target is not None:
         parsed(target.read_bytes())
 
 
-def _copy(content: IO[bytes], file: IO[bytes], size: int) -> None:
-    """Copy `size` bytes at most: compressed data may be longer than its entry claims."""
-    while size > 0 and (read := content.read(min(size, 1 << 20))):
+def _copy(content: IO[bytes], file: IO[bytes] | None, size: int) -> str:
+    """Copy `size` bytes at most and return their SHA-256: compressed data may be longer than its entry claims."""
+    digest = hashlib.sha256()
+    while size > 0 and (read := content.read(min(size, _ONE_READ))):
         size -= len(read)
-        file.write(read)
+        digest.update(read)
+        if file is not None:
+            file.write(read)
+    return digest.hexdigest()
 
 
-def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path) -> None:
+def _check(manifest: Mapping[str, Mapping[str, Any]], folder: Path, weights: bool) -> None:
     """Raises, before anything is written, if the manifest exceeds the limits of an archive or the free disk space."""
     if len(manifest) > MOST_FILES:
         raise ValueError(f"it claims {len(manifest):,} files")
+    total = needed = 0
     for name, listed in manifest.items():
-        size = listed["bytes"]
-        if type(size) is not int or size < 0 or (name.endswith(".json") and size > LARGEST_RECORD):
+        size, found = listed["bytes"], NAME.fullmatch(name)
+        of_trainer = bool(found and found["final"])
+        if type(size) is not int or size < 0 or (name.endswith(".json") and not of_trainer and size > LARGEST_RECORD):
             raise ValueError(f"{name[:80]!r} claims a size of {size!r} bytes")
-    total = sum(listed["bytes"] for listed in manifest.values())
+        total += size
+        needed += size if weights or not of_trainer else 0
     if total > LARGEST:
         raise ValueError(f"it claims to unpack to {total / 1e9:,.0f} GB")
     folder.mkdir(parents=True, exist_ok=True)
     free = shutil.disk_usage(folder).free
-    if total > free:
-        raise UserError(f"it unpacks to {total / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free (see TMPDIR).")
+    if needed > free:
+        raise UserError(f"it unpacks to {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB free (see TMPDIR).")
 
 
 def parsed(text: bytes) -> dict[str, Any]:
@@ -138,9 +159,6 @@ def parsed(text: bytes) -> dict[str, Any]:
 
 
 # --- A bundle as tar.gz, its head first: equal files are packed to equal bytes
-
-
-_ONE_READ = 1 << 20  # tarfile reads an extended header as a whole, whatever length it claims
 
 
 def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
@@ -171,7 +189,7 @@ class Packed(Archive):
         if first is None or first.name != HEAD or not _plain_in_tar(first) or first.size > LARGEST_HEAD:
             raise ValueError(f"it does not begin with {HEAD}")
         content = self._archive.extractfile(first)
-        self.head_text = content.read() if content else b""
+        self.head_text = b"".join(iter(partial(content.read, _ONE_READ), b"")) if content else b""
 
     def entries(self) -> Iterator[Entry]:
         for entry in self._archive:

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Required
+from typing import IO, Annotated, Any, Literal, Required
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
@@ -68,7 +68,7 @@ class _Column(_Record, total=False):
     set: Required[Word]
     metric: Required[Word]
     header: Required[Word]
-    better: Required[Literal["lower", "higher"]]
+    better: Required[Literal["lower", "higher", ""]]
     digits: Required[Annotated[int, Field(ge=0, le=12)]]
     paper: Required[Word]
     about: Required[Word]
@@ -149,39 +149,53 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
     """Unpack into `folder`, which must be empty, and check. Raises UserError for damage and for other files."""
     try:
         with path.open("rb") as file:
-            begin = file.read(len(_ZIP))
-            file.seek(0)
-            return _read(Crate(file) if begin == _ZIP else Packed(file), folder)
+            return read_stream(file, folder)
     except OSError as error:
-        if isinstance(error, gzip.BadGzipFile):
-            raise _refused(path, str(error)) from None
         raise UserError(f"{path} cannot be read as a bundle: {error.strerror}.") from None
     except ExternalZipError as error:
         raise UserError(f"{path} {error}.") from None
+    except NoBundleError as error:
+        raise UserError(f"{path} is not a bundle of `ablations bundle`, or it is damaged ({error}).") from None
     except UserError as error:
         raise UserError(f"{path}: {error} Ask its maker for the bundle again.") from None
+
+
+class NoBundleError(UserError):
+    """A file that is no bundle, or a damaged one: the reason."""
+
+
+def read_stream(file: IO[bytes], folder: Path, *, weights: bool = True) -> Bundle:
+    """Unpack an open file into `folder`, which must be empty, and check. Raises UserError with the reason.
+
+    weights: False to check the files of the trainers' folders `final` without writing them.
+    """
+    try:
+        begin = file.read(len(_ZIP))
+        file.seek(0)
+        return _read(Crate(file) if begin == _ZIP else Packed(file), folder, weights)
+    except gzip.BadGzipFile as error:
+        raise _refused(str(error)) from None
     except ValidationError as error:  # of a pydantic type: the first error is enough
         first = error.errors(include_url=False, include_input=False)[0]
-        raise _refused(path, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise _refused(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
     except (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError) as error:
-        raise _refused(path, str(error)) from None
+        raise _refused(str(error)) from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
-        raise _refused(path, f"{type(error).__name__}: {error}") from None  # something in it has another type
+        raise _refused(f"{type(error).__name__}: {error}") from None  # something in it has another type
 
 
-def _refused(path: Path, reason: str) -> UserError:
-    first = " ".join(reason.split())[:300]
-    return UserError(f"{path} is not a bundle of `ablations bundle`, or it is damaged ({first}).")
+def _refused(reason: str) -> NoBundleError:
+    return NoBundleError(" ".join(reason.split())[:300])
 
 
-def _read(packed: Archive, folder: Path) -> Bundle:
+def _read(packed: Archive, folder: Path, weights: bool) -> Bundle:
     head = without_checksum(packed.head)
     if head.get("bundle") != VERSION:
         raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads {VERSION}.")
     _HEAD.validate_python(head)
     plan = plan_from_json(head["plan"])
     _only_the_plans(head["files"], plan)
-    packed.unpack(head["files"], folder)
+    packed.unpack(head["files"], folder, weights=weights)
     keep_spent(head, folder)
     columns = columns_of(head["columns"], plan.study)
     store = Store.open(folder, create=False)

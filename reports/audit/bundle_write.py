@@ -32,8 +32,8 @@ from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column
 from reports.audit.bundle_agreement import check
-from reports.audit.bundle_archive import CRATE_SUFFIX, HEAD, TABLES, pack, pack_crate
-from reports.audit.bundle_read import SPENT, VERSION, column_to_json, columns_of, facts_of, keep_spent
+from reports.audit.bundle_archive import CRATE_SUFFIX, HEAD, NAME, TABLES, pack, pack_crate
+from reports.audit.bundle_read import SPENT, VERSION, column_to_json, columns_of, facts_of, keep_spent, read_stream
 from reports.render.formats import render
 from reports.results.accounting import spending
 from reports.table.build import build_table
@@ -51,7 +51,8 @@ def write_bundle(
 ) -> int:
     """Write the archive, or a crate, whole or not at all; returns the number of files.
 
-    Raises UserError for an unfinished table, and for a store with links that lead out of it.
+    It gets its name once it was read back. Raises UserError for an unfinished table, for a store with links that lead
+    out of it, and for what no reader would accept.
     """
     unfinished = [run.name for run in plan.trainings if run.state not in ("finished", "stale")]
     if unfinished:
@@ -59,10 +60,20 @@ def write_bundle(
             f"Not finished: {', '.join(unfinished[:6])}{' …' if unfinished[6:] else ''}. A bundle holds a whole table: "
             "run what is missing, or leave rows out with --rows."
         )
+    if to_read := [run.name for run in plan.trainings if run.to_read]:
+        raise UserError(
+            f"Not recorded yet: metrics that the study reads from the kept logs of {', '.join(to_read[:6])}"
+            f"{' …' if to_read[6:] else ''}. `ablations run` with the same words records them, without training."
+        )
     names = {str(name) for run in plan.trainings for name in files_of(store, run.run_id, run.eval_ids, weights)}
     with tempfile.TemporaryDirectory(prefix="ablations-bundle-") as place:
         files: dict[str, Path] = {}
         for name in sorted(names | {"store.json"}):
+            if not NAME.fullmatch(name):
+                raise UserError(
+                    f"{path} is not written: no bundle can hold a file of the name {name!r}. Rename it, or leave out "
+                    "--weights."
+                )
             kept = redaction.file(store.root / name, Path(place) / str(len(files)))
             if kept is not None:
                 files[name] = kept
@@ -81,7 +92,21 @@ def write_bundle(
                 pack_crate(file, metadata_of(head, text, crate), text, files)
             else:
                 pack(file, text, files)
+            file.flush()
+            _read_back(file.fileno(), path)
     return len(files)
+
+
+def _read_back(written: int, path: Path) -> None:
+    """Read an open file as a bundle. Raises UserError if a reader would refuse it."""
+    with (
+        Path(f"/proc/self/fd/{written}").open("rb") as file,
+        tempfile.TemporaryDirectory(prefix="ablations-bundle-") as folder,
+    ):
+        try:
+            read_stream(file, Path(folder), weights=False)
+        except UserError as error:
+            raise UserError(f"{path} is not written, because no reader would accept it: {error}") from None
 
 
 def _head(
@@ -90,8 +115,9 @@ def _head(
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
     if not redaction.texts and plan.study.code_tree:  # a reviewer's rows have their numbers and the words of the author
-        shared["notes"] = [note for note in shared["notes"] if note != plan.study.code_note]
-        shared["study"]["code_note"] = ""
+        written = (plan.study.code_note, plan.study.trees_note)
+        shared["notes"] = [note for note in shared["notes"] if note not in written]
+        shared["study"] |= {"code_note": "", "trees_note": ""}
         for row in shared["study"]["variation"]:
             row |= {"diff": "", "commit": "", "commits": ""}
             row["label"] = re.sub("^commit .*", "another commit", row["label"])

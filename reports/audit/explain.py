@@ -82,8 +82,6 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
     run, facts = outcome.run, outcome.record
     found: Explanation = {} if run.members else {"seed": run.seed}
     found |= {"run_id": run.run_id, "state": run.state}
-    if (word := run.same_as) is not None:
-        found["taken_over"] = {"trained_with": dict(word.was), "when": word.when, "why": word.why}
     if run.added:
         found["trained_without"] = dict(run.added)
     found["attempt"] = facts.attempt if facts else None

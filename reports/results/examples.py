@@ -69,8 +69,7 @@ def _is_number_field(found: Mapping[str, Sequence[Example]], name: str) -> bool:
 
 
 def _metrics(plan: Plan) -> set[str]:
-    named = {str(e.spec.settings.get("metrics", "")) for run in plan.runs for e in run.evaluations}
-    return {name.rpartition(".")[2] for names in named for name in names.split(", ")}
+    return {name.rpartition(".")[2] for run in plan.runs for e in run.evaluations for name in e.spec.promised}
 
 
 def _fields(found: Mapping[str, Sequence[Example]], metrics: set[str]) -> tuple[list[str], list[str]]:

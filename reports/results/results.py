@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
 from ablations.study.messages import number
 from experiments.config import flatten
-from experiments.errors import Damaged
+from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
-from experiments.identity import identity_settings
+from experiments.records import TRAINING
 from experiments.store.checksummed import check_file
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
+from experiments.store.run_names import compared_settings, planned_settings
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
+from experiments.tasks.own.command import PATTERNS
+from experiments.tasks.own.kept import first_sentences, patterns_of, read_kept
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,7 +99,7 @@ def read_array(path: Path) -> "NDArray[Any] | None":
 # computed again from these; a perplexity has no counts to compare it with.
 
 
-REDO = "Restore it from a backup, or delete that folder and run the study again"
+REDO = "Restore it from a backup, or rename that folder and run the study again"
 
 
 def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, str]:
@@ -113,12 +116,12 @@ def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, 
     if record.inputs not in (None, run.inputs):
         return None, f"{place}/result.json is of a training on other data. {REDO}."
     theirs = dict(flatten(record.config or {}))
-    for name, value in (identity_settings(run.config) | {"seed": run.config.seed}).items():
+    seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
+    theirs = {**compared_settings(run.config, theirs), **seed}
+    for name, value in (planned_settings(run.config) | {"seed": run.config.seed}).items():
         if name in theirs and theirs[name] != value:  # a missing one was added later
             return None, (
-                f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. Delete "
-                f"{place} to train it again"
-                f"{', or undo the change of that default' if name not in run.overrides else ''}."
+                f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {REDO}."
             )
     return record, ""
 
@@ -143,6 +146,31 @@ def valid_evaluation(
         text = str(damage).replace(f"{store.root}/", "")
         return None, text if place in text else f"{place}: {text}. {REDO}."
     return record, ""
+
+
+def read_again(
+    store: Store, run: PlannedRun, planned: PlannedEvaluation, trained: TrainingResult, made: EvaluationResult | None
+) -> EvaluationResult | None:
+    """An evaluation with the numbers that a user's trainer kept, where the study reads others than were recorded.
+
+    `ablations run` records the same numbers. Returns `made` where nothing was kept.
+    """
+    if not planned.spec.promised:
+        return made
+    patterns = patterns_of(getattr(run.config, PATTERNS, ()), planned.spec.set)
+    before = made if made is not None and made.weights_attempt == trained.attempt else None
+    with contextlib.suppress(Damaged, UserError):
+        weights = store.attempt_folder(run.run_id, trained.attempt)
+        found = read_kept(weights, planned.spec.set, planned.spec.promised, patterns, before)
+        if made is not None:
+            lacking = {name: first_sentences(why) for name, why in found.lacking.items() if why}
+            return made.model_copy(update={"metrics": found.metrics, "lacking": lacking})
+        promised = {name.removeprefix(f"{planned.spec.set}.") for name in planned.spec.promised}
+        finite = all(map(math.isfinite, found.metrics.values()))
+        if finite and promised & found.metrics.keys():  # else it failed, and its state says so
+            of_set: dict[str, float | None] = {**found.metrics}
+            return EvaluationResult(run_id=run.run_id, eval_id=planned.eval_id, set=planned.spec.set, metrics=of_set)
+    return made
 
 
 def _check_files(folder: Path, record: EvaluationResult, columns: Iterable[Column]) -> None:
@@ -199,7 +227,25 @@ class Outcome:
     @property
     def stale(self) -> bool:
         """Whether it was trained or scored by other code than the present."""
-        return self.run.state == "stale"
+        return self.run.state == "stale" or bool(self.run.stale)
+
+    def code(self, column: Column) -> Mapping[str, str]:
+        """Digests of the code that a number of this column depends on, by file; of a built-in task by part.
+
+        Without the row's own change, where the row is one of code. {}: nothing is known of it, or nothing in common.
+        """
+        scored = self.scored.get(column.set)
+        if self.record is None or self.run.imported:
+            return {}
+        if not self.run.config.setting_roles.frozen_defaults:
+            files = self.record.code_files if self.record.base_files is None else self.record.base_files
+            return files or {}
+        found = {TRAINING: self.record.code_digest}
+        for name, part in (scored.record.parts if scored and scored.record else {}).items():
+            metrics = part.facts.get("metrics")
+            if not metrics or column.metric in metrics:  # else it made other numbers
+                found[name] = part.code_digest
+        return {name: digest for name, digest in found.items() if digest}
 
 
 def collect(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:
@@ -218,7 +264,10 @@ def collect(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> list[Ou
         for asked in run.evaluations:
             place = (run.run_id, asked.eval_id)
             if place not in evaluated:
-                evaluated[place] = valid_evaluation(store, run, asked, columns)
+                found, why = valid_evaluation(store, run, asked, columns)
+                if record is not None and not why and (found is None or asked.eval_id in run.to_read):
+                    found = read_again(store, run, asked, record, found)
+                evaluated[place] = found, why
             found, harm[asked.spec.set] = evaluated[place]
             scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, found)
         ended = last_failure(store, run.run_id) if run.state == "failed" else None

@@ -16,7 +16,7 @@ from reports.results import comparable, significance
 from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, collect, counts_in
-from reports.results.table import Measure, Row, Table
+from reports.results.table import NOT_REPORTED, Measure, Row, Table
 from reports.table import claims, notes, settings
 from reports.table.cost import Cost, shown, spent_on
 from reports.table.notes import cited
@@ -86,13 +86,15 @@ def build_table(
 
 
 def _not_shown(plan: Plan, store: Store) -> int | None:
-    """Rows of the study that were ever requested in the store and are not in the table; None: its ledger is damaged."""
-    shown = {(run.run_id, *run.eval_ids) for run in (*plan.runs, *plan.members)}
+    """Rows of the study that got results in the store and are not in the table; None: the store's ledger is damaged."""
+    shown = {pair for run in (*plan.runs, *plan.members) for pair in ledger.pairs(run.run_id, run.eval_ids)}
     try:
-        found = ledger.entries(store)
+        found = None if ledger.damaged(store) else ledger.entries(store)
     except UserError:
+        found = None
+    if found is None:
         return None
-    return sum(not shown & runs for runs in ledger.tried(found, plan.study.name).values())
+    return sum(shown.isdisjoint(row) for row in ledger.rows_with_results(found, plan.study.name))
 
 
 Outcomes = Mapping[str, list[Outcome]]  # by row
@@ -179,7 +181,9 @@ def _why(outcome: Outcome, column: Column) -> str:
     facts = outcome.scored[column.set].record
     if outcome.record is not None and facts is not None:
         value = facts.metrics.get(column.metric)
-        return "" if value is None else "nan" if math.isnan(value) else "infinite"
+        if value is not None:
+            return "nan" if math.isnan(value) else "infinite"
+        return "" if outcome.run.config.setting_roles.frozen_defaults else NOT_REPORTED
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
     state = outcome.run.state

@@ -5,6 +5,7 @@ import hashlib
 import io
 import json
 import random
+import shutil
 import socket
 import sys
 import tarfile
@@ -14,8 +15,10 @@ from pathlib import Path
 import pytest
 
 from ablations.cli import main as cli
+from ablations.cli.exchange import import_stored
 from ablations.cli.report import page
 from ablations.service import selected
+from ablations.service.selected import StoreOptions
 from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING, identity, places
@@ -259,7 +262,24 @@ def test_runs_that_no_plan_vouches_for_are_refused(finished, tmp_path):
         read(altered(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "b2.tar.gz", change))
 
 
-ODD = (None, True, -1, 10**30, 1e308, "", "x" * 5000, [], {}, [[]], {"a": {}}, "\x1b[31m", "<script>", "../../x", 0.5)
+ODD = (
+    None,
+    True,
+    -1,
+    10**30,
+    1e308,
+    "",
+    "x" * 5000,
+    [],
+    {},
+    [[]],
+    {"a": {}},
+    "\x1b[31m",
+    "<script>",
+    "../../x",
+    "\ud800",
+    0.5,
+)
 
 
 def test_a_bundle_with_anything_at_any_place_is_printed_or_refused(finished, tmp_path):
@@ -290,6 +310,92 @@ def test_a_bundle_with_anything_at_any_place_is_printed_or_refused(finished, tmp
             refused += 1
         target.unlink()
     assert refused > 10
+
+
+def test_a_bundle_with_half_a_surrogate_pair_is_read_by_every_command_or_by_none(finished, tmp_path, capfd):
+    """In each text of each record in turn: what `report` prints, `import` imports."""
+    chosen, kind = finished
+    if kind != "command":
+        pytest.skip("the records of one task are enough")
+    path, imported = bundle_of(chosen, tmp_path / "b.tar.gz"), 0
+
+    def change(head, files):
+        record = head if name == "bundle.json" else json.loads(files[name])
+        for part, key in texts_of(record, wanted):
+            part[key] += "\ud800"
+        if name != "bundle.json":
+            kept = {k: v for k, v in record.items() if not k.startswith("record_")}
+            files[name] = json.dumps(with_checksum(kept)).encode()
+
+    files = {name.rpartition("/")[2]: name for name in contents(path) if name.endswith(".json")}
+    for name in files.values():
+        # a name of a setting or field stands for all places that it has in the record
+        keys = {key for part, key in spots(json.loads(contents(path)[name])) if isinstance(part[key], str)}
+        for wanted in sorted(map(str, keys - {"sha256", "record_sha256"})):
+            target, store = altered(path, tmp_path / "odd.tar.gz", change), StoreOptions(store=tmp_path / "mine")
+            try:
+                there = read(target)
+                for format_ in ("json", "latex", "terminal"):
+                    printed(there, format_)
+            except UserError:
+                continue
+            import_stored(target, store)
+            imported += 1
+            assert "Traceback" not in capfd.readouterr().err, (name, wanted)
+            shutil.rmtree(tmp_path / "mine")
+    assert imported > 5
+
+
+def texts_of(record, wanted):
+    """The places of the texts whose key, or whose place in a list, is `wanted`."""
+    return [(part, key) for part, key in spots(record) if str(key) == wanted and isinstance(part[key], str)]
+
+
+def test_the_index_of_a_bundle_may_be_large(finished, tmp_path):
+    chosen, _ = finished
+    notes = tuple(f"{number}: {'x' * 9_000}" for number in range(400))
+    plan = replace(chosen.plan, notes=notes)
+    there = replace(chosen, replan=lambda: plan)
+    path = bundle_of(there, tmp_path / "b.tar.gz")
+    assert len(contents(path)["bundle.json"]) > 3 << 20
+    assert read(path).plan.notes == notes
+
+
+def test_weights_of_a_trainer_may_have_any_name(finished, tmp_path):
+    """Folders too; a file .json of a trainer may hold a list, or nothing."""
+    chosen, kind = finished
+    if kind not in ("own", "command"):
+        pytest.skip("the program writes the weights of its own tasks")
+    store = tmp_path / "store"
+    shutil.copytree(chosen.store.root, store)
+    there = selected.choose(
+        str(chosen.study.folder / f"{kind}.toml"), selected.Selectors(store=store, seeds=2), there=True
+    )
+    run_id = there.plan.runs[0].run_id
+    final = there.store.attempt_folder(run_id, there.store.result(run_id).attempt) / "final"
+    added = {"my model.pt": b"1", "step-500/weights.bin": b"2", "été.txt": b"3", "vocab.json": b"[1]", ".hidden": b"",
+             "a..b": b"4", "empty.json": b""}  # fmt: skip
+    for name, data in added.items():
+        (final / name).parent.mkdir(exist_ok=True)
+        (final / name).write_bytes(data)
+    for redaction in (None, NOTHING, identity(there.store)):
+        bundle = read_bundle(bundle_of(there, tmp_path / "b.tar.gz", redaction, weights=True), tmp_path / "in")
+        place = bundle.store.attempt_folder(run_id, bundle.store.result(run_id).attempt) / "final"
+        assert {name: (place / name).read_bytes() for name in added} == added
+        shutil.rmtree(tmp_path / "in")
+    (final / "two\nlines").touch()
+    with pytest.raises(UserError, match=r"no bundle can hold a file of the name .*two\\nlines"):
+        bundle_of(there, tmp_path / "none.tar.gz", weights=True)
+    assert [path.name for path in tmp_path.iterdir() if "none" in path.name] == []
+
+
+@pytest.mark.parametrize("limit", ["LARGEST_HEAD", "LARGEST_RECORD", "MOST_FILES", "LARGEST", "DEEPEST"])
+def test_what_no_reader_would_accept_is_not_written(finished, tmp_path, monkeypatch, limit):
+    chosen, _ = finished
+    monkeypatch.setattr(f"reports.audit.bundle_archive.{limit}", 3)
+    with pytest.raises(UserError, match=r"b\.tar\.gz is not written, because no reader would accept it"):
+        bundle_of(chosen, tmp_path / "b.tar.gz")
+    assert list(tmp_path.iterdir()) == []
 
 
 def spots(value):

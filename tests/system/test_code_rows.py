@@ -14,6 +14,7 @@ import pytest
 from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.selected import Selectors, choose
 from experiments.store.trees import remove_unused
+from experiments.tasks.own.tree import imported_files
 
 from .conftest import Cli, as_json, command, environment
 
@@ -247,10 +248,15 @@ def test_a_function_of_a_subfolder_with_links(cli: Cli, mine: Path) -> None:
     (sub / "study.toml").write_text(f'{head}variation = [{BASE}, {{key = "more", patch = "more.diff"}}]\n')
     cli("run", "study.toml", "--devices", "cpu:2", cwd=sub)
     assert accuracies(cli, sub) == {"base": 8.0, "more": 10.0}
-    plan = as_json(cli("plan", "study.toml", "--json", cwd=sub))
-    (sub / "data/number.txt").write_text("8")  # what is linked is part of a run's name
-    other = as_json(cli("plan", "study.toml", "--json", cwd=sub))
-    assert {run["run_id"] for run in plan}.isdisjoint(run["run_id"] for run in other)
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=sub))} == {"finished"}
+    (sub / "data/number.txt").write_text("8")  # what is linked is part of a run's code
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=sub))} == {"stale"}
+    recorded = [json.loads(file.read_text()) for file in sub.glob("runs/runs/*/result.json")]
+    files = {"project/walking.py", "project/net.py", "project/data/number.txt"}
+    assert all(set(one["code_files"]) == files for one in recorded)
+    (changed,) = [one for one in recorded if "base_files" in one]
+    differ = {name for name, its in changed["base_files"].items() if its != changed["code_files"][name]}
+    assert differ == {"project/net.py"}
 
 
 @pytest.mark.parametrize("by", ["command", "function"])
@@ -272,6 +278,37 @@ def test_code_of_the_working_copy_is_not_tested_in_the_name_of_a_row(cli: Cli, m
     cli("run", "study.toml", "--devices", "cpu:2", cwd=mine, code=1)
     log = cli("log", "no-gate", cwd=mine).stdout
     assert f"imported {mine / 'net.py'}, which lies in the working copy" in log.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("{python} train.py", ""),
+        ("PYTHONPATH=src {python} train.py", ""),
+        ("sh -c 'PYTHONPATH=src:$PYTHONPATH; export PYTHONPATH; {python} train.py'", ""),
+        ('awk \'BEGIN {{ print "{{\\"acc\\": 4}}" }}\'', ""),
+        ("{python} -S train.py", "not known whose code trained"),
+        ("{python} -E train.py", "not known whose code trained"),
+        ("env -i ./start.sh {python}", "not known whose code trained"),
+    ],
+)
+def test_a_row_whose_python_reported_nothing_fails(cli: Cli, mine: Path, words: str, said: str) -> None:
+    (mine / "train.py").write_text("import net, sys\nprint('{\"acc\": 4}')\n")
+    (mine / "start.sh").write_text('#!/bin/sh\nexec "$1" -c "import time; time.sleep(1)\nprint(\'{\\"acc\\": 4}\')"\n')
+    (mine / "start.sh").chmod(0o755)
+    commit(mine, "Only one number")
+    (mine / "p.diff").write_text(NEW.format("new.txt", "100644", "new"))
+    line = json.dumps(words.format(python=sys.executable))
+    text = f'name = "c"\ntitle = "C"\ncommand = {line}\nmetric = [{{name = "acc"}}]\nvariation = [{PATCHED}]\n'
+    (mine / "study.toml").write_text(text)
+    cli("run", "study.toml", "--devices", "cpu:1", "--seeds", "1", cwd=mine, code=1 if said else 0)
+    log = cli("log", "p", cwd=mine).stdout.replace("\n", " ")
+    assert said in log and "sitecustomize" not in log
+    (attempt,) = mine.glob("runs/runs/*/attempts/0001")
+    if "train.py" in words and not said:
+        assert {path.name for path in imported_files(attempt) or ()} == {"train.py", "net.py"}
+    elif not said:
+        assert imported_files(attempt) is None
 
 
 def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:

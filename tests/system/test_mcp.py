@@ -268,6 +268,43 @@ def test_bad_arguments_are_paragraphs(folder: Path) -> None:
     asyncio.run(talk())
 
 
+def test_the_format_of_a_study_is_a_resource_and_rows_may_be_a_list(folder: Path) -> None:
+    async def talk() -> None:
+        async with door(folder) as client:
+            [page] = (await client.list_resources()).resources
+            [content] = (await client.read_resource(page.uri)).contents
+            assert content.text == (ROOT / "docs" / "study-file.md").read_text(encoding="utf-8")
+            plan = await ask(client, "plan", study="toy.toml", rows=["base", "slow"], seeds=2.0, cursor=1.0)
+            assert [(run["row"], run["seed"]) for run in plan["value"]] == [("base", 2), ("slow", 1), ("slow", 2)]
+            assert plan["price"]["slot_hours"] is None and plan["price"]["unknown"]["slot_hours"]
+
+    asyncio.run(talk())
+
+
+def test_every_request_has_an_answer(folder: Path) -> None:
+    """Also one with half a surrogate pair, which the SDK's parser cannot read."""
+    words = [sys.executable, "-m", "ablations", "mcp", "--store", "store"]
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    call = '{"jsonrpc": "2.0", "id": %d, "method": "tools/call", "params": {"name": "start", "arguments": {%s}}}'
+    arguments = [r'"study": "\ud800"', r'"study": "toy.toml", "rows": "\udfff"', r'"\ud800": 1', '"study": ""',
+                 '"study": "."', '"study": "toy.toml", "seeds": 1e400', '"study": "t", "max_hours": NaN']  # fmt: skip
+    server = subprocess.Popen(words, cwd=folder, env=environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert server.stdin and server.stdout
+    first = [json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": hello}),
+             json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"})]  # fmt: skip
+    for line in [*first, *(call % (number, given) for number, given in enumerate(arguments, 2))]:
+        server.stdin.write(line.encode() + b"\n")
+    server.stdin.flush()
+    answers = [json.loads(server.stdout.readline()) for _ in range(1 + len(arguments))]
+    server.stdin.close()
+    server.stdout.close()
+    server.wait(60)
+    results = {answer["id"]: answer["result"] for answer in answers}
+    assert sorted(results) == [*range(1, 2 + len(arguments))]
+    for number in range(2, 2 + len(arguments)):
+        assert results[number]["isError"] and "Traceback" not in results[number]["content"][0]["text"]
+
+
 def test_two_servers_share_a_store(folder: Path) -> None:
     async def talk() -> None:
         async with door(folder) as one, door(folder, log=folder / "other.log") as other:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
-from ablations.study.parts import Metric, SameAs, TableChoices, Tune
+from ablations.study.parts import Metric, TableChoices, Tune
 from ablations.study.study import Cited, Claim, Study, load_study
 from ablations.study.variation import Profile, Variation
 
@@ -143,9 +143,9 @@ PAGE = (ROOT / "docs" / "study-file.md").read_text(encoding="utf-8")
 SECTIONS = {
     "## The study": Study, "## `[[variation]]`": Variation, "## `[profile.NAME]`": Profile,
     "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
-    "## `[[cited]]`": Cited, "## `[[claim]]`": Claim, "## `[[same_as]]`": SameAs,
+    "## `[[cited]]`": Cited, "## `[[claim]]`": Claim,
 }  # fmt: skip
-OF_THE_READER = {"origin", "folder", "code_tree", "code_note"}
+OF_THE_READER = {"origin", "folder", "code_tree", "code_note", "trees_note", "code_change"}
 WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "protected", "guard"}
 
 

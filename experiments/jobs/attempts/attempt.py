@@ -199,6 +199,7 @@ def prepare_attempt(
         members=job.members,
         config=dict(job.config),
         inputs=dict(job.inputs),
+        named_by=job.named_by,
         train=TRAINING in parts,
         evaluations=tuple(EvaluationRequest(**item) for item in job.evaluations if item["eval_id"] in parts),
         limit=job.limit,

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
+from experiments.masking import masked
 from experiments.records import FailureClass
 from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.store.retention import Keep, union
@@ -97,6 +98,7 @@ class Job:
     limit: int | None = None  # examples of each set that evaluations take, for `run --smoke`; None: all
     read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
     read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints
+    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
 
     @property
     def inputs_key(self) -> str:
@@ -216,6 +218,11 @@ class Ending:
     stalls: int = 0
     hangs: int = 0
     alone: bool = False
+
+    def __post_init__(self) -> None:
+        """Mask credentials: the texts go to the queue, to MLflow and to people."""
+        object.__setattr__(self, "error", masked(self.error))
+        object.__setattr__(self, "detail", masked(self.detail))
 
 
 # --- The JSON columns of the queue

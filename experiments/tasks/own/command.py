@@ -7,7 +7,8 @@ stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides t
     {seed}      also in the environment as ABLATIONS_SEED
     {folder}    stored with the results; a resumed run finds its old content there
     {metrics}   a file for the metrics, if they are not printed: a JSON object
-    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested
+    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested;
+                {settings.yaml:FILE}: the content of the YAML file FILE with the settings laid over it
     {device} {threads}
 
 Metrics are what the study's patterns find in the output (patterns.py), and the last JSON object printed on its own
@@ -22,48 +23,75 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ValidationError, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
 from experiments.errors import Preempted, UserError, explain_os_errors
-from experiments.store import syntax
 from experiments.store.checksummed import write_json
-from experiments.store.code import Root, root_at
 from experiments.store.durable import whole_folder
+from experiments.store.imports import imported_names, module_files
 from experiments.tasks.base import Context
 from experiments.tasks.own import shell
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
 from experiments.tasks.own.function import OwnTask
+from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.shell import expanded, flags, names, read_metrics, refuse_quoted, run_command, word
-from experiments.tasks.own.tree import CODE, LINES, LINKS, WATCH, imported, link_in, own_code
+from experiments.tasks.own.shell import (
+    PLACEHOLDER,
+    expanded,
+    flags,
+    laid_over,
+    names,
+    refuse_quoted,
+    run_command,
+    word,
+)
+from experiments.tasks.own.tree import CODE, GIVEN_BY_STUDY, LINKS, OF_TREES, check_watched, imported, link_in, own_code
 from model.settings import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
 GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "threads")
 WORK = "work"  # in the run's folder: where a command with `links` runs
-# What a study says of its command besides the settings. Each is a setting only where the study says it, so that it
-# changes the run_id of no other.
+# What a study says of its command besides the settings. None of it is part of a run_id: patterns are read from the kept
+# output, and the code of a run is compared with the present one (store/code_files.py).
 PATTERNS, PROGRESS = "output_patterns", "output_progress"
-SAID = ("task", "seed", "command", PATTERNS, PROGRESS, LINKS, CODE, LINES)
+SAID = ("task", "seed", "command", PATTERNS, PROGRESS, *OF_TREES)
+
+
+def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the parts of `command` in its place: its fixed words, and how it passes each setting.
+
+    An option for a new setting leaves the fixed words and the other settings as they are. So a run that was trained
+    before stays the same run.
+    """
+    if not isinstance(settings.get("command"), str):
+        return dict(settings)
+    fixed, passed = parts_of_command(settings["command"])
+    forms = {f"command {{{name}}}": form for name, form in passed.items()}
+    return {**settings, "command": fixed, **forms}
+
+
 ROLES = SettingRoles(
     given_elsewhere={
         **GIVEN_ELSEWHERE,
         "command": "the study's own `command` gives it",
         PATTERNS: "each [[metric]] has its `pattern`",
         PROGRESS: "the study's own `progress` gives it",
-        LINKS: "the study's own `links` gives it",
+        **GIVEN_BY_STUDY,
     },
-    not_in_run_id=(PROGRESS, LINKS, LINES),
-    always_recorded=(PATTERNS, CODE),
+    not_in_run_id=(PATTERNS, PROGRESS, *OF_TREES),
+    always_named=("command",),
+    compared_as=compared,
 )
 
 
 class CommandConfig(TaskConfig):
     """Created for each study: its settings are those of [base]."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
 
     setting_roles = ROLES
     task: str = "command"
@@ -85,13 +113,15 @@ class _Declared(OwnTask):
     """A task whose settings each study declares in its [base]; `base` has those of every study."""
 
     base: ClassVar[type[TaskConfig]]
+    typed: ClassVar[bool] = True  # whether a row's value has the type of base's
 
     def __init__(self, name: str) -> None:
         super().__init__(name, self.base)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """This task with the settings of a study, or of a run's configuration."""
-        fields = fields_of({name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE})
+        declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
+        fields = fields_of(declared, self.base, self.typed)
         changed = copy.copy(self)
         changed.config_type = create_model(self.name.title(), __base__=self.base, __module__=__name__, **fields)
         return changed
@@ -108,10 +138,17 @@ class CommandTask(_Declared):
         changed, command = super().with_settings(settings), str(settings.get("command", ""))
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
+        changed.patterns = settings.get(PATTERNS, ())
         changed.interpreter = named.interpreter
-        changed.roots, changed.script = tuple(named.roots), named.script
+        changed.named, changed.script = tuple(named.files), named.script
         refuse_quoted(command)
         return changed
+
+    def preflight(self, config: Any, store: Path) -> list[UserError]:
+        named, home, tree = laid_over(config.command), self.folder, getattr(config, CODE, "")
+        if not named or home is None or tree or is_file(home / named):
+            return []
+        return [UserError(f"The command lays the settings over {named}, and {home} has no such file.")]
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         _copy_earlier(context)
@@ -120,10 +157,6 @@ class CommandTask(_Declared):
         settings = {name: value for name, value in flatten(config) if name == "seed" or name not in SAID}
         files = {name: folder / name for name in ("settings.json", "settings.yaml", "metrics.out")}
         write_json(files["settings.json"], settings, checksummed=False)
-        import yaml  # a hundredth of a second that a plan does not need
-
-        nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
-        files["settings.yaml"].write_text(yaml.safe_dump(nested, sort_keys=False), encoding="utf-8")
         files["metrics.out"].unlink(missing_ok=True)
         given = {**settings, **{name.removesuffix(".json").removesuffix(".out"): file for name, file in files.items()}}
         given |= {"folder": folder, "device": device.kind, "threads": device.threads}
@@ -131,33 +164,52 @@ class CommandTask(_Declared):
         readings = Readings(patterns, getattr(config, PROGRESS, ""), context.emit)
         home = self.folder or Path.cwd()
         self._refuse_changed(config, context, "after the run was planned")
+        before = self.code_now(config, context.store)
         if getattr(config, CODE, ""):
             with own_code(config, context, home, folder / WORK) as where:
-                ended = run_command(config.command, given, where, context, readings, WATCH)
+                write_yaml(files["settings.yaml"], config, where)
+                ended = run_command(config.command, given, where, context, readings, look_for_python=True)
+                if ended.is_python:
+                    check_watched(context)
         else:
             where = link_in(folder / WORK, home, links) if links else home
+            write_yaml(files["settings.yaml"], config, home)
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
         self._refuse_changed(config, context, "while the run trained")
         wrote = files["metrics.out"] if "metrics" in names(config.command) else None
-        if patterns:
-            if ended.stopped and not readings.complete:
-                raise Preempted(None)
-            others = (ended.metrics if wrote is None else shell.written(wrote)) or {}
-            keep_metrics(folder, readings.metrics(by_set(others)), self.sealed)
-        else:
-            keep_metrics(folder, by_set(read_metrics(ended, wrote, expanded(config.command, given))), self.sealed)
-        named = {"interpreter": self.interpreter} if self.interpreter else {}
+        reported = (ended.metrics if wrote is None else shell.written(wrote)) or {}
+        if ended.stopped and not (readings.complete if patterns else reported):
+            raise Preempted(None)  # it saved its state and ended successfully before it had metrics
+        keep_metrics(folder, by_set(reported), self.sealed)
+        keep_readings(folder, readings, self.sealed)
+        named: dict[str, Any] = {"interpreter": self.interpreter} if self.interpreter else {}
+        named |= {"output": ended.output} | self.code_facts(config, context, before, folder / WORK)
         return close_folder(context, named | imported(context))
+
+    def _not_reported(self, name: str, set_: str, reported: Mapping[str, Mapping[str, float]], config: Any) -> str:
+        if any(reported.values()):
+            return super()._not_reported(name, set_, reported, config)
+        given = "metrics" in names(config.command)
+        done = "wrote no metrics in the file that it was given for them" if given else "printed no metrics"
+        return (
+            f'The command succeeded but {done}. End with JSON: {{"{name}": 93.2}}, or give the [[metric]] of the study '
+            rf"a pattern that finds it in what it printed, which is kept: pattern = '{name}: ([\d.]+)'. The command: "
+            f"{expanded(config.command, dict(flatten(config)))}"
+        )
 
 
 class ImportedConfig(TaskConfig):
+    """Created for each study: its settings are those of [base]; "" is a setting that a run does not have."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
     task: str = "imported"
 
 
 class ImportedTask(_Declared):
     """The task of studies whose rows were all trained elsewhere. Its metrics are those of the study's [[metric]]."""
 
-    base = ImportedConfig
+    base, typed = ImportedConfig, False
     how = "Rows of this task are trained elsewhere: write imported = true in the row, and use `ablations import`."
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
@@ -167,17 +219,40 @@ class ImportedTask(_Declared):
         raise UserError(self.how)
 
 
-def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Types from the values in [base]; where base has an integer, a row may have a fraction."""
+class _Group(StrictModel):
+    """A group of declared settings."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+
+def _or_unset(given: Any) -> Any:
+    return None if given == "" else given
+
+
+_ANY = Annotated[Any, BeforeValidator(_or_unset)]  # of runs that were trained elsewhere: nothing reads the value
+
+
+def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typed: bool = True) -> dict[str, Any]:
+    """Types from the values in [base]; where base has an integer, a row may have a fraction.
+
+    A name that the configuration's class has itself, or that pydantic takes for another thing, is an alias.
+    """
     fields: dict[str, Any] = {}
-    for name, value in declared.items():
+    for number, (name, value) in enumerate(declared.items()):
+        kind: Any
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=StrictModel, __module__=__name__, **fields_of(value))
-            fields[name] = (kind, kind())
+            kind = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
+            value = kind()
+        elif not typed:
+            kind, value = _ANY, _or_unset(value)
         elif isinstance(value, bool) or not isinstance(value, int):
-            fields[name] = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
+            kind = type(value) if not isinstance(value, list | tuple) else list[Any]
         else:
-            fields[name] = (int | float, value)
+            kind = int | float
+        if hasattr(parent, name) or name.startswith("_"):
+            fields[f"setting{number}_{name.strip('_')}"] = (kind, Field(value, alias=name))
+        else:
+            fields[name] = (kind, value)
     return fields
 
 
@@ -217,6 +292,46 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                     f"The setting {name} of [base] is not in the command, so changing it would change nothing. Write "
                     f"{{{name}}} where the trainer takes it, or {{settings}} for a JSON file with all of them."
                 )
+
+
+def write_yaml(file: Path, config: CommandConfig, home: Path) -> None:
+    """Write the settings, nested, as YAML: alone, or laid over the file of `home` that the command names.
+
+    Whatever the settings do not name stays as that file has it. The seed replaces one that the file has at its top.
+    """
+    import yaml  # a hundredth of a second that a plan does not need
+
+    nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
+    if named := laid_over(config.command):
+        content = _read_yaml(home / named)
+        if "seed" not in content:
+            del nested["seed"]
+        nested = _over(content, nested)
+    file.write_text(yaml.safe_dump(nested, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _read_yaml(file: Path) -> dict[Any, Any]:
+    import yaml
+
+    if not is_file(file):
+        raise UserError(f"The command lays the settings over {file}, and there is no such file.")
+    with explain_os_errors(f"read {file}"):
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"The command lays the settings over {file}, which is no table of keys and values.")
+    return content
+
+
+def _over(below: Mapping[Any, Any], above: Mapping[str, Any]) -> dict[Any, Any]:
+    """The tables with the values of `above` in place of those of `below`."""
+    laid = dict(below)
+    for name, value in above.items():
+        old = laid.get(name)
+        laid[name] = _over(old if isinstance(old, Mapping) else {}, value) if isinstance(value, Mapping) else value
+    return laid
 
 
 def _copy_earlier(context: Context) -> None:
@@ -273,22 +388,24 @@ _TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{_PART}|[^\s\\'\"`;|&()<>])+)|[\s\
 class Scripts:
     """The files that a command names, found by reading it as a shell does; variables of its own are not known.
 
-    roots: scripts, modules, and other files that it names. script: the first script, whose repository counts; "" if it
+    files: scripts, modules, and other files that it names. script: the first script, whose repository counts; "" if it
     names no file. interpreter: the program that runs it, as written there.
     """
 
     def __init__(self, command: str, folder: Path | None) -> None:
         """folder: where the command runs; None: that is not known. Raises UserError for a quote that does not end."""
-        self.roots: dict[Root, None] = {}
+        self.files: dict[Path, None] = {}
         self.script = self.interpreter = ""
         if folder is not None:
             self._read(command, [folder], "", 0)
-        self.script = self.script or next((str(root.file) for root in self.roots), "")
+        self.script = self.script or next(map(str, self.files), "")
 
     def _read(self, text: str, places: list[Path], program: str, depth: int) -> None:
         """Take the files that shell commands name, relative to one of the places; `program` runs the commands."""
         before = ""
-        for each in _words(text, strict=depth == 0):
+        for token in _words(text, strict=depth == 0):
+            original = next((place[3] for place in PLACEHOLDER.finditer(token) if place[3]), "")
+            each = original or token  # {settings.yaml:FILE} names FILE
             named = os.path.expandvars(os.path.expanduser(each))  # noqa: PTH111 - takes any text
             paths = [place / named for place in places]
             if before == "cd":
@@ -310,19 +427,19 @@ class Scripts:
             shell = file.suffix in (".sh", ".bash") or _OF_A_SHELL.match(head) is not None
             text = (head + stream.read(_LONGEST_SHELL)).decode(errors="replace") if shell else ""
         if file.suffix == ".py" or _OF_PYTHON.match(head):
-            self._ran([root_at(file)], program)
-        elif (root := root_at(file)) not in self.roots:
-            self.roots[root] = None
+            self._ran([file], program)
+        elif file not in self.files:
+            self.files[file] = None
             if ran or head.startswith(b"#!"):
                 self.script, self.interpreter = self.script or str(file), self.interpreter if self.script else program
             if shell and depth < _DEEPEST:
                 self._read(text, [*places, file.parent], "", depth + 1)
 
-    def _ran(self, roots: list[Root], program: str) -> None:
+    def _ran(self, files: list[Path], program: str) -> None:
         """Take Python files; the last one is the script."""
         if not self.script:
-            self.script, self.interpreter = str(roots[-1].file), program
-        self.roots |= dict.fromkeys(roots)
+            self.script, self.interpreter = str(files[-1]), program
+        self.files |= dict.fromkeys(files)
 
 
 def _words(text: str, strict: bool) -> Iterator[str]:
@@ -334,6 +451,40 @@ def _words(text: str, strict: bool) -> Iterator[str]:
             yield re.sub(_PART, _unquoted, token[1])
         elif not token[0].isspace():
             yield token[0]
+
+
+_PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
+_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders that change no number: places, and the device
+
+
+def parts_of_command(command: str) -> tuple[str, dict[str, str]]:
+    """The words of a command that no setting changes, and for each setting the option that passes it.
+
+    An option is `--lr {lr}`, `lr={lr}` or a flag `{bn:--bn}`. Other words with placeholders are among the fixed ones,
+    because their order counts; so is {seed}. The Python interpreter and the places of outputs are in neither.
+    """
+    fixed, passed = list[str](), dict[str, str]()
+    places = [place[0] for place in PLACEHOLDER.finditer(command)]
+    marks = iter(range(len(places)))  # a placeholder may have a bar, which is an operator elsewhere
+    for token in _TOKEN.finditer(PLACEHOLDER.sub(lambda place: f"\0{next(marks)}\0", command)):
+        if token[1] is None:
+            if not token[0].isspace():
+                fixed.append(token[0])
+            continue
+        text = re.sub("\0([0-9]+)\0", lambda mark: places[int(mark[1])], token[1])
+        used = shell.names(text)
+        alone = PLACEHOLDER.fullmatch(text)
+        before = fixed[-1] if fixed and alone and alone[2] is None and re.fullmatch("--?[^{}=]+", fixed[-1]) else ""
+        option = before or (alone and alone[2] is not None) or re.match(r"[-+~\w.]+=", text)
+        if not used or not option or "seed" in used or "settings" in used or "settings.yaml" in used:
+            if not _PYTHON.fullmatch(text):
+                fixed.append(text)
+            continue
+        if before:
+            fixed.pop()
+        form = f"{before} {text}".strip()
+        passed |= {name: f"{passed[name]} {form}" if name in passed else form for name in used if name not in _OUTSIDE}
+    return " ".join(fixed), passed
 
 
 def _unquoted(part: re.Match[str]) -> str:
@@ -353,22 +504,13 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
-def _modules(option: str, word: str, places: list[Path]) -> list[Root]:
+def _modules(option: str, word: str, places: list[Path]) -> list[Path]:
     """What `python -m WORD` runs, or `python -c WORD` imports, from one of the places."""
     if option == "-c":
-        names = sorted(syntax.imports(syntax.read(word.encode())))
+        names = sorted(imported_names(word))
     else:
         names = [word, f"{word}.__main__"] if all(map(str.isidentifier, word.split("."))) else []
     for place in (place.resolve() for place in places):
-        if roots := [root for name in names for root in _files(place, name)]:
-            return list(dict.fromkeys(roots))
+        if files := [file.resolve() for name in names for file in module_files(name, place)]:
+            return list(dict.fromkeys(files))
     return []
-
-
-def _files(place: Path, name: str) -> Iterator[Root]:
-    """The files that importing `name` runs, as far as they lie in a place: packages on the way, and the module."""
-    parts = name.split(".")
-    for length in range(1, len(parts) + 1):
-        base, known_as = place.joinpath(*parts[:length]), ".".join(parts[:length])
-        candidates = (base / "__init__.py", base.with_name(f"{base.name}.py"))
-        yield from (root_at(path, module=known_as) for path in candidates if is_file(path))

@@ -15,7 +15,7 @@ from typing import Any
 from experiments.client.ablations_task.process import device_name
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.client.ablations_task.values import text
-from experiments.errors import Damaged, Diverged, UserError
+from experiments.errors import Damaged, Diverged
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
 from experiments.tasks.base import Context
@@ -148,23 +148,35 @@ def _say(left_out: int, most: int) -> None:
 
 
 def of_set(kept: Metrics, set_: str, promised: Sequence[str]) -> dict[str, float]:
-    """The metrics of one set that are recorded: the promised ones, and others, at most MOST in all.
+    """The metrics of one set among those that a trainer reported.
 
-    `promised` as in `evaluations`: "dev.accuracy", or "accuracy" if there is one set only.
-    Raises UserError for a promised metric that is missing, Diverged for one that is not finite.
+    `promised` as in EvaluationSpec: "dev.accuracy", or "accuracy" if there is one set only; then metrics without a set
+    are this one's.
     """
     alone = not any(name.startswith(f"{set_}.") for name in promised)
-    found = {**(kept.get("", {}) if alone else {}), **kept.get(set_, {})}
-    names = [name.removeprefix(f"{set_}.") for name in promised]
+    return {**(kept.get("", {}) if alone else {}), **kept.get(set_, {})}
+
+
+def recorded(metrics: Mapping[str, float], set_: str, promised: Sequence[str]) -> dict[str, float]:
+    """The metrics of a set that are recorded: the promised ones, and other finite ones, at most MOST in all.
+
+    Raises Diverged for a promised metric that is not finite.
+    """
+    names = [name for each in promised if (name := each.removeprefix(f"{set_}.")) in metrics]
     for name in names:
-        if name not in found:
-            there = ", ".join(f"{s}.{m}" if s else m for s, metrics in kept.items() for m in metrics) or "nothing"
-            there = f"{there[:SHOWN]} …" if len(there) > SHOWN else there
-            raise UserError(
-                f"The table prints {name} of the set {set_}, and the trainer did not return it. It returned "
-                f"{there}. Return it, or correct the name of the column."
+        if not math.isfinite(metrics[name]):
+            raise Diverged(
+                f"The trainer returned {name} = {metrics[name]} for the set {set_}: no table can print that."
             )
-        if not math.isfinite(found[name]):
-            raise Diverged(f"The trainer returned {name} = {found[name]} for the set {set_}: no table can print that.")
-    first = {name: found[name] for name in names}
-    return _few(first | {name: value for name, value in found.items() if math.isfinite(value)}, MOST)
+    first = {name: metrics[name] for name in names}
+    return _few(first | {name: value for name, value in metrics.items() if math.isfinite(value)}, MOST)
+
+
+def not_returned(name: str, set_: str, kept: Metrics) -> str:
+    """A message for a promised metric that the trainer did not return, with those that it did return."""
+    there = ", ".join(f"{s}.{m}" if s else m for s, metrics in kept.items() for m in metrics) or "nothing"
+    there = f"{there[:SHOWN]} …" if len(there) > SHOWN else there
+    return (
+        f"The table prints {name} of the set {set_}, and the trainer did not return it. It returned "
+        f"{there}. Return it, or correct the name of the column."
+    )

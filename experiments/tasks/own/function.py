@@ -17,6 +17,7 @@ import contextlib
 import copy
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,17 +29,50 @@ from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_s
 
 from experiments.client import ablations_task
 from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig, total_steps, unstorable
-from experiments.errors import TrainerFailed, UserError, explain_os_errors
-from experiments.records import TRAINING
+from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
+from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.store.checksummed import check_file, read_json
-from experiments.store.code import Root, files_of, root_at
-from experiments.store.results import RESULT_FILE, TrainingResult
+from experiments.store.imports import local_files
+from experiments.store.layout import Store
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.trees import keep
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
-from experiments.tasks.own.context import EXAMPLES, FINAL, close_folder, keep_metrics, of_set, open_folder
+from experiments.tasks.direction import direction
+from experiments.tasks.own.code_files import (
+    PlannedTree,
+    WorkingCopy,
+    archived_digests,
+    as_used,
+    changed_files,
+    is_linked_data,
+    matching,
+)
+from experiments.tasks.own.context import (
+    EXAMPLES,
+    FINAL,
+    close_folder,
+    keep_metrics,
+    not_returned,
+    open_folder,
+    recorded,
+)
+from experiments.tasks.own.kept import first_sentences, outdated, patterns_of, read_kept
 from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.tree import CODE, COPY, LINES, LINKS, imported, link_digests, own_code
+from experiments.tasks.own.tree import (
+    BASE,
+    CODE,
+    COPY,
+    GIVEN_BY_STUDY,
+    GLOBS,
+    LINKS,
+    OF_TREES,
+    check_watched,
+    code_top,
+    imported,
+    imported_files,
+    own_code,
+)
 from model.settings import StrictModel
 
 log = logging.getLogger("experiments.child.run")
@@ -46,24 +80,96 @@ N = TypeVar("N", int, float)
 
 
 class OwnTask(Task):
-    """A trainer of the user's, which trains and scores at once. Its code is the user's alone: `roots`."""
+    """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
 
     prepare_reads: tuple[str, ...] | None = (CODE,)
     sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
-    roots: tuple[Root, ...] = ()
+    named: tuple[Path, ...] = ()  # the files at which the user's code begins
+    reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
+    patterns: Sequence[Sequence[str]] = ()  # set, metric, regular expression and `take` of those of the study
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
+        self._trees: dict[str, PlannedTree] = {}
 
-    @property
-    def code(self) -> Mapping[str, tuple[Root, ...]]:
-        # A tree names its run, so that no edit makes it stale.
-        roots = () if CODE in self.config_type.model_fields else self.roots
-        return dict.fromkeys((TRAINING, *self.evaluation_parts), roots)
+    # --- the files of its code
+
+    def code_paths(self) -> tuple[Path, ...]:
+        """The files that the study names, and those that they import, read from their text."""
+        home = self.folder or Path.cwd()
+        return tuple(local_files(self.named, [home, code_top(home)]))
+
+    def code_now(self, config: Any, store: Path) -> dict[str, str]:
+        """The digests of the files that would be used now, as far as they are known before a run; linked data too.
+
+        Of a run whose code is a tree: the tree, and linked data.
+        """
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        copy = WorkingCopy(code_top(home), store)
+        linked = copy.linked(home, getattr(config, LINKS, ()))
+        if tree:
+            return {"tree": tree, **linked}
+        globs = matching(home, getattr(config, GLOBS, ()), code_top(home))
+        return {**linked, **copy.digests([*self.code_paths(), *globs])}
+
+    def training_code(self, config: Any, store: Path) -> str:
+        return digest(self.code_now(config, store))
+
+    def code_facts(
+        self, config: Any, context: Context, before: Mapping[str, str], place: Path | None = None
+    ) -> dict[str, Any]:
+        """The digests of the files that a run has used, for its record.
+
+        before: `code_now` as the run began. What its Python processes imported is known by now. A file that was edited
+        meanwhile counts as changed, because nothing says which of its states was used. place: of a run whose code is a
+        tree, its copy.
+        """
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        top, seen = code_top(home), imported_files(context.folder)
+        copy = WorkingCopy(top, context.store)
+        links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
+        linked = [name for name in before if is_linked_data(name, links)]
+        named = {copy.name(path) for path in self.named}
+        if tree and place is not None:
+            own = os.path.realpath(place)
+            names = named | {os.path.relpath(path, own) for path in seen or () if path.is_relative_to(own)}
+            prefix = os.path.relpath(home.resolve(), top)
+            globs = [f"{prefix}/{one}" for one in getattr(config, GLOBS, ())]
+            used = archived_digests(context.store, tree, names, globs)
+            data = as_used({name: before[name] for name in linked if name not in used}, copy)
+            return {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
+        static = {copy.name(path) for path in self.code_paths()}
+        names = named | {*linked} | {copy.name(path) for path in matching(home, getattr(config, GLOBS, ()), top)}
+        names |= static if seen is None else {copy.name(path) for path in seen}
+        names |= {name for name in static if name.startswith("../")}  # which no watcher sees
+        return {"code_files": as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)}
+
+    def _base_files(
+        self, config: Any, context: Context, used: Mapping[str, str], data: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The same files without the row's change, for the record of a row that changes code."""
+        if not code_change_in(context.inputs):
+            return {}
+        base = getattr(config, BASE, "")
+        return {"base_files": {**archived_digests(context.store, base, used), **data} if base else {}}
+
+    def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
+        """The recorded files of a run that have changed, or are gone."""
+        if result.code_files is None:
+            return ["its files are not recorded"]
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        top = code_top(home)
+        copy = WorkingCopy(top, store)
+        if not tree:
+            return changed_files(result.code_files, copy)
+        if tree not in self._trees:
+            links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
+            self._trees[tree] = PlannedTree(tree, copy, links)
+        return changed_files(result.code_files, self._trees[tree])
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        return link_digests(config, self.folder or Path.cwd(), store)
+        return {}
 
     def _files(self, config: Any) -> dict[str, Path]:
         """The files that the trainer says it reads, by the names of their digests."""
@@ -71,9 +177,9 @@ class OwnTask(Task):
 
     def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
         """Raises UserError if the content of what the run reads differs from that of the plan."""
-        now = self.inputs(config, context.store)
+        now, planned = self.inputs(config, context.store), without_runs(context.inputs)
         paths = self._files(config)
-        names = [name for name in {**context.inputs, **now} if now.get(name) != context.inputs.get(name)]
+        names = [name for name in {**planned, **now} if now.get(name) != planned.get(name)]
         changed = [str(paths.get(name, name)) for name in names]
         if changed:
             raise UserError(
@@ -82,19 +188,19 @@ class OwnTask(Task):
             )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
-        """One evaluation per set of the columns; its settings are the metrics that the trainer must return."""
+        """One evaluation per set of the columns, named by the set alone: no other column makes it anew."""
         if not self.columns:
             raise UserError(
                 f"The task {self.name} has no columns: declare them in the study ([[metric]] with a name), or in "
                 "task(columns=[…])."
             )
-        promised: dict[str, set[str]] = {}
+        printed: dict[str, set[str]] = {}
         for one in self.columns:
-            promised.setdefault(one.set, set()).add(one.metric)
-        several = len(promised) > 1  # then a number without a set is ambiguous
+            printed.setdefault(one.set, set()).add(one.metric)
+        several = len(printed) > 1  # then a number without a set is ambiguous
         return [
-            EvaluationSpec(name, {"metrics": ", ".join(sorted(f"{name}.{m}" if several else m for m in metrics))}, {})
-            for name, metrics in promised.items()
+            EvaluationSpec(name, {"set": name}, {}, tuple(sorted(f"{name}.{m}" if several else m for m in metrics)))
+            for name, metrics in printed.items()
         ]
 
     def num_params(self, config: Any) -> int | None:
@@ -107,6 +213,11 @@ class OwnTask(Task):
         """Whether the trainer's metrics were kept: not those of a set that was sealed then."""
         return (read_json(weights / FINAL / "metrics.json") or {}).get(evaluation.set) != {}
 
+    def outdated(self, made: EvaluationResult) -> bool:
+        """Whether the study reads a metric by another pattern now: the number is in the kept log."""
+        printed = {column.metric for column in self.columns if column.set == made.set}
+        return outdated(made, printed, patterns_of(self.patterns, made.set or ""))
+
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
         if tree := getattr(config, CODE, ""):
@@ -116,11 +227,23 @@ class OwnTask(Task):
     def evaluate(
         self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
     ) -> dict[str, Any]:
-        promised = [name for name in str(evaluation.settings["metrics"]).split(", ") if name]
-        kept: Any = read_json(weights / FINAL / "metrics.json") or {}
-        metrics = of_set(kept, evaluation.set, promised)
+        before = None if weights == context.folder else self._before(evaluation, weights, context)
+        patterns = patterns_of(self.patterns, evaluation.set)
+        found = read_kept(weights, evaluation.set, evaluation.promised, patterns, before, context.emit)
+        reported = read_json(weights / FINAL / "metrics.json") or {}
+        lacking = {
+            name: why or self._not_reported(name, evaluation.set, reported, config)
+            for name, why in found.lacking.items()
+        }
+        if lacking and (weights == context.folder or not (found.metrics or any(reported.values()))):
+            raise UserError(next(iter(lacking.values())))
+        for why in lacking.values():
+            log.warning("%s", why)
+        metrics = recorded(found.metrics, evaluation.set, evaluation.promised)
         outputs = weights / FINAL / EXAMPLES / f"{evaluation.set}.jsonl"
-        facts = {}
+        facts: dict[str, Any] = {"readings": found.readings} if found.readings else {}
+        if lacking:
+            facts["lacking"] = {name: first_sentences(why) for name, why in lacking.items()}
         with explain_os_errors("read the trainer's examples"):
             # a link out of the folder could lead to what the trainer itself may not read
             if outputs.is_file() and outputs.resolve().is_relative_to((weights / FINAL).resolve()):
@@ -130,6 +253,19 @@ class OwnTask(Task):
                 shutil.copyfile(outputs, folder / EXAMPLE_FILE)
                 facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}
+
+    def _before(self, evaluation: EvaluationSpec, weights: Path, context: Context) -> EvaluationResult | None:
+        """The stored evaluation of the same weights that this one renews; None if there is none."""
+        eval_id = eval_identity(context.run_id, evaluation.settings, evaluation.inputs)
+        with contextlib.suppress(Damaged):
+            made = Store.open(context.store, create=False).evaluation(context.run_id, eval_id)
+            if made is not None and made.weights_attempt == int(weights.name):
+                return made
+        return None
+
+    def _not_reported(self, name: str, set_: str, reported: Mapping[str, Mapping[str, float]], config: Any) -> str:
+        """A message for a metric of the table that the trainer did not report."""
+        return not_returned(name, set_, {name: dict(metrics) for name, metrics in reported.items()})
 
 
 class FunctionTask(OwnTask):
@@ -142,17 +278,13 @@ class FunctionTask(OwnTask):
         kind = config_type_of(told["settings"], process.check, roles)
         super().__init__(told["name"], kind, [_column(one, process) for one in told["columns"]])
         self._process, self.interpreter = process, python
-        module, _, name = process.task.partition(":")
-        defined = str(told["name"]).partition(":")[2].partition(".")[0]  # the function may be in another module
-        self.roots = (
-            root_at(Path(told["loaded_from"]), name, module=module, prefixes=told["prefixes"]),
-            root_at(Path(told["file"]), defined, module=told["module"], prefixes=told["prefixes"]),
-        )
-        self.files, self.script = files_of(self.roots), str(Path(told["file"]).resolve())
+        # the function may be in another module
+        self.named = tuple(dict.fromkeys(Path(told[name]).resolve() for name in ("loaded_from", "file")))
+        self.files, self.script = tuple(local_files(self.named)), str(Path(told["file"]).resolve())
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
-        """Digests of the files of `reads`, by file name; relative paths start at the module's folder. Of links too."""
-        return {**super().inputs(config, store), **{n: _digest(path) for n, path in self._files(config).items()}}
+        """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
+        return {name: _digest(path) for name, path in self._files(config).items()}
 
     def _files(self, config: Any) -> dict[str, Path]:
         home = Path(self._process.declared["file"]).parent
@@ -160,15 +292,15 @@ class FunctionTask(OwnTask):
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """This task with the code of a study's rows, if they change code."""
-        given = {name: settings[name] for name in (CODE, LINES, LINKS) if name in settings}
-        if CODE not in given:
+        """This task with what a study says of the code of its runs."""
+        given = {name: settings[name] for name in OF_TREES if name in settings}
+        if not given:
             return self
         changed, roles = copy.copy(self), self.config_type.setting_roles
-        fields: Any = {name: (list[str] if name == LINKS else type(value), value) for name, value in given.items()}
+        fields: Any = {n: (list[str] if n in (LINKS, GLOBS) else type(value), value) for n, value in given.items()}
         changed.config_type = create_model("Tree", __base__=self.config_type, __module__=__name__, **fields)
-        names = (*roles.not_in_run_id, LINES, LINKS)
-        changed.config_type.setting_roles = replace(roles, not_in_run_id=names, always_recorded=(CODE,))
+        names, elsewhere = (*roles.not_in_run_id, *OF_TREES), {**roles.given_elsewhere, **GIVEN_BY_STUDY}
+        changed.config_type.setting_roles = replace(roles, not_in_run_id=names, given_elsewhere=elsewhere)
         return changed
 
     def versions(self) -> dict[str, str]:
@@ -177,13 +309,16 @@ class FunctionTask(OwnTask):
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
         """Whether the row's changes of the network fit it: the trainer runs until its network has computed a batch."""
+        if not config.modules:
+            return []
         try:
-            if config.modules:
-                self.modules(config, None)
+            self.modules(config, None)
         except UserError as error:
             return [error]
-        except TrainerFailed:  # the run fails with the same, and its log says where
-            pass
+        except TrainerFailed as error:
+            with contextlib.suppress(UserError, TrainerFailed):  # it cannot be looked at here: the run's log says why
+                self.modules(config.model_copy(update={"modules": ()}), None)
+                return [UserError(f"modules: with these lines the network does not compute a batch: {error}")]
         return []
 
     def modules(self, config: Any, selector: str | None = "") -> list[dict[str, Any]]:
@@ -195,7 +330,8 @@ class FunctionTask(OwnTask):
         return None if config.modules else self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
-        return self._number("cost", config, float) or 0.0
+        """That of the settings; unknown for a row that changes the network."""
+        return 0.0 if config.modules else self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
         answer = self._process.answer(what, settings_of(config))
@@ -216,12 +352,16 @@ class FunctionTask(OwnTask):
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
+        before = self.code_now(config, context.store)
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
         own = own_code(config, context, home, context.folder / COPY) if tree else contextlib.nullcontext(home)
         with own as place:
             python = str(home / self.interpreter) if self.interpreter else ""
             process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
             ended = process.train(request, context)
+            if tree:
+                check_watched(context)
+        files = self.code_facts(config, context, before, context.folder / COPY)
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(context.folder / FINAL, ended["returned"], self.sealed)
         theirs = {"device": name} if (name := ended["device_name"]) else {}
@@ -231,20 +371,25 @@ class FunctionTask(OwnTask):
             else:
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
-        return {"step": total_steps(config), **named, **close_folder(context, theirs | imported(context))}
+        return {"step": total_steps(config), **named, **close_folder(context, theirs | files | imported(context))}
 
 
 def column(*arguments: Any, **options: Any) -> Column:
     """A column that a study declares (experiments/client/ablations_task describes it)."""
     counts = options.pop("counts", None)
-    return Column(**{**vars(ablations_task.column(*arguments, **options)), "counts": counts})
+    return _directed({**vars(ablations_task.column(*arguments, **options)), "counts": counts})
+
+
+def _directed(declared: Mapping[str, Any]) -> Column:
+    """The column; its direction is by the metric's name where it is not declared."""
+    return Column(**{**declared, "better": declared["better"] or direction(declared["metric"])})
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
     """A column that a trainer declares; the function of its counts is called in the trainer's process."""
     counts = declared["counts"]
     if counts is None:
-        return Column(**declared)
+        return _directed(declared)
 
     def value(sums: Any) -> Any:
         import numpy as np
@@ -257,9 +402,8 @@ def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
             raise RuntimeError(str(failed)) from None
         return np.frombuffer(base64.b64decode(answer["values"]), dtype="<f8").reshape(answer["shape"])
 
-    return Column(
-        **{**declared, "counts": Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])}
-    )
+    kept = Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])
+    return _directed({**declared, "counts": kept})
 
 
 def _digest(path: Path) -> str:
@@ -308,7 +452,7 @@ class OwnConfig(TaskConfig):
 
 def settings_of(config: TaskConfig) -> dict[str, Any]:
     """The user's settings in a configuration, nested, with JSON types only."""
-    ours = (*GIVEN_ELSEWHERE, "modules", CODE, LINES, LINKS)
+    ours = (*GIVEN_ELSEWHERE, "modules", *OF_TREES)
     return {name: value for name, value in config.model_dump(mode="json").items() if name not in ours}
 
 

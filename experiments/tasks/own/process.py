@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import experiments
 from experiments.client import ablations_task
 from experiments.client.ablations_task.values import Channel
 from experiments.errors import DeviceFailed, DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
@@ -26,7 +25,7 @@ from experiments.store.layout import LOG
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import new_checkpoint, report
 from experiments.tasks.own.shell import Log, copy
-from experiments.tasks.own.tree import WATCH
+from experiments.tasks.own.tree import HOME, environment
 
 STOP_EVERY_S, READ_S = 0.2, 10.0  # the rest of what it printed is read so long, once it has ended
 _FRAMES = 12  # lines of a traceback in a message
@@ -111,7 +110,7 @@ class TrainerProcess:
         folder = Path(self._folder) if self._folder else None
         path = interpreter(self._python, folder)
         self._kept = Kept(
-            [str(path), str(CLIENT)], env=environment(),
+            [str(path), str(CLIENT)], env=environment() | {"ABLATIONS_PROGRAM": str(HOME)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         stdin, stdout, stderr = self._kept.process.stdin, self._kept.process.stdout, self._kept.process.stderr
@@ -220,7 +219,6 @@ def _error(failed: Mapping[str, Any]) -> Exception:
 
 
 CLIENT = Path(ablations_task.__file__).with_name("__main__.py")
-HOME = Path(experiments.__file__).parents[1]  # the folder of this program's packages
 OLDEST = (3, 8)
 ANSWER_S = 60.0  # to its first words: an interpreter on a network disk may be slow
 _LONGEST = 1 << 16  # bytes before these words, which the start of an interpreter may print
@@ -271,15 +269,6 @@ def refuse_silent(python: str, path: Path, code: int | None) -> None:
     if tuple(map(int, answer.split("."))) < OLDEST:
         raise UserError(_cannot(python, path, f"is Python {answer}"))
     raise UserError(_cannot(python, path, f"ended with exit code {code} before it ran anything"))
-
-
-def environment() -> dict[str, str]:
-    """The environment of a trainer: the user's own, without the path to this program."""
-    kept = {**os.environ, "PYTHONUNBUFFERED": "1", "ABLATIONS_PROGRAM": str(HOME)}
-    path = [one for one in kept.pop("PYTHONPATH", "").split(os.pathsep) if one and Path(one).absolute() != HOME]
-    path[:0] = [WATCH] if "ABLATIONS_WATCH" in kept else []
-    kept.pop("PYTHONSAFEPATH", None)
-    return kept | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
 
 
 def _cannot(python: str, path: Path, why: str) -> str:

@@ -18,21 +18,25 @@ from typing import IO, Any
 
 from experiments.errors import Preempted, TrainerFailed, UserError
 from experiments.events.lines import LAST_STEP
+from experiments.processes.identity import descendants
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
 from experiments.tasks.base import Context
 from experiments.tasks.own.context import of_point
 from experiments.tasks.own.patterns import Readings, report_progress
+from experiments.tasks.own.tree import WATCH, environment
 
 # --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
 # `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
+# `{settings.yaml:FILE}` is the place of FILE with the settings laid over it (`laid_over`).
 # A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does
 # not parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
 
 
 _FLAG = r"-[^{}|\s]*"
 # ${HOME} is the shell's
-PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::((?:{_FLAG})?\|{_FLAG}|{_FLAG}))?\}}")
+_FILE = r"(?<=\{settings\.yaml:)[^-{}|][^{}|]*"
+PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::(?:((?:{_FLAG})?\|{_FLAG}|{_FLAG})|({_FILE})))?\}}")
 _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": "a backslash", "<": "a here-document"}
 
 
@@ -46,6 +50,11 @@ def flags(command: str) -> dict[str, str]:
     return {
         placeholder[1]: placeholder[2] for placeholder in PLACEHOLDER.finditer(command) if placeholder[2] is not None
     }
+
+
+def laid_over(command: str) -> str:
+    """The file over which `{settings.yaml:FILE}` lays the settings; "" if the command has no such place."""
+    return next((place[3] for place in PLACEHOLDER.finditer(command) if place[3]), "")
 
 
 def flag(name: str, written: str, value: Any) -> str:
@@ -167,11 +176,15 @@ Metrics = dict[str, Any]
 
 
 class Log:
-    """Where a trainer's output goes: this process's own, which is the attempt's log."""
+    """Where a trainer's output goes: this process's own, which is the attempt's log.
+
+    It gets whole lines, so that a line of standard error never stands within one of standard output.
+    """
 
     def __init__(self) -> None:
         self._file: Path | None = None
         self._turn = threading.Lock()  # standard output and standard error come from two threads
+        self._begun = {1: b"", 2: b""}  # lines that are not complete
         self._left_out = self._mark = 0  # bytes
 
     def limit(self, file: Path) -> None:
@@ -179,13 +192,38 @@ class Log:
         if file.exists() and os.path.samestat(file.stat(), os.fstat(2)):
             self._file = file
 
+    def size(self) -> int | None:
+        """Bytes of the log; None if the output goes to a terminal."""
+        return None if self._file is None else os.fstat(2).st_size
+
+    def ranges(self, begin: int) -> dict[str, Any]:
+        """What the log has of the output since `begin`: a record (experiments/store/results.py, Output)."""
+        end = self.size() or 0
+        if not self._left_out:
+            return {"ranges": [[begin, end]], "left_out": 0}
+        return {"ranges": [[begin, HEAD], [HEAD + self._mark, end]], "left_out": self._left_out}
+
     def write(self, data: bytes, to: int = 2) -> None:
         """Append to standard output (1) or standard error (2). Raises OSError, for a full disk."""
         with self._turn:
-            while data:
-                data = data[os.write(to, data) :]
-            if self._file is not None and os.fstat(to).st_size > HEAD + 2 * TAIL:
-                self._shorten(self._file)
+            data = self._begun[to] + data
+            end = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+            if len(data) - end > CHUNK:
+                end = len(data)
+            self._begun[to] = data[end:]
+            self._append(data[:end], to)
+
+    def end(self, to: int = 2) -> None:
+        """Append what is there of a last line. Raises OSError."""
+        with self._turn:
+            rest, self._begun[to] = self._begun[to], b""
+            self._append(rest and rest + b"\n", to)
+
+    def _append(self, data: bytes, to: int) -> None:
+        while data:
+            data = data[os.write(to, data) :]
+        if self._file is not None and os.fstat(to).st_size > HEAD + 2 * TAIL:
+            self._shorten(self._file)
 
     def _shorten(self, file: Path) -> None:
         """Leave out the middle. Whoever writes there appends, so the next line follows on the end that is kept."""
@@ -209,6 +247,8 @@ def copy(stream: IO[bytes], log: Log, take: Callable[[bytes], None] = lambda dat
             take(data)
             with contextlib.suppress(OSError):  # the disk is full: the trainer's next file says so too
                 log.write(data)
+    with contextlib.suppress(OSError):
+        log.end()
 
 
 class Tail:
@@ -310,10 +350,16 @@ READ_S = 10.0  # the rest of its errors, once it has ended
 
 @dataclass(frozen=True)
 class Ended:
-    """A command that ended successfully: the metrics that it printed, and whether it was requested to stop."""
+    """A command that ended successfully: the metrics that it printed, and whether it was requested to stop.
+
+    is_python: whether the command names Python; if asked, also whether a process of it was seen to run Python.
+    output: where what it printed lies in the log (experiments/store/results.py, Output); None if the log is no file.
+    """
 
     metrics: Metrics | None
     stopped: bool
+    is_python: bool = False
+    output: Mapping[str, Any] | None = None
 
 
 def run_command(
@@ -323,22 +369,29 @@ def run_command(
     context: Context,
     readings: Readings,
     path: str = "",
+    look_for_python: bool = False,
 ) -> Ended:
     """Run `command` with its placeholders filled, to the end. Its output goes to the log; no process of it is left.
 
-    readings: what is read of it by patterns. path: a folder whose modules Python shall find.
+    readings: what is read of it by patterns. path: a folder whose modules Python shall find, before the user's own.
 
     Raises Preempted if it stopped on request, TrainerFailed for any other exit code than 0; a run whose command was
     killed resumes, like one whose own process was.
     """
-    environment = {**os.environ, "ABLATIONS_SEED": str(values["seed"]), "PYTHONUNBUFFERED": "1"}
-    environment.pop("PYTHONSAFEPATH", None)
-    environment.pop("PYTHONPATH", None)  # the path to this program's packages is not for the trainer
+    variables = environment() | {"ABLATIONS_SEED": str(values["seed"])}
     if path:
-        environment["PYTHONPATH"] = path
-    text, variables = filled(command, values)
-    stopped, log, errors = threading.Event(), Log(), Tail()
+        entries = variables.get("PYTHONPATH", "").split(os.pathsep)
+        entries.insert(1 if WATCH in entries else 0, path)
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, entries))
+    text, given = filled(command, values)
+    if WATCH in variables.get("PYTHONPATH", ""):
+        text = _keep_watcher(text)
+    stopped, is_python, log, errors = threading.Event(), threading.Event(), Log(), Tail()
+    if _PYTHON.search(command):
+        is_python.set()
+    look = look_for_python and not is_python.is_set()
     log.limit(context.folder / LOG)
+    begin = log.size()
     printed = Printed(lambda point: _tell(point, context), readings.line)
     on_errors = Printed(lambda point: None, readings.line)
 
@@ -347,17 +400,20 @@ def run_command(
         on_errors.take(data)
 
     with kept(
-        ["/bin/sh", "-c", text], cwd=cwd, env=environment | variables,
+        ["/bin/sh", "-c", text], cwd=cwd, env=variables | given,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     ) as shell:  # fmt: skip
         assert shell.process.stdout is not None and shell.process.stderr is not None
-        threading.Thread(target=_pass_on, args=(shell, context, stopped), daemon=True).start()
+        threading.Thread(
+            target=_pass_on, args=(shell, context, stopped, is_python if look else None), daemon=True
+        ).start()
         copying = threading.Thread(target=copy, args=(shell.process.stderr, log, take_errors), daemon=True)
         copying.start()
         while data := os.read(shell.process.stdout.fileno(), CHUNK):
             log.write(data, to=1)
             printed.take(data)
         printed.take(b"", final=True)
+        log.end(to=1)
         code = shell.process.wait()
         copying.join(READ_S)
         on_errors.take(b"", final=True)
@@ -368,17 +424,52 @@ def run_command(
         how = f"signal {number}" if number else f"exit code {code}"
         told = f"the command ended with {how}: {expanded(command, values)}"
         raise TrainerFailed(told, errors.traceback(), signal=number)
-    return Ended(printed.metrics, stopped.is_set())
+    output = None if begin is None else log.ranges(begin)
+    return Ended(printed.metrics, stopped.is_set(), is_python.is_set(), output)
 
 
-def _pass_on(shell: Kept, context: Context, stopped: threading.Event) -> None:
-    """Send SIGTERM to the shell and everything it started when the run shall end."""
+_PYTHON = re.compile(r"(?:^|[\s/'\"=;&|(])(?:i?python|pypy|torchrun|accelerate|deepspeed)[\d.]*(?=$|[\s'\";&|)])")
+_SAFE = re.compile(r"[\w/.+@-]+")
+_SETS_PATH = re.compile(r"""\bPYTHONPATH=(?!\s|$|[;&|)]|""|'')""")
+
+
+def _keep_watcher(command: str) -> str:
+    """The command with the watcher's folder first in each PYTHONPATH that it sets itself.
+
+    Written as plain text, which means the same inside of any quotes.
+    """
+    if not _SAFE.fullmatch(WATCH):
+        return command
+    return _SETS_PATH.sub(f"PYTHONPATH={WATCH}{os.pathsep}", command)
+
+
+def _pass_on(shell: Kept, context: Context, stopped: threading.Event, is_python: threading.Event | None) -> None:
+    """Send SIGTERM to the shell and everything it started when the run shall end. is_python: set once Python runs."""
     while shell.process.poll() is None:
         if context.should_stop():
             stopped.set()
             shell.terminate()
             return
         stopped.wait(STOP_EVERY_S)
+        if is_python is not None and _runs_python(shell.process.pid):
+            is_python.set()
+            is_python = None
+
+
+def _runs_python(keeper: int) -> bool:
+    """Whether a process below this one is Python's, apart from the keeper, which is a fork of this process."""
+    with contextlib.suppress(OSError):
+        for pid in descendants():
+            if pid != keeper and _program(pid).startswith(("python", "pypy")):
+                return True
+    return False
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink().name
+    except OSError:  # it has ended, or is another user's
+        return ""
 
 
 def _tell(point: Mapping[str, Any], context: Context) -> None:
@@ -392,17 +483,3 @@ def _tell(point: Mapping[str, Any], context: Context) -> None:
         context.emit("metrics", step=point["step"], metrics=of_point(metrics))
     if point.get("checkpoint") is True:
         context.emit("checkpoint", step=point["step"], path="final")
-
-
-def read_metrics(ended: Ended, file: Path | None, command: str) -> Metrics:
-    """The metrics from `file` if the command got one, else from its last output. Raises UserError if there are none."""
-    metrics = ended.metrics if file is None else written(file)
-    if metrics:
-        return metrics
-    if ended.stopped:
-        raise Preempted(None)  # it saved its state and ended successfully before it had metrics
-    done = "printed no metrics" if file is None else "wrote no metrics in the file that it was given for them"
-    raise UserError(
-        f'The command succeeded but {done}. End with JSON: {{"accuracy": 93.2}}, or give the '
-        rf"[[metric]] of the study a pattern that finds it: pattern = 'accuracy: ([\d.]+)'. The command: {command}"
-    )

@@ -1,43 +1,39 @@
 """The code of a run whose study has rows that change code: a copy of its tree, the links, and a watch on its imports.
 
 Every row of such a study has the setting `code_tree`, base too: git's digest of all files of its tree
-(experiments/store/trees.py), so a run is named by its code and no edit makes it stale. `links` are then what git does
-not track and the run needs; their content is among the inputs of a run.
+(experiments/store/trees.py). It says which code trains the run, and is part of no name. `links` are then what git does
+not track and the run needs.
 """
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import stat
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import experiments
 import experiments.client.watch
 from experiments.config import TaskConfig
-from experiments.data.corpora.files import Fingerprints
 from experiments.errors import UserError
-from experiments.identity import digest
-from experiments.store.durable import regular_files
 from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
-CODE, LINES, LINKS = "code_tree", "code_lines", "folder_links"
-PACKAGES = "packages.txt"  # there
+CODE, LINES, LINKS, BASE, GLOBS = "code_tree", "code_lines", "folder_links", "code_base", "code_globs"
+# What a study says of the code of its runs. It travels with the settings of a run and is part of no run_id.
+GIVEN_BY_STUDY = {
+    CODE: "`patch`, `commit` or `commits` of a row gives it",
+    LINES: "`patch`, `commit` or `commits` of a row gives it",
+    BASE: "`patch` of a row gives it",
+    LINKS: "the study's own `links` gives it",
+    GLOBS: "the study's own `code` gives it",
+}
+OF_TREES = tuple(GIVEN_BY_STUDY)
+MODULES, ELSEWHERE, PACKAGES = "modules.txt", "imported-elsewhere.txt", "packages.txt"  # there
 WATCH = str(Path(experiments.client.watch.__file__).parent)
-
-
-def link_digests(config: TaskConfig, home: Path, store: Path) -> dict[str, str]:
-    """The digests of what is linked into the trees of a study's rows; {} for other studies. Raises UserError."""
-    links: Sequence[str] = getattr(config, LINKS, ()) if getattr(config, CODE, "") else ()
-    found = {}
-    with Fingerprints(store, raw=True) as known:
-        for name in links:
-            path = home / name
-            files = regular_files(path) if path.is_dir() else [path]
-            full = [one for one in files if "__pycache__" not in one.parts and (not one.exists() or one.stat().st_size)]
-            content = {os.path.relpath(file, path): known.facts(file).sha256 for file in full}
-            found[f"link {name}"] = digest(content)
-    return found
+HOME = Path(experiments.__file__).parents[1]  # the folder of this program's packages
+_ASKED = "ABLATIONS_WATCH"  # the variable that starts the watcher and says what it records and refuses
 
 
 def check_links(home: Path, links: Sequence[str]) -> None:
@@ -65,15 +61,90 @@ def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
 
 
 def imported(context: Context) -> dict[str, Any]:
-    """The versions of the packages that a run's Python processes imported, as the watch reports them; else {}."""
-    try:
-        lines = (context.folder / WATCHED / PACKAGES).read_text(encoding="utf-8").splitlines()
-    except OSError:
+    """The versions of the packages that a run's Python processes imported, as the watcher reports them; else {}."""
+    lines = _report(context.folder / WATCHED / PACKAGES)
+    if lines is None:
         return {}
     found: dict[str, list[str]] = {}
     for name, _, version in sorted({line.partition(" ") for line in lines}):
         found.setdefault(name, []).append(version)
     return {"versions": {name: ", ".join(several) for name, several in found.items()}}
+
+
+# --- The watch on the imports of a run's Python processes (experiments/client/watch)
+
+
+def environment() -> dict[str, str]:
+    """The environment of a trainer: the user's own, without the path to this program, and with the watcher if asked."""
+    given = {**os.environ, "PYTHONUNBUFFERED": "1"}
+    path = [one for one in given.pop("PYTHONPATH", "").split(os.pathsep) if one and Path(one).absolute() != HOME]
+    path[:0] = [WATCH] if _ASKED in given else []
+    given.pop("PYTHONSAFEPATH", None)
+    return given | ({"PYTHONPATH": os.pathsep.join(path)} if path else {})
+
+
+@contextlib.contextmanager
+def watched(attempt: Path, record: Path, ignore: Iterable[Path], refuse: Path | None = None) -> Iterator[None]:
+    """Watch the imports of the processes that start inside: what below `record` is imported is named in the attempt.
+
+    What lies below `ignore` is not recorded. An import from below `refuse` that is below neither of them fails.
+    """
+    reports = attempt / WATCHED
+    reports.mkdir(exist_ok=True)
+    places = [("record", record), *(("ignore", path) for path in ignore)]
+    if refuse is not None:
+        places.append(("refuse", refuse))
+    before = os.environ.get(_ASKED)
+    os.environ[_ASKED] = "\n".join([str(reports.absolute()), *(f"{what} {path.resolve()}" for what, path in places)])
+    try:
+        yield
+    finally:
+        del os.environ[_ASKED]
+        os.environ.update({_ASKED: before} if before is not None else {})
+
+
+def code_top(home: Path) -> Path:
+    """The folder whose imports are a run's code: the top of the repository of the study's folder, or that folder."""
+    home = home.resolve()
+    return top_of(home) or home
+
+
+def imported_files(attempt: Path) -> set[Path] | None:
+    """The files of the user's code that an attempt's Python processes imported; None if no watcher reported.
+
+    Real paths of sources, extensions and archives below the top of the repository (code_top); of a run whose code is a
+    tree, below its copy. No watcher reports where no Python of 3.8 or newer ran, or where it was started with -I, -E,
+    -S, or without the variables of the run.
+    """
+    lines = _report(attempt / WATCHED / MODULES) or []
+    if not any(line.startswith("process ") for line in lines):
+        return None
+    return {Path(line) for line in lines if line.startswith("/")}
+
+
+def check_watched(context: Context) -> None:
+    """Raises UserError for a run of a row of code whose Python did not report what it imported."""
+    if imported_files(context.folder) is None:
+        raise UserError(
+            "The run started Python, and none of its Python processes reported what it imported, so it is not known "
+            "whose code trained. Start Python without -I, -E and -S, keep the run's environment (no `env -i`, no "
+            "container), and where a script sets PYTHONPATH keep its value: PYTHONPATH=src:$PYTHONPATH."
+        )
+
+
+def _report(file: Path) -> list[str] | None:
+    """The lines of a report of the watcher; None if there is none, or something else in its place."""
+    try:
+        handle = os.open(file, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    with os.fdopen(handle, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            return None
+        return os.fsdecode(stream.read()).splitlines()
+
+
+# --- A run whose code is a tree
 
 
 @contextlib.contextmanager
@@ -82,24 +153,18 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
 
     Raises UserError where code of the repository was imported from elsewhere.
     """
-    top = top_of(home.resolve()) or home
+    top = code_top(home)
     files, links = unpack(context.store, getattr(config, CODE), place), getattr(config, LINKS, ())
     folder = link_in(place / home.resolve().relative_to(top), home, links)
-    watch = context.folder / WATCHED
-    watch.mkdir(exist_ok=True)
-    report, packages = watch / "imported-elsewhere.txt", watch / PACKAGES
-    told = (report, packages, top, place, *(home / name for name in links))
-    os.environ["ABLATIONS_WATCH"] = "\n".join(map(str, told))
     try:
-        yield folder
+        with watched(context.folder, place, [context.folder, *(home / name for name in links)], top):
+            yield folder
     finally:
-        del os.environ["ABLATIONS_WATCH"]
-        if report.exists() and not report.is_symlink():
-            first = report.read_text(encoding="utf-8").splitlines()[0]
+        if elsewhere := _report(context.folder / WATCHED / ELSEWHERE):
             raise UserError(
-                f"The run imported {first}, which lies in the working copy and not in the run's own tree: other code "
-                "than the row's. An editable install (`pip install -e`), PYTHONPATH or sys.path leads there. Put the "
-                'tree first, as in command = "PYTHONPATH=src python train.py", or install without -e.'
+                f"The run imported {elsewhere[0]}, which lies in the working copy and not in the run's own tree: other "
+                "code than the row's. An editable install (`pip install -e`), PYTHONPATH or sys.path leads there. Put "
+                'the tree first, as in command = "PYTHONPATH=src python train.py", or install without -e.'
             ) from None
         for path in reversed(files):
             with contextlib.suppress(OSError):  # a folder in which the trainer wrote, or a file that it moved

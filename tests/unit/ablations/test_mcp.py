@@ -1,6 +1,7 @@
 """The answers of `ablations mcp` and what a caller may name; tests/system/test_mcp.py speaks with the server."""
 
 import json
+import math
 
 import pytest
 from hypothesis import given
@@ -78,8 +79,64 @@ def test_the_price_counts_a_training_once_and_what_is_unknown_is_null() -> None:
     assert mcp.price([done]) == {"runs": 0, "slot_hours": 0.0, "memory_bytes": None, "disk_bytes": None}
 
 
+def test_what_of_a_price_is_unknown_has_a_reason() -> None:
+    own = {"run_id": "a", "state": "missing", "seconds": None, "memory_bytes": 0.0, "disk_bytes": 0.0, "cost": 0.0}
+    assert {*mcp.price([own])["unknown"]} == {"slot_hours", "memory_bytes", "disk_bytes"}
+    built_in = {**own, "memory_bytes": 5.0, "disk_bytes": 2.0, "cost": 1e9}
+    assert mcp.price([built_in])["unknown"] == {"slot_hours": mcp.NOT_MEASURED}
+    assert mcp.price([own])["unknown"]["slot_hours"] != mcp.NOT_MEASURED  # a trainer whose cost nobody predicts
+    assert "unknown" not in mcp.price([{**own, "state": "finished"}])
+
+
+def test_arguments_have_the_types_of_the_schema() -> None:
+    given_ = {"cursor": 1.0, "seeds": 3.0, "max_hours": 2.0, "rows": ["base", "A"], "study": "t"}
+    found = mcp.as_declared(given_)
+    assert found == {"cursor": 1, "seeds": 3, "max_hours": 2.0, "rows": "base,A", "study": "t"}
+    assert [type(found[name]) for name in ("cursor", "seeds", "max_hours")] == [int, int, float]
+    assert mcp.page([1, 2, 3], found["cursor"]) == {"value": [2, 3], "total": 3}
+    for value in (math.nan, math.inf, -math.inf):
+        with pytest.raises(UserError, match="seconds"):
+            mcp.as_declared({"seconds": value})
+
+
+@given(st.text(max_size=30))
+def test_a_line_with_half_a_pair_can_be_read_and_any_other_stays(text: str) -> None:
+    line = json.dumps({"a": text})
+    assert json.loads(mcp.readable(line)) == {"a": text}
+    for half in (r"\ud800", r"\uDFFF", r"\ud83d\ud83d"):
+        repaired = mcp.readable(line[:-2] + half + line[-2:])
+        repaired.encode()  # has no half of a pair
+        assert json.loads(repaired)["a"].rstrip(mcp.REPLACEMENT) == text.rstrip(mcp.REPLACEMENT)
+
+
+SETTINGS_OUTSIDE = [
+    "data.corpus=/etc", "data.corpus=../x", "data.corpus=link", "data.corpus=~/x", "rate=/etc/hostname", "rate=../x",
+    "rate=a/../../x", "rate=~/x", "rate=~nobody-there/x", "rate=link", "rate=link/x", "rate=file:///etc/hostname",
+    "rate=--config=/etc/hostname", 'rate=["/etc/hostname"]', "rate=x;/etc/hostname", "rate=@/etc/hostname",
+]  # fmt: skip
+SETTINGS_INSIDE = [
+    "data.corpus=builtin", "data.corpus=in", "rate=0.5", "rate=1/2", "rate=in", "rate=in/new", "rate=1..2", "rate=a~b",
+    "model.encoder=N * (self_attention, feed_forward)", "modules=layers.*.attn -> identity", "rate=https://x.y/z",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("setting", [*SETTINGS_OUTSIDE, *SETTINGS_INSIDE])
+def test_a_setting_that_names_a_path_outside_is_refused(tmp_path, monkeypatch, setting) -> None:
+    (tmp_path / "here" / "in").mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to(tmp_path)
+    (tmp_path / "here" / "t.toml").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    allowed = mcp.Allowed([tmp_path / "here"])
+    for study in ("t.toml", str(tmp_path / "here" / "t.toml"), "table3"):
+        if setting in SETTINGS_INSIDE:
+            allowed.check("plan", {"study": study, "set": ["x=1", setting]})
+        else:
+            with pytest.raises(UserError, match=r"outside the allowed folders|leads upwards"):
+                allowed.check("plan", {"study": study, "set": ["x=1", setting]})
+
+
 @pytest.mark.parametrize("name", ["study", "corpus", "other", "file", "out"])
-@pytest.mark.parametrize("way", ["/etc/hostname", "../x.toml", "in/../../x.md", "link/x.toml"])
+@pytest.mark.parametrize("way", ["/etc/hostname", "../x.toml", "in/../../x.md", "link/x.toml", "~/x.toml"])
 def test_a_path_outside_is_refused(tmp_path, monkeypatch, name, way) -> None:
     (tmp_path / "here" / "in").mkdir(parents=True)
     (tmp_path / "here" / "link").symlink_to(tmp_path)
@@ -90,6 +147,8 @@ def test_a_path_outside_is_refused(tmp_path, monkeypatch, name, way) -> None:
 
 @pytest.mark.parametrize("text", ["a\x00", "a\nb", "\x1b]0;x\x07", "\x9bm", "\ud800"])
 def test_control_characters_are_refused(tmp_path, text) -> None:
+    with pytest.raises(UserError, match="not Unicode"):
+        mcp.Allowed([tmp_path]).check("start", {"because": mcp.REPLACEMENT})
     for given_ in ({"because": text}, {"runs": ["a", text]}, {"study": text}):
         with pytest.raises(UserError, match="control characters"):
             mcp.Allowed([tmp_path]).check("start", given_)

@@ -31,6 +31,11 @@ def test_unknown_study_with_nothing_near_lists_all(mistake):
     assert f"'qqqq'. Name a built-in study ({', '.join(builtin_studies())}) or" in mistake(load_study, "qqqq")
 
 
+@pytest.mark.parametrize("name", ["", ".", "/", "./", "..", "a/", "~"])
+def test_a_name_that_no_file_can_have_is_an_unknown_study(mistake, name):
+    assert f"There is no study {name!r}" in mistake(load_study, name)
+
+
 def test_one_pair_of_brackets_in_place_of_two(own_study, mistake):
     assert "write [[variation]] above each entry" in mistake(own_study, '[variation]\nkey = "base"\n')
 

@@ -18,7 +18,7 @@ from experiments.tasks.base import Context, EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.shell import Ended, read_metrics, run_command
+from experiments.tasks.own.shell import run_command, written
 
 RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 
@@ -64,7 +64,7 @@ def test_a_command_may_call_its_numbers_as_it_likes(context, tmp_path):
     [first, fifth, sixth] = points(tmp_path)
     assert (first, fifth) == ((3, numbers), (5, {"other": 1.0}))
     assert sixth[0] == 6 and math.isnan(sixth[1]["loss"])
-    assert read_metrics(ended, None, "the command") == {"accuracy": 93.5}
+    assert ended.metrics == {"accuracy": 93.5}
 
 
 MANY = {f"m{number}": 1.0 for number in range(12_000)} | {"x" * 251: 1.0, "half \udc80": 2.0, "a": 3.0}
@@ -99,7 +99,7 @@ def test_a_trainer_may_report_any_number_of_metrics_with_any_name(context, tmp_p
     [(_, first), second] = points(tmp_path)
     assert len(first) == 1000 and second == (2, {"half \\ud800": 2.0})
     assert read_json(tmp_path / "final" / "metrics.json")[""].keys() > {"x" * 251, "m11999", "half \\udc80"}
-    record = task.evaluate(config, EvaluationSpec("test", {"metrics": "a"}, {}), tmp_path, tmp_path, context)
+    record = task.evaluate(config, EvaluationSpec("test", {"set": "test"}, {}, ("a",)), tmp_path, tmp_path, context)
     assert len(record["metrics"]) == 10_000 and record["metrics"]["a"] == 3.0
 
 
@@ -107,7 +107,7 @@ def test_a_file_of_metrics_that_no_trainer_means_is_refused(tmp_path):
     with (tmp_path / "metrics.out").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(errors.UserError, match=r"1,099,511,627,776 bytes: at most 67,108,864"):
-        read_metrics(Ended(None, False), tmp_path / "metrics.out", "the command")
+        written(tmp_path / "metrics.out")
 
 
 @pytest.mark.parametrize("step", [-1, LAST_STEP + 1, pytest.param(10**5000, id="5,000 digits"), "three", math.nan])

@@ -5,14 +5,15 @@ import math
 import pytest
 
 from experiments.config import flatten
-from experiments.errors import Diverged, UserError
+from experiments.errors import Diverged
 from experiments.identity import run_identity
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.tasks.load import load_task
-from experiments.tasks.own.command import LINKS, PATTERNS, PROGRESS
-from experiments.tasks.own.context import of_set
-from experiments.tasks.own.patterns import Readings, check_pattern
+from experiments.tasks.own.command import PATTERNS, PROGRESS, parts_of_command
+from experiments.tasks.own.context import recorded
+from experiments.tasks.own.patterns import Readings, check_number, check_pattern
 from experiments.tasks.own.shell import Printed
+from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
 
 ACC = r"test_acc ([\d.]+)"
 
@@ -43,13 +44,65 @@ def reading(output, pattern=ACC, take="last", progress=""):
         ("[rank0]: test_acc 0.5\n[rank1]: test_acc 0.5\n", "last", 0.5),
         ("test_acc 1 test_acc 2", "last", 2.0),
         ("test_acc 1.5e-05,", "last", 1.5e-05),
-        ("test_acc 1,234.5", "last", 1234.5),
+        ("test_acc 1.5E-05, lr 2", "last", 1.5e-05),
+        ("test_acc 1, 2", "last", 1.0),
+        ("test_acc 0.5,0.6", "last", 0.5),  # a list: no number has a point before a comma with three digits
         ("test_acc nan\ntest_acc 0.5\ntest_acc NaN\n", "highest", 0.5),
     ],
 )
 def test_the_number_in_lines_of_any_kind(output, take, expected):
     found, _ = reading(output, take=take)
-    assert found.metrics({}) == {"test": {"acc": expected}}
+    assert found.each[0].value == expected and found.complete
+
+
+@pytest.mark.parametrize(
+    ("pattern", "printed", "took"),
+    [
+        (ACC, "0,042831", "took '0' of '0,042831', a part of a number"),
+        (r"test_acc ([\d.,]+)", "0,042831", "took '0,042831', which can be read in two ways"),
+        (r"test_acc (\S+)", "1,234", "took '1,234', which can be read in two ways"),
+        (ACC, "1,234.5", "took '1' of '1,234.5', a part of a number"),
+        (ACC, "1.234,5", "took '1.234' of '1.234,5', a part of a number"),
+        (r"test_acc (\d+)", "93.2", "took '93' of '93.2', a part of a number"),
+        (r"test_acc (\S+)", "3/10", "took '3/10', which is no number"),
+    ],
+)
+def test_a_number_that_can_be_read_in_two_ways_is_none(pattern, printed, took):
+    found, _ = reading(f"test_acc 0.5\ntest_acc {printed} \n", pattern)
+    assert found.each[0].value is None and took in found.never(found.each[0])
+    assert reading(f"test_acc {printed}\ntest_acc 7\n", pattern)[0].each[0].value == 7.0  # the last one counts
+    assert reading(f"test_acc {printed}\ntest_acc 7\n", pattern, take="highest")[0].each[0].value is None
+
+
+@pytest.mark.parametrize(
+    ("number", "printed", "expected"),
+    [
+        ("1.234,5", "0,042831", 0.042831),
+        ("1.234,5", "-1.234.567,5e-3", -1234.5675),
+        ("1234,5", "1234,5", 1234.5),
+        ("1,234.5", "12,345.5", 12345.5),
+        ("1,234.5", "12345.5", 12345.5),
+        ("1 234,5", "12\u202f345,5", 12345.5),
+        ("1'234.5", "12\u2019345.5", 12345.5),
+        ("1234.5", "12.5", 12.5),
+        ("1.234,5", "NaN", math.nan),
+    ],
+)
+def test_numbers_are_read_as_the_pattern_says_that_they_are_written(number, printed, expected):
+    found = Readings([("test", "acc", r"test_acc ([^;]+);", "last", number)], "", print)
+    found.line(f"test_acc {printed};")
+    assert found.each[0].value == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"), [("1.234,5", "12.5"), ("1,234.5", "0,042831"), ("1234,5", "1.5"), ("1,234.5", "1,23")]
+)
+def test_a_number_that_is_written_in_another_way_is_none(number, printed):
+    found = Readings([("test", "acc", r"test_acc (\S+)", "last", number)], "", print)
+    found.line(f"test_acc {printed}")
+    assert found.each[0].value is None and f"not written like number = {number!r}" in found.never(found.each[0])
+    with pytest.raises(ValueError, match="expected one of 1234.5"):
+        check_number("12.3")
 
 
 @pytest.mark.parametrize(
@@ -58,9 +111,9 @@ def test_the_number_in_lines_of_any_kind(output, take, expected):
 )
 def test_what_is_no_number_is_not_replaced_by_an_earlier_one(pattern, printed):
     found, _ = reading(f"test_acc 0.5\ntest_acc {printed}\n", pattern)
-    assert not math.isfinite(found.metrics({})["test"]["acc"])
+    assert not math.isfinite(found.each[0].value)
     with pytest.raises(Diverged, match="no table can print that"):
-        of_set(found.metrics({}), "test", ["acc"])
+        recorded({"acc": found.each[0].value}, "test", ["acc"])
 
 
 def test_a_group_called_step_gives_a_curve_on_which_several_ranks_are_one():
@@ -68,25 +121,17 @@ def test_a_group_called_step_gives_a_curve_on_which_several_ranks_are_one():
     found, events = reading(output, r"epoch (?P<step>\d+) acc ([\d.]+)")
     points = [(event["step"], event["metrics"]["acc"]) for event in events]
     assert points[:2] == [(1, 0.5), (2, 0.7)] and points[2][0] == 3 and math.isnan(points[2][1])
-    assert math.isnan(found.metrics({})["test"]["acc"])
+    assert math.isnan(found.each[0].value)
 
 
 def test_a_pattern_that_never_matched_is_named_with_the_last_lines():
     found, _ = reading("loading\naccuracy 0.5\ndone\n")
-    with pytest.raises(UserError) as refused:
-        found.metrics({})
-    assert f"The command succeeded but printed no metrics. The pattern of acc, '{ACC}', matched nothing" in str(
-        refused.value
-    )
-    assert "loading\n    accuracy 0.5\n    done" in str(refused.value)
-    with pytest.raises(UserError, match="took 'soon', which is no number"):
-        reading("test_acc soon", r"test_acc (\w+)")[0].metrics({})
-
-
-def test_json_and_patterns_stand_beside_each_other():
-    found, _ = reading("test_acc 0.5")
-    assert found.metrics({"": {"loss": 2.0}}) == {"": {"loss": 2.0}, "test": {"acc": 0.5}}
-    assert reading("")[0].metrics({"": {"acc": 1.0}})[""] == {"acc": 1.0}
+    said = found.never(found.each[0])
+    assert not found.complete
+    assert f"the pattern of acc, '{ACC}', matched nothing" in said
+    assert "loading\n    accuracy 0.5\n    done" in said
+    found, _ = reading("test_acc soon", r"test_acc (\w+)")
+    assert "took 'soon', which is no number" in found.never(found.each[0])
 
 
 @pytest.mark.parametrize(
@@ -114,7 +159,7 @@ def test_progress_has_steps_and_time_left():
     assert progress.left_s(None) == 14.0  # two steps in four seconds, seven are left
 
 
-def test_identity_has_the_patterns_and_nothing_else_that_is_said_of_a_command():
+def test_nothing_that_a_study_says_of_its_command_names_a_run():
     settings = {"command": "train {lr}", "lr": 0.1}
     task = load_task("command")
 
@@ -124,5 +169,21 @@ def test_identity_has_the_patterns_and_nothing_else_that_is_said_of_a_command():
 
     plain, written = of()
     assert written == {"task": "command", "seed": 1, "command": "train {lr}", "lr": 0.1}
-    assert of(**{PROGRESS: r"(\d+)/(\d+)", LINKS: ["train.py"]})[0] == plain
-    assert of(**{PATTERNS: [["test", "acc", ACC, "last"]]})[0] != plain
+    of_code = {CODE: "a" * 40, BASE: "b" * 40, LINES: 3, LINKS: ["train.py"], GLOBS: ["*.yaml"]}
+    for name, value in {PROGRESS: r"(\d+)/(\d+)", PATTERNS: [["test", "acc", ACC, "last"]], **of_code}.items():
+        assert of(**{name: value})[0] == plain, name
+
+
+@pytest.mark.parametrize(
+    ("command", "fixed", "passed"),
+    [
+        ("python train.py --lr {lr} --seed {seed}", "train.py --seed {seed}", {"lr": "--lr {lr}"}),
+        ("../.venv/bin/python3.11 -m net  --lr={lr}", "-m net", {"lr": "--lr={lr}"}),
+        ("net go m.lr={lr} {b:--b|--no-b} -o {folder}", "net go", {"lr": "m.lr={lr}", "b": "{b:--b|--no-b}"}),
+        ("expr {a} - {b}", "expr {a} - {b}", {}),
+        ("X=1 torchrun t.py --cfg {settings} --p {a} {b}", "X=1 torchrun t.py --cfg {settings} {b}", {"a": "--p {a}"}),
+        ("a.sh --lr {lr} && b.sh --lr {lr}", "a.sh & & b.sh", {"lr": "--lr {lr} --lr {lr}"}),
+    ],
+)  # fmt: skip
+def test_the_words_of_a_command_that_no_setting_changes(command, fixed, passed):
+    assert parts_of_command(command) == (fixed, passed)

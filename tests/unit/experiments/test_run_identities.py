@@ -1,15 +1,17 @@
 """The child refuses settings that do not fit the given identity, before it trains or decodes."""
 
 import hashlib
+from typing import ClassVar
 
 import pytest
 
 from experiments.child import run
-from experiments.config import RunConfig
+from experiments.config import RunConfig, SettingRoles, TaskConfig
 from experiments.events.event_log import read_events
 from experiments.identity import (
     NO_SEED,
     ParentRun,
+    code_change_in,
     digest,
     eval_identity,
     identity_settings,
@@ -18,9 +20,9 @@ from experiments.identity import (
     members_in,
     of_imported,
     parent_run_in,
-    recorded_identity,
     run_identity,
     seed_in_words,
+    with_code_change,
     with_members,
     with_parent_run,
     without_runs,
@@ -122,14 +124,30 @@ def test_a_run_is_named_by_its_task_its_seed_and_what_differs_from_the_defaults(
     )
 
 
-def test_an_own_run_is_named_by_all_that_it_recorded():
-    config = {"task": "t:TASK", "seed": 2, "size": 1.5, "deep": {"lr": 0.1, "log": True}, "group": {"a": 1, "b": 2}}
-    settings = '"deep.log":true,"deep.lr":0.1,"group.a":1,"group.b":2,"size":1.5'
-    assert recorded_identity(config, {}) == sha(f'{{"inputs":{{}},"seed":2,"settings":{{{settings}}},"task":"t:TASK"}}')
-    assert recorded_identity(config, {}, ("deep.log", "group.")) == sha(
-        '{"inputs":{},"seed":2,"settings":{"deep.lr":0.1,"size":1.5},"task":"t:TASK"}'
+class Own(TaskConfig):
+    """The settings of a user's trainer."""
+
+    setting_roles: ClassVar[SettingRoles] = SettingRoles(not_in_run_id=("log", "group."))
+    task: str = "t:TASK"
+    size: float = 1.5
+    lr: float = 0.1
+    log: bool = True
+
+
+def test_an_own_run_is_named_by_what_differs_from_its_declared_defaults_and_by_the_defaults_that_changed():
+    payload = '"inputs":{},"seed":2,"settings":{"lr":0.5},"task":"t:TASK"'
+    config = Own.model_validate({"seed": 2, "lr": 0.5, "log": False})
+    assert run_identity(config, {}) == sha(f"{{{payload}}}")
+    changed = sha('{"size":1.5}')
+    assert run_identity(config, {}, {"size": 1.5}) == sha(f'{{"changed defaults":"{changed}",{payload}}}')
+
+
+def test_a_change_of_code_names_a_run_and_is_no_data():
+    changed = with_code_change(INPUTS, "d" * 16)
+    assert (
+        run_identity(Own(), changed) != run_identity(Own(), INPUTS) == run_identity(Own(), with_code_change(INPUTS, ""))
     )
-    assert recorded_identity(config, {}, ("group", "deep")) == recorded_identity(config, {}), "a group ends in a point"
+    assert code_change_in(changed) == "d" * 16 and code_change_in(INPUTS) == "" and without_runs(changed) == INPUTS
 
 
 def test_only_the_length_of_a_training_is_no_part_of_its_lineage():

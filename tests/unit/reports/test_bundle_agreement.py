@@ -11,9 +11,10 @@ import pytest
 
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.service.tables import table_of
+from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING
-from experiments.identity import eval_identity, of_imported, recorded_identity, run_identity
+from experiments.identity import eval_identity, identity_of, of_imported, run_identity
 from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.tasks.load import load_task
 from reports.audit import verify
@@ -216,7 +217,9 @@ def of_an_own_task(head: Head, files: Files) -> None:
     edit(files, ".json", lambda r: r.get("config", {}).update(task="this:TASK"))
     for run in plan["runs"]:
         config = json.loads(files[f"runs/{run['run_id']}/config.json"])["config"]
-        names[run["run_id"]] = recorded_identity(config, run["inputs"], ("evaluation.",))
+        settings = {n: v for n, v in flatten(config) if n not in ("task", "seed") and not n.startswith("evaluation.")}
+        run["named_by"] = {"settings": settings, "changed defaults": {}}
+        names[run["run_id"]] = identity_of(config["task"], config["seed"], settings, run["inputs"])
         for e in run["evaluations"]:
             names[e["eval_id"]] = eval_identity(names[run["run_id"]], e["settings"], e["inputs"])
     renamed(head, files, names)

@@ -1,11 +1,10 @@
-"""Runs of own tasks are found by what they recorded: neutral settings, changed defaults and commands, a user's word.
+"""Names of runs of a user's trainer: new settings, changed defaults and commands, and what a run recorded.
 
 The kept store is one of 0.1.0's formats, which every later version reads: of two studies with own
 tasks, all runs, one of them interrupted after a checkpoint; their queue; a table of each, and a bundle. It was made in
 /srv/study by `run`, `report --out` and `bundle`, without MLflow's files.
 """
 
-import errno
 import json
 import shutil
 import sys
@@ -18,11 +17,10 @@ from typer.testing import CliRunner, Result
 from ablations.cli.main import app
 from ablations.planning.planned import Plan
 from ablations.service.selected import Selectors, choose
-from experiments.errors import UserError
-from experiments.store import known_runs
+from experiments.store import run_names
 from experiments.store.checksummed import write_json
-from experiments.store.known_runs import differing
 from experiments.store.layout import Store
+from experiments.store.run_names import differing
 from tests.small_tables import finish, write_study
 
 KEPT = Path(__file__).parent / "stores" / "own-0.1.0.tar.gz"
@@ -95,10 +93,6 @@ def edit(path: Path, old: str, new: str) -> None:
     shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
 
 
-def _full(*_: object) -> None:
-    raise OSError(errno.ENOSPC, "No space left on device", "command.toml")
-
-
 class TestTheKeptStore:
     @pytest.mark.process
     def test_is_reported_and_verified(self, kept: Path) -> None:
@@ -154,43 +148,26 @@ class TestASettingOfATrainer:
         edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 3.0")
         assert states(study, store) == ["missing", "finished"], "the row that sets it is what it was"
         said = call(store, "plan", study).stdout
-        assert "1 finished run of base will not be used" in said and "trained with size = 2.0, now size = 3.0" in said
-        assert f"`ablations adopt {study} --store {store} --why" in said
+        assert "1 finished run of base is not used: default size changed from 2.0 to 3.0 since 20" in said
+        finish(study, store)
+        assert states(study, store) == ["finished"] * 2
         edit(mine / "walking_here.py", "size: float = 3.0", "size: float = 2.0")
         assert states(study, store) == ["finished"] * 2
 
     @pytest.mark.process
-    def test_that_a_row_changes_stands_for_no_other_on_the_studys_word(self, mine: Path) -> None:
-        """The word is on the default; the run of `base` is none of `long`, which sets another size."""
+    def test_that_is_set_by_a_row_to_the_new_default_keeps_its_own_results(self, mine: Path) -> None:
+        """A default that moves from 2 to 4 gives no row with 4 the results of 2, and base those of 4."""
         study, store = mine / "walk.toml", mine / "store"
-        edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 3.0")
-        study.write_text(STUDY.replace("4.0", "5.0") + '[[same_as]]\nwas = {size = 2.0}\nwhy = "x"\n')
-        assert states(study, store) == ["finished", "missing"]
-
-    @pytest.mark.process
-    @pytest.mark.parametrize(
-        ("old", "new"), [("float = 2.0", "float | None = None"), ("size: float = 2.0", "length: int = 2")]
-    )
-    def test_that_has_no_value_any_more_is_taken_over(self, mine: Path, old: str, new: str) -> None:
-        study, store = mine / "walk.toml", mine / "store"
-        edit(mine / "walking_here.py", old, new)
-        study.write_text(STUDY[: STUDY.rindex("[[variation]]")])
-        assert states(study, store) == ["missing"]
-        call(store, "adopt", study, "--why", 'said "é so"', "--yes")
-        assert states(study, store) == ["finished"]
-        assert "now = {" in study.read_text()
-
-    @pytest.mark.process
-    def test_that_had_no_value_is_taken_over(self, mine: Path) -> None:
-        study, store = mine / "walk.toml", mine / "store"
-        edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 2.0\n    cut: float | None = None")
-        study.write_text(STUDY[: STUDY.rindex("[[variation]]")].replace('"walk"', '"cut"'))
-        finish(study, store)
-        edit(mine / "walking_here.py", "cut: float | None = None", "cut: float | None = 1.0")
-        assert states(study, store) == ["missing"]
-        call(store, "adopt", study, "--why", "it never cut", "--yes")
-        assert states(study, store) == ["finished"]
-        assert states(study, store, sets=["cut=2.0"]) == ["missing"]
+        edit(mine / "walking_here.py", "size: float = 2.0", "size: float = 4.0")
+        rows = {"base": 'key = "base"', "long": 'key = "long"\nset = {size = 4.0}'}
+        found = {}
+        for key, row in rows.items():
+            study.write_text(STUDY[: STUDY.index("[[variation]]")] + f"[[variation]]\n{row}\n")
+            (found[key],) = choose(str(study), Selectors(store=store)).plan.runs
+        assert [run.state for run in found.values()] == ["stale"] * 2
+        assert found["base"].run_id == found["long"].run_id
+        table = json.loads(call(store, "report", study, "--format", "json").stdout)
+        assert [row["distance_test"] for row in table] == [4.0]
 
     @pytest.mark.process
     def test_that_is_new_and_then_changes_is_followed(self, mine: Path) -> None:
@@ -213,11 +190,11 @@ class TestASettingOfATrainer:
         assert f"{said}0.0." in call(store, "report", study).stdout
         edit(trainer, "decay: float = 0.0", "decay: float = 0.5")
         assert states(study, store) == ["missing"] * 2, "their numbers were printed as those of another value"
-        assert "trained with fewer settings, now decay = 0.5" in call(store, "plan", study).stdout
+        assert "default decay 0.5 was added since" in call(store, "plan", study).stdout
         assert states(study, store, sets=["decay=0.0"]) == ["finished"] * 2
         call(store, "bundle", study, "--set", "decay=0.0", "--out", mine / "walk.tar.gz")
         assert f"{said}0.0." in call(mine / "none", "report", mine / "walk.tar.gz").stdout
-        call(store, "adopt", study, "--why", "it is read since today", "--yes")
+        edit(trainer, "decay: float = 0.5", "decay: float = 0.0")
         assert states(study, store) == ["finished"] * 2
 
     @pytest.mark.process
@@ -251,69 +228,32 @@ class TestTheCommand:
     OLD, NEW = "in $PWD on", "in the folder $PWD on"
 
     @pytest.mark.process
-    def test_plan_and_run_say_what_an_edit_leaves_behind(self, mine: Path) -> None:
+    def test_whose_fixed_words_change_makes_new_runs(self, mine: Path) -> None:
         study, store = mine / "command.toml", mine / "store"
         edit(study, self.OLD, self.NEW)
         assert states(study, store) == ["missing"] * 2
-        line = "2 finished runs of base, fast will not be used, because the study has changed: trained with command = "
+        line = "2 finished runs of base, fast are not used: the command changed from "
         assert line in call(store, "plan", study).stdout
         assert line in call(store, "queue", study).stderr
-
-    def test_adopted_runs_are_the_tables_again_with_the_users_word(self, mine: Path) -> None:
-        study, store = mine / "command.toml", mine / "store"
-        before = json.loads(call(store, "report", study, "--json").stdout)
-        edit(study, self.OLD, self.NEW)
-        words = ("adopt", study, "--why", "only what it prints has changed")
-        with_no = CliRunner().invoke(app, [*map(str, words), "--store", str(store)], input="n\n")
-        assert "nothing was changed" in with_no.output and states(study, store) == ["missing"] * 2
-        assert "2 runs taken over" in call(store, *words, "--yes").stdout
-        assert states(study, store) == ["finished"] * 2
-        after = json.loads(call(store, "report", study, "--json").stdout)
-        assert [row["run_ids"] for row in after] == [row["run_ids"] for row in before]
-        note = call(store, "report", study).stdout
-        assert "base (seed 1), fast (seed 1): trained with command = " in note
-        assert "taken over by \\`ablations adopt\\` on 20" in note and "only what it prints has changed." in note
-        explained = json.loads(call(store, "explain", study, "base", "--json").stdout)["runs"][0]["taken_over"]
-        assert explained["why"] == words[-1] and explained["when"] and self.OLD in explained["trained_with"]["command"]
-        assert "nothing is left to take over: 2 runs" in call(store, *words, "--yes").stdout
-        again = json.loads(call(store, *words, "--json").stdout)
-        assert [(one["run"], one["taken_over"]) for one in again] == [("base (seed 1)", True), ("fast (seed 1)", True)]
-        packed = mine / "said.tar.gz"
-        call(store, "bundle", study, "--out", packed)
-        assert call(mine / "none", "report", packed).stdout.partition("\n\n")[2] == note
-        study.write_text(study.read_text().replace(self.NEW, "somewhere in $PWD on", 1))  # not in the word
-        assert states(study, store) == ["missing"] * 2, "the word was for one command"
-        with pytest.raises(UserError, match="Nothing to take over"):
-            call(store, "adopt", mine / "walk.toml", "--why", "x", "--yes")
-
-    def test_json_says_that_runs_are_taken_over_only_when_they_are(
-        self, mine: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        study, store = mine / "command.toml", mine / "store"
-        edit(study, self.OLD, self.NEW)
-        words = ("adopt", study, "--why", "only what it prints has changed", "--json")
-        assert [one["taken_over"] for one in json.loads(call(store, *words).stdout)] == [False, False]
-        with monkeypatch.context() as patched:
-            patched.setattr("ablations.service.store_tables.write_bytes", _full)
-            done = CliRunner().invoke(app, [*map(str, words), "--yes", "--store", str(store)])
-        assert isinstance(done.exception, UserError) and not done.stdout
-        assert states(study, store) == ["missing"] * 2
-        assert [one["taken_over"] for one in json.loads(call(store, *words, "--yes").stdout)] == [True, True]
+        edit(study, self.NEW, self.OLD)
         assert states(study, store) == ["finished"] * 2
 
-    def test_same_as_in_the_study_does_the_same(self, mine: Path) -> None:
+    def test_a_new_metric_setting_and_option_discard_nothing(self, mine: Path) -> None:
         study, store = mine / "command.toml", mine / "store"
-        old = choose(str(study), Selectors(store=store)).study.command
-        edit(study, self.OLD, self.NEW)
-        edit(study, "[base]", f"[[same_as]]\nwas = {{command = '''{old}'''}}\nwhy = \"it prints more\"\n[base]")
-        assert states(study, store) == ["finished"] * 2
-        assert "taken over by the study's same_as: it prints more." in call(store, "report", study).stdout
-
-    def test_same_as_is_for_own_tasks(self, tmp_path: Path) -> None:
-        study = write_study(tmp_path, "translation")
-        edit(study, "[base]", '[[same_as]]\nwas = {training.train_steps = 5}\nwhy = "x"\n[base]')
-        with pytest.raises(UserError, match="it is for own tasks"):
-            states(study, tmp_path / "store")
+        before = [run.run_id for run in choose(str(study), Selectors(store=store)).plan.runs]
+        edit(study, "'''echo ", "'''true --decay {decay} {quick:--quick} && echo ")
+        edit(study, "rate = 3", "rate = 3\ndecay = 0.5\nquick = false")
+        assert states(study, store) == ["missing"] * 2, "another program in front is no option"
+        edit(study, "'''true --decay {decay} {quick:--quick} && echo ", "'''echo --decay {decay} {quick:--quick} ")
+        edit(study, "[[metric]]", "[[metric]]\nname = \"loss\"\npattern = 'loss=(.*)'\n[[metric]]")
+        runs = choose(str(study), Selectors(store=store)).plan.runs
+        assert [run.run_id for run in runs] == before and {run.state for run in runs} <= {"finished", "stale"}
+        assert [dict(run.added) for run in runs] == [{"decay": 0.5, "quick": False}] * 2
+        edit(study, "--decay {decay}", "--weight-decay {decay}")
+        assert [run.run_id for run in choose(str(study), Selectors(store=store)).plan.runs] == before
+        edit(study, "name = \"loss\"\npattern = 'loss=(.*)'\n[[metric]]\n", "")
+        edit(study, "set = {rate = 5}", "set = {decay = 0.1}")
+        assert states(study, store) == ["finished", "missing"]
 
 
 @pytest.mark.process
@@ -324,7 +264,7 @@ def test_no_run_is_compared_with_all_others(mine: Path, monkeypatch: pytest.Monk
     edit(study, "set = {size = 4.0}", f"vary = {{size = {sizes}}}")
     trainings = Plan.trainings.fget
     monkeypatch.setattr(Plan, "trainings", property(lambda plan: listed.append(plan) or trainings(plan)))
-    monkeypatch.setattr(known_runs, "differing", lambda *given: compared.append(given) or differing(*given))
+    monkeypatch.setattr(run_names, "differing", lambda *given: compared.append(given) or differing(*given))
     call(store, "queue", study)
     call(store, "status", study)
     edit(study, str(sizes), str([size + 100 for size in sizes]))
@@ -350,39 +290,27 @@ class TestWhatARecordSays:
     )
     def test_it_agrees_in_what_it_has_and_the_rest_are_defaults(self, recorded, planned, differ) -> None:
         assert differing(recorded, planned, self.USUAL) == differ
-        assert known_runs.agrees(recorded, planned, self.USUAL) == (not differ)
 
     def test_runs_of_one_task_seed_and_data_are_of_one_kind(self) -> None:
-        kind = known_runs.kind_of("t:TASK", 1, {"text": "a"})
-        assert kind == known_runs.kind_of("t:TASK", 1, {"text": "a"})
+        kind = run_names.kind_of("t:TASK", 1, {"text": "a"})
+        assert kind == run_names.kind_of("t:TASK", 1, {"text": "a"})
         others = [("t:OTHER", 1, {"text": "a"}), ("t:TASK", 2, {"text": "a"}), ("t:TASK", 1, {"text": "b"})]
-        assert len({kind, *(known_runs.kind_of(*other) for other in others)}) == 4
-
-    def test_the_authors_word_speaks_of_runs_of_the_old_settings_alone(self) -> None:
-        word = known_runs.SameAs({"size": 2.0}, "renamed", {"width": 2.0})
-        assert word.speaks_of({"size": 2.0}) and not word.speaks_of({"size": 3.0}) and not word.speaks_of({})
-        assert not word.speaks_of({"size": 2.0, "width": 4.0}), "it has the new setting: it says itself what it is"
-        assert word.speaks_of({"size": 2.0, "width": 2.0}, counted=["width"]), "or was counted as such"
-        assert word.applied({"size": 2.0, "lr": 0.1}, {"width": 9.0}) == {"lr": 0.1, "width": 2.0}
-        assert word.speaks_for(["size"]) and word.speaks_for([])
-        silent = known_runs.SameAs({"size": 2.0, "old": 1}, "no other")
-        assert silent.applied({"size": 2.0, "old": 1, "lr": 0.1}, {"size": 5.0}) == {"lr": 0.1, "size": 5.0}
-        assert silent.speaks_for(["lr"]) and not silent.speaks_for(["size", "lr"])
+        assert len({kind, *(run_names.kind_of(*other) for other in others)}) == 4
 
     def test_what_was_counted_is_kept_and_added_to(self, tmp_path: Path) -> None:
         store, run_id = Store.open(tmp_path / "store"), "a" * 16
-        known_runs.keep_counted(store, run_id, {"x": 1})  # no folder: nothing to note it in
-        assert known_runs.counted_as(store, run_id) == {} and not store.run_folder(run_id).exists()
+        run_names.keep_counted(store, run_id, {"x": 1})  # no folder: nothing to note it in
+        assert run_names.counted_as(store, run_id) == {} and not store.run_folder(run_id).exists()
         store.new_attempt(run_id)
-        known_runs.keep_counted(store, run_id, {})
-        assert not (store.run_folder(run_id) / known_runs.COUNTED).exists()
-        known_runs.keep_counted(store, run_id, {"x": 1})
-        known_runs.keep_counted(store, run_id, {"x": 2, "y": None})
-        assert known_runs.counted_as(store, run_id) == {"x": 1, "y": None}, "what was printed once stays"
-        file = store.run_folder(run_id) / known_runs.COUNTED
+        run_names.keep_counted(store, run_id, {})
+        assert not (store.run_folder(run_id) / run_names.COUNTED).exists()
+        run_names.keep_counted(store, run_id, {"x": 1})
+        run_names.keep_counted(store, run_id, {"x": 2, "y": None})
+        assert run_names.counted_as(store, run_id) == {"x": 1, "y": None}, "what was printed once stays"
+        file = store.run_folder(run_id) / run_names.COUNTED
         for damage in ("{", "[]"):
             file.write_text(damage)
-            assert known_runs.counted_as(store, run_id) == {}
+            assert run_names.counted_as(store, run_id) == {}
         for other in ({"version": 2, "settings": {"x": 1}}, {"version": 1, "settings": [1]}, {"version": 1}):
             write_json(file, other)
-            assert known_runs.counted_as(store, run_id) == {}
+            assert run_names.counted_as(store, run_id) == {}
