@@ -4,6 +4,7 @@ A row's change becomes a tree of git (experiments/store/trees.py) when the study
 are reported before anything is queued. Base is the last commit with the uncommitted changes of tracked files.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -87,6 +88,15 @@ class RowCode(NamedTuple):
         return int(found[1]) if found else 0
 
 
+class RefusedCode(NamedTuple):
+    """A row whose code cannot be made, with the reason. changes: the digests that its change may have."""
+
+    why: str
+    changes: tuple[str, ...]
+    line: int
+    words: str
+
+
 class Code:
     """The code of a study's rows. Its methods raise UserError; the caller says where."""
 
@@ -98,20 +108,24 @@ class Code:
         self._linked, self._protected = list[str](), list[str]()
         self._named = dict[str, None]()  # files of rows that name packages
         self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
+        self._pinned, self._head = "", self._git.head  # the study's base_commit, and the commit at which base begins
         self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
 
     # --- base
 
-    def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str]) -> None:
+    def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str], commit: str = "") -> None:
         """Make base's tree, and find what of `links` git does not track.
 
         All are paths from the study's folder. own: the study and its patches. protected: what no row may change.
+        commit: the study's `base_commit`, whose tree base then has; "": the last commit with what is uncommitted.
         """
         git, asked = self._git, [self._path(name) for name in links]
+        self._pinned = commit
+        self._head = git.commit(commit) if commit else git.head
         check_links(self._folder, links)
         self._hidden = [self._path(one) for one in dict.fromkeys(own)]
         self._protected = [self._path(path) for path in protected]
-        whole = git.base()
+        whole = git.without(self._head, []) if commit else git.base()
         modules = [path for path, mode, _ in git.entries(git.nothing, whole) if mode == SUBMODULE]
         of_git = {"a submodule, exported as an empty folder": modules, "a pointer of git LFS": git.pointers()}
         for what, paths in of_git.items():
@@ -125,15 +139,23 @@ class Code:
         self._hidden += self._linked
         self.base = git.without(whole, self._hidden)
         self._check(git.nothing, self.base)
-        planned[self.base] = (git, git.head, self._hidden)
+        if commit and not any(
+            _below(path, [os.fspath(git.prefix)]) for path, *_ in git.entries(git.nothing, self.base)
+        ):
+            raise UserError(
+                f"base_commit {commit} has nothing in {git.prefix}, the study's folder. Name a later commit."
+            )
+        planned[self.base] = (git, self._head, self._hidden)
 
     def note(self) -> str:
         """Return what base's code is now, for `plan`; a table has the commits that its runs recorded."""
-        changed = [path for path in self._git.uncommitted() if path not in self._hidden]
-        new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py")]
-        said = f"with uncommitted changes in {_names(changed)}" if changed else "without uncommitted changes"
+        pinned = bool(self._pinned)
+        changed = [path for path in self._git.uncommitted() if path not in self._hidden and not pinned]
+        new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py") and not pinned]
+        said = "as base_commit says" if pinned else "without uncommitted changes"
+        said = f"with uncommitted changes in {_names(changed)}" if changed else said
         said += f", without {_names(new)}, which git does not track" if new else ""
-        return f"Base's code is now commit {self._git.head[:12]} of {self._git.top.name} {said}."
+        return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}."
 
     def conditions(self) -> str:
         """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
@@ -145,7 +167,7 @@ class Code:
 
     def of(self, change: Change) -> RowCode:
         """The code of a row."""
-        git, begins, base = self._git, self._git.head, ""
+        git, begins, base = self._git, self._head, ""
         if change.commit:
             begins = git.commit(change.commit)
             tree = git.without(begins, self._hidden)
@@ -161,6 +183,24 @@ class Code:
         planned[tree] = (git, begins, self._hidden)
         diff = git.diff(self.base, tree, "--find-renames").decode(errors="replace")
         return RowCode(tree, base, digest, diff, git.lines(self.base, tree), words)
+
+    def refused(self, change: Change, why: str) -> RefusedCode:
+        """What is known of a row whose code cannot be made: the names that its finished runs may have."""
+        words = f"commit {change.commit}" if change.commit else f"commits {change.commits}"
+        if change.patch:
+            words = f"patch {change.patch}"
+            with contextlib.suppress(UserError):
+                parts = self.parts(change)
+                every = range(1, len(parts) + 1)
+                numbers = every if change.parts is None else change.parts
+                text = [part.text for number, part in enumerate(parts, start=1) if number in numbers]
+                rest = [part.text for number, part in enumerate(parts, start=1) if number not in numbers]
+                digests = [patch_change(text)] if text else []
+                if change.parts is not None:  # base may have had all of it, and the row the rest taken out
+                    digests.append(patch_change(rest, reverse=True))
+                line = re.search(rb"^@@ -(\d+)", b"".join(text), re.MULTILINE)
+                return RefusedCode(why, tuple(digests), int(line[1]) if line else 0, words)
+        return RefusedCode(why, (), 0, words)
 
     def parts(self, change: Change) -> list[Part]:
         """The hunks of a patch, or the commits of a range; read once. The rows' own are read after `begin`."""
