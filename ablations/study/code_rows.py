@@ -265,7 +265,7 @@ class Code:
             raise UserError(f"The patch {name} has colour codes. Make it with `git diff --no-color`.")
         if any(_same_halves(line) for line in re.findall(rb"^diff --git (.*)$", patch, re.MULTILINE)):
             raise UserError(
-                f"The patch {name} has no prefixes a/ and b/ before its paths, as under git's diff.noprefix, so the first "
+                f"The patch {name} has no prefixes a/ and b/ before its paths, as under git's diff.noprefix: the first "
                 "folder of a path would be taken for one. Make it with `git diff --src-prefix=a/ --dst-prefix=b/`."
             )
         return patch
