@@ -16,7 +16,9 @@ from pydantic import ValidationError
 from ablations.study.messages import plain
 from experiments.errors import UserError
 from experiments.store.code_change import patch_change, tree_change
-from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, parts_of, planned
+from experiments.store.durable import read_regular
+from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
+from experiments.store.trees import Part, parts_of, planned
 from experiments.tasks.own.tree import check_links
 from model.settings import StrictModel
 
@@ -137,6 +139,10 @@ class Code:
         self._linked += [path.rstrip("/") for path in found if not path.endswith("__pycache__/")]
         self.links = [os.path.relpath(path, git.prefix) for path in self._linked]
         self._hidden += self._linked
+        if unread := {path: name for path, name in git.unread.items() if not _below(path, self._hidden)}:
+            raise UserError(f"{_names([*unread])} differs from the last commit, and has the git filter "
+                            f"{next(iter(unread.values()))}, which is a program of yours that planning does not run. "
+                            "Add it to git's index (`git add`), or name it in `links`.")  # fmt: skip
         self.base = git.without(whole, self._hidden)
         self._check(git.nothing, self.base)
         if commit and not any(
@@ -150,7 +156,7 @@ class Code:
     def note(self) -> str:
         """Return what base's code is now, for `plan`; a table has the commits that its runs recorded."""
         pinned = bool(self._pinned)
-        changed = [path for path in self._git.uncommitted() if path not in self._hidden and not pinned]
+        changed = [one.path for one in self._git.uncommitted() if one.path not in self._hidden and not pinned]
         new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py") and not pinned]
         said = "as base_commit says" if pinned else "without uncommitted changes"
         said = f"with uncommitted changes in {_names(changed)}" if changed else said
@@ -292,9 +298,23 @@ class Code:
     def _read(self, name: str) -> bytes:
         self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # a link may lead out
         try:
-            return (self._folder / name).read_bytes()
+            patch = read_regular(self._folder / name)
         except OSError as error:
             raise UserError(f"The patch {name} cannot be read: {error.strerror}.") from None
+        if patch.startswith(b"\x1b[") or b"\n\x1b[" in patch:
+            raise UserError(f"The patch {name} has colour codes. Make it with `git diff --no-color`.")
+        if any(_same_halves(line) for line in re.findall(rb"^diff --git (.*)$", patch, re.MULTILINE)):
+            raise UserError(
+                f"The patch {name} has no prefixes a/ and b/ before its paths, as under git's diff.noprefix: the first "
+                "folder of a path would be taken for one. Make it with `git diff --src-prefix=a/ --dst-prefix=b/`."
+            )
+        return patch
+
+
+def _same_halves(names: bytes) -> bool:
+    """Whether the two names of a file in the head of a diff are the same, so that they have no prefixes."""
+    half = len(names) // 2
+    return len(names) % 2 == 1 and names[half : half + 1] == b" " and names[:half] == names[half + 1 :]
 
 
 def _why(said: str, change: Change, parts: Sequence[Part]) -> str:

@@ -16,7 +16,8 @@ import experiments
 import experiments.client.watch
 from experiments.config import TaskConfig
 from experiments.errors import UserError
-from experiments.store.trees import top_of, unpack
+from experiments.store.repository import top_of
+from experiments.store.trees import unpack
 from experiments.tasks.base import Context
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
