@@ -56,7 +56,9 @@ def runs_of(
     runs = []
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
-        digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps)) if parent_runs else data
+        digests: Mapping[str, str] = data
+        if parent_runs:
+            digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps))
         digests, name = _named(row, config, digests, inputs, state_of)
         of_seed = {"seed": seed, "inputs": digests, "num_params": num_params, "cost": cost}
         runs.append(_planned(row, config, name, specs, state_of, **of_seed))
@@ -73,7 +75,7 @@ def _named(
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
     found = [(changed, inputs.find(config, changed)) for changed in (with_code_change(data, one) for one in changes)]
-    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, []).word != "missing")
+    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, [], config).word != "missing")
     return next(in_store, found[0])
 
 

@@ -83,8 +83,9 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
     try:
         selected = choose_study(str(file), Selectors(store=folder / "runs"))
     except UserError as error:  # nobody wrote this study
-        said = str(error).replace(str(file), foreign.source).replace("Correct it in the study file, or with --set.", "")
-        raise UserError(f"{foreign.source} cannot be printed as a table. {said}") from None
+        reason = str(error).replace(str(file), foreign.source)
+        reason = reason.replace("Correct it in the study file, or with --set.", "")
+        raise UserError(f"{foreign.source} cannot be printed as a table. {reason}") from None
     plan, store = selected.plan, _InMemory(folder / "runs")
     records = records_of(plan, foreign, arrived)
     store.trainings = {record.run.run_id: record.training for record in records}

@@ -241,8 +241,8 @@ def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typ
     for number, (name, value) in enumerate(declared.items()):
         kind: Any
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
-            value = kind()
+            group = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
+            kind, value = group, group()
         elif not typed:
             kind, value = _ANY, _or_unset(value)
         elif isinstance(value, bool) or not isinstance(value, int):
