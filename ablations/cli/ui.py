@@ -22,6 +22,7 @@ from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import nearest_with_results, table_of
 from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.masking import masked
 from experiments.processes.keeper import kept
 from experiments.records import TrackedRun
 from experiments.store.durable import remove_folder
@@ -29,6 +30,7 @@ from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
 from experiments.tracking.page import Published, Table, TableRun, publish
+from experiments.tracking.reachable import refuse_unreachable
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, recorded_run
@@ -122,7 +124,10 @@ def _publish(chosen: Selected, uri: str) -> Published:
     from experiments.tracking.mlflow import Tracker
 
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # MLflow's own seven retries take four minutes
+    try:
+        refuse_unreachable(uri)
+    except UserError as error:
+        raise UserError(f"--tracking-uri {masked(uri)}: {error}") from None
     plan = chosen.plan
     done = [run for run in plan.runs if chosen.store.result(run.run_id) is not None]
     if not done:
@@ -140,7 +145,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
     except Exception as error:
         if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
             raise
-        raise UserError(f"--tracking-uri {uri}: the server refused it ({error}).") from None
+        raise UserError(masked(f"--tracking-uri {uri}: the server refused it ({error}).")) from None
 
 
 def _lines(table: Printed) -> Iterator[RowLine]:

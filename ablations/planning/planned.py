@@ -52,8 +52,8 @@ class PlannedRow:
 class RunState(NamedTuple):
     """How far a run and its requested evaluations are.
 
-    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made, where the
-    word is stale: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
+    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made of a
+    trained run: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
     evaluations begin with, "decode" or "score". `made`: the eval_ids that it has. `to_read`: those of them that are
     made again from what the run kept, without training, because the study reads other numbers now (Task.outdated).
     """
@@ -104,6 +104,7 @@ class PlannedRun:
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
     named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
     added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
+    refused: str = ""  # why its row's code cannot be made now, so that it cannot be trained
     sealed: tuple[PlannedEvaluation, ...] = ()  # of sealed sets: not made, not shown
 
     @property

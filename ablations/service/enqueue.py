@@ -160,7 +160,7 @@ def member(plan: Plan, run: PlannedRun) -> Member:
 def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mapping[str, str]) -> Job:
     store = chosen.store
     result = store.result(run.run_id)
-    renewed = run.state == "stale" and stale == "rerun"
+    renewed = bool(run.stale) and stale == "rerun"
     retrain = renewed and TRAINING in run.stale
     present = code if renewed and not retrain else None
     return Job(

@@ -89,14 +89,16 @@ def run_states(store: Store, task: Task) -> StateOf:
             return RunState("missing")
         if result is not None and result.imported is not None:  # no code of ours made it; a set may be lacking
             return RunState("finished")
-        if result is None or lacking:
-            tried = result is None or lacking & asked_of_failed.get(run_id, set())
-            return RunState("failed" if in_queue == "failed" and tried else "missing", (), to_make, made, to_read)
+        if result is None:
+            return RunState("failed" if in_queue == "failed" else "missing")
         old = {part for found in evaluations if found for part in stale_parts(found, parts)}
         other = bool(changed(store, result)) or other_weights(store, result)
         other = other or bool(task.changed_code(config, result, store.root))
-        stale = [TRAINING] * other + [part for part in parts if part in old]
-        return RunState("stale" if stale else "finished", tuple(stale), to_read=to_read)
+        stale = (*[TRAINING] * other, *(part for part in parts if part in old))
+        if lacking:
+            failed = in_queue == "failed" and lacking & asked_of_failed.get(run_id, set())
+            return RunState("failed" if failed else "missing", stale, to_make, made, to_read)
+        return RunState("stale" if stale else "finished", stale, to_read=to_read)
 
     return state_of
 

@@ -4,10 +4,12 @@ Also which journal SQLite may use on a disk. Imports no torch.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO
@@ -153,6 +155,24 @@ def regular_files(folder: Path) -> Iterator[Path]:
         paths = (Path(place, name) for name in sorted(names))
         # os.path's, which also answers in a folder that cannot be entered
         yield from (path for path in paths if os.path.isfile(path) and not path.is_symlink())  # noqa: PTH113
+
+
+def open_regular(path: Path) -> IO[bytes]:
+    """Open a regular file for reading. Raises OSError for another, such as a pipe, which would wait for a writer."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file if it is a regular one. Raises OSError."""
+    with open_regular(path) as stream:
+        return stream.read()
 
 
 def fsync_tree(folder: Path) -> None:

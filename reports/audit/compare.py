@@ -51,7 +51,7 @@ def _cell(column: Column, here_row: Row, there_row: Row | None, counts: Counts) 
     cell = Moved(here_row.key, column, ours.mean, theirs.mean if theirs else None, None)
     if there_row is None or theirs is None or cell.here is None or cell.there is None:
         return replace(cell, over="a number is missing")
-    if not comparable.one_basis((here_row, there_row), column):
+    if not comparable.measured_alike((here_row, there_row), column):
         return replace(cell, over="other tokens, sentences or signature")
     difference = comparable.difference(ours.values, theirs.values, column)
     if difference is None:

@@ -1,7 +1,8 @@
 """Which numbers may be compared, and the change of a row from base.
 
 A perplexity counts per word-piece: over another tokenizer it is another quantity. So is BLEU of other sentences, or
-under another signature. Such a change is not printed at all.
+under another signature, and any number that other code has made: rows are compared only if the files that they have in
+common are the same. Such a change is not printed at all.
 """
 
 import math
@@ -39,10 +40,30 @@ def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
     return {repr(sorted(inputs.items())) for inputs in asked}
 
 
-def one_basis(rows: Iterable[Row], column: Column) -> bool:
+def one_basis(rows: Sequence[Row], column: Column) -> bool:
     """Whether all values of a column may be compared with each other."""
-    outcomes = [o for row in rows for o in row.outcomes if o.measured(column.set, column.metric) is not None]
+    return measured_alike(rows, column) and not differing_code(rows, column)
+
+
+def measured_alike(rows: Iterable[Row], column: Column) -> bool:
+    """Whether all values of a column are of the same quantity, whatever code made them."""
+    outcomes = _measured(rows, column)
     return len({repr(basis(o, column)) for o in outcomes}) <= 1  # written out, since parts may be lists
+
+
+def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
+    """The files (of a built-in task: the parts) that values of a column have in common with other content, sorted."""
+    known: dict[str, str] = {}
+    differing: set[str] = set()
+    for code in {
+        repr(sorted(code.items())): code for code in (o.code(column) for o in _measured(rows, column))
+    }.values():
+        differing |= {name for name, digest in code.items() if known.setdefault(name, digest) != digest}
+    return sorted(differing)
+
+
+def _measured(rows: Iterable[Row], column: Column) -> list[Outcome]:
+    return [o for row in rows for o in row.outcomes if o.measured(column.set, column.metric) is not None]
 
 
 def change(row: Row, base: Row, column: Column) -> float | None:

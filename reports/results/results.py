@@ -13,6 +13,7 @@ from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
+from experiments.records import TRAINING
 from experiments.store.checksummed import check_file
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
@@ -164,7 +165,9 @@ def read_again(
         if made is not None:
             lacking = {name: first_sentences(why) for name, why in found.lacking.items() if why}
             return made.model_copy(update={"metrics": found.metrics, "lacking": lacking})
-        if found.metrics and all(map(math.isfinite, found.metrics.values())):  # else it failed, and its state says so
+        promised = {name.removeprefix(f"{planned.spec.set}.") for name in planned.spec.promised}
+        finite = all(map(math.isfinite, found.metrics.values()))
+        if finite and promised & found.metrics.keys():  # else it failed, and its state says so
             of_set: dict[str, float | None] = {**found.metrics}
             return EvaluationResult(run_id=run.run_id, eval_id=planned.eval_id, set=planned.spec.set, metrics=of_set)
     return made
@@ -224,7 +227,25 @@ class Outcome:
     @property
     def stale(self) -> bool:
         """Whether it was trained or scored by other code than the present."""
-        return self.run.state == "stale"
+        return self.run.state == "stale" or bool(self.run.stale)
+
+    def code(self, column: Column) -> Mapping[str, str]:
+        """Digests of the code that a number of this column depends on, by file; of a built-in task by part.
+
+        Without the row's own change, where the row is one of code. {}: nothing is known of it, or nothing in common.
+        """
+        scored = self.scored.get(column.set)
+        if self.record is None or self.run.imported:
+            return {}
+        if not self.run.config.setting_roles.frozen_defaults:
+            files = self.record.code_files if self.record.base_files is None else self.record.base_files
+            return files or {}
+        found = {TRAINING: self.record.code_digest}
+        for name, part in (scored.record.parts if scored and scored.record else {}).items():
+            metrics = part.facts.get("metrics")
+            if not metrics or column.metric in metrics:  # else it made other numbers
+                found[name] = part.code_digest
+        return {name: digest for name, digest in found.items() if digest}
 
 
 def collect(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:

@@ -1,9 +1,9 @@
 """Notes on how a table's numbers were made: data, training, settings, evaluated sets, seeds, devices, code."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from ablations.study.messages import number
 from experiments.config import flatten
@@ -132,8 +132,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    of_own = (PATTERNS, PROGRESS, *OF_TREES)
-    said = [*_IN_TRAINING, *of_own, *(name for name in table.settings if name in row.settings)]
+    said = [*_IN_TRAINING, *OF_PROGRAM, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
         yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")
@@ -151,11 +150,13 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
             yield Note(f"{other.key}, base of its {place}, differs from {row.key} in: {differing}.")
 
 
+# Settings of own trainers that the program derives from a study: they are not the user's.
+OF_PROGRAM = (PATTERNS, PROGRESS, *OF_TREES)
 _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
 
 
 def _without_column(row: Row, table: Table) -> str:
-    hidden = {name: value for name, value in row.settings.items() if name not in table.settings}
+    hidden = {n: value for n, value in row.settings.items() if n not in table.settings and n not in OF_PROGRAM}
     return _in_words(hidden) if row is not table.base_row and row.key not in table.bases.values() else ""
 
 
@@ -265,10 +266,15 @@ def made_with(table: Table) -> Iterator[Note]:
     """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
     done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.imported]
     trained = [o for o in done if not o.run.members]  # an ensemble is only decoded
-    for opening, of, made in (("Trained on", device, trained), ("Software:", software, done), ("Code:", code, trained)):
+    for opening, of, made in (("Trained on", device, trained), ("Software:", software, done)):
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
         if found:
             yield Note(f"{opening} {'; '.join(found)}.")
+    changed = {row.key for row in table.rows if row.diff}
+    places, program = code(trained, changed)
+    if places:
+        kind: Literal["sign", "setup"] = "sign" if changed or len(places) > 1 else "setup"
+        yield Note(f"Code: {'; '.join(filter(None, [*places, program]))}.", kind)
 
 
 def device(outcome: Outcome) -> str:
@@ -290,29 +296,45 @@ def software(outcome: Outcome) -> str:
     )
 
 
-def code(outcome: Outcome) -> str:
-    """The revision that trained, with its digest; of a user's own trainer also the program that ran it."""
-    facts = outcome.record
-    if facts is None:
-        return ""
-    ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's
-    tool, digest = facts.tool, facts.code_digest or ""
-    program = f"{TOOL} {tool.version or ''}".rstrip()
-    if ours:
-        return _joined(program, _commit(tool, kept=True)) + (f" ({digest})" if digest else "")
-    theirs = facts.revision
-    place = _joined(theirs.repository, _commit(theirs, kept=True)) or "in no repository"
-    return f"{place} ({digest}), run by {_joined(program, _commit(tool, kept=False))}"
+def code(trained: Iterable[Outcome], changed: Collection[str] = ()) -> tuple[list[str], str]:
+    """Return the revisions that trained, as the runs recorded them: each once, with its rows where there are several.
+
+    changed: keys of the rows that change code themselves. The second text is the program that ran a user's own trainer.
+    """
+    places, programs = dict[str, dict[str, None]](), dict[str, None]()
+    digests = dict[str, set[str]]()
+    for outcome in trained:
+        facts = outcome.record
+        if facts is None:
+            continue
+        program = f"{TOOL} {facts.tool.version or ''}".rstrip()
+        if outcome.run.config.setting_roles.frozen_defaults:  # our own code trained, not the user's
+            place = _joined(program, _commit(facts.tool, UNCOMMITTED))
+        else:
+            why = "the row's change" if outcome.run.row in changed else UNCOMMITTED
+            place = _joined(facts.revision.repository, _commit(facts.revision, why)) or "in no repository"
+            programs[_joined(program, _commit(facts.tool, UNCOMMITTED, kept=False))] = None
+        places.setdefault(place, {})[outcome.run.row] = None
+        digests.setdefault(place, set()).update(filter(None, [facts.code_digest]))
+    found = []
+    for place, rows in places.items():
+        digest = f" ({min(digests[place])})" if len(digests[place]) == 1 else ""
+        found.append(f"{place}{digest}{f': {_names(rows)}' if len(places) > 1 else ''}")
+    return found, f"run by {' and '.join(programs)}" if programs else ""
 
 
 def _joined(*texts: str | None) -> str:
     return ", ".join(filter(None, texts))
 
 
-def _commit(revision: Revision, *, kept: bool) -> str:
+UNCOMMITTED = "uncommitted changes"
+
+
+def _commit(revision: Revision, changes: str, *, kept: bool = True) -> str:
+    """Return "commit 0123456789 with uncommitted changes (kept beside the run)"; "" where no commit was recorded."""
     if not revision.commit:
         return ""
-    changed = f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if revision.dirty else ""
+    changed = f" with {changes}{' (kept beside the run)' if kept else ''}" if revision.dirty else ""
     return f"commit {revision.commit[:10]}{changed}"
 
 
@@ -329,14 +351,14 @@ def warnings(table: Table) -> tuple[str, ...]:
         for what, of in _MUST_AGREE.items()
         for family in (table.families if what in _OF_THE_DATA else [table])
     ]
-    found += [*_mixed_code(table), *_mixed_versions(table)]
+    found += _mixed_versions(table)
     for column, family in itertools.product(table.columns, table.families):
-        if not comparable.one_basis(family.rows, column):
+        if not comparable.measured_alike(family.rows, column):
             found.append(
                 f"{column.header} was measured over different tokens, sentences or signatures: changes from "
                 f"{family.base or 'base'} are left out where these differ, and no value is marked as the best."
             )
-    found.append(_stale(table))
+    found.append(_code(table))
     found += [_miscounted(row) for row in table.rows]
     found += [f"{o.run.name} is left out: {why}" for o in table.outcomes for why in dict.fromkeys(o.harm.values())]
     return tuple(text for text in found if text)
@@ -364,7 +386,6 @@ def _trained(outcome: Outcome) -> list[TrainingResult]:
 
 
 _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
-    "revisions of the training code": lambda o: o.record and o.record.code_digest,
     "corpora": corpus_name,
     "tokenizers": _tokenizer,
     "precisions of training": lambda o: o.record and o.record.precision,
@@ -373,16 +394,6 @@ _MUST_AGREE: dict[str, Callable[[Outcome], Any]] = {
     "kinds of device for evaluation": _each(_scored, lambda facts: facts.device_kind),
 }
 _OF_THE_DATA = ("corpora", "tokenizers")  # may differ between the columns of a pivoted table: language pairs
-
-
-def _mixed_code(table: Table) -> Iterator[str]:
-    """The code of each part of the evaluations."""
-    for part in dict.fromkeys(part for outcome in table.outcomes for facts in _scored(outcome) for part in facts.code):
-
-        def code_of(facts: EvaluationResult, part: str = part) -> str | None:
-            return facts.code.get(part)
-
-        yield _mixed(table.rows, f"revisions of the evaluation code ({part})", _each(_scored, code_of))
 
 
 def _mixed_versions(table: Table) -> Iterator[str]:
@@ -414,23 +425,50 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     return f"The rows mix {len(holders)} {what}: {'; '.join(parts)}."
 
 
+_PARTS = {"training": "training code", "decode": "decoding code", "score": "scoring code"}  # of built-in tasks
 # parts of PlannedRun.stale → how the sentence calls them
 _MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "score": "scored", "evaluate": "scored"}
 
 
-def _stale(table: Table) -> str:
+def _code(table: Table) -> str:
+    """Which rows other code has made: than the present one, and than that of other rows; and what to do."""
+    said = [*dict.fromkeys(filter(None, map(_differing, table.families)))]
     groups: dict[str, list[str]] = {}
     for row in table.rows:
         parts = {part for outcome in row.outcomes for part in outcome.run.stale}
         if row.stale:
             made = [word for part, word in _MADE.items() if part in parts]
             words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
-            groups.setdefault(words, []).append(row.key)
-    sentences = (
+            groups.setdefault(words or "made", []).append(row.key)
+    said += [
         f"{made.capitalize()} by another revision of the code than the present one, and kept (†): {_names(keys)}."
         for made, keys in groups.items()
+    ]
+    if groups:
+        said.append(
+            "`ablations run … --stale rerun` makes these runs again; their present results stay as earlier attempts."
+        )
+    return " ".join(said)
+
+
+def _differing(family: Table) -> str:
+    """Between which rows the code differs, in which files; "" if it does not."""
+    files: dict[str, None] = {}
+    made: dict[str, list[str]] = {}  # rows by their code
+    for column in family.columns:
+        differing = comparable.differing_code(family.rows, column)
+        files |= dict.fromkeys(differing)
+        for row in family.rows if differing else ():
+            for code in (o.code(column) for o in row.outcomes if o.measured(column.set, column.metric) is not None):
+                made.setdefault(repr([code.get(name) for name in differing]), []).append(row.key)
+    if not files:
+        return ""
+    rows = "; ".join(_names(keys) for keys in made.values())
+    names = ", ".join(_PARTS.get(name, name) for name in files)
+    return (
+        f"Different code made these rows ({names}): {rows}. Between them no change is printed or tested, and no "
+        "value is marked as the best."
     )
-    return " ".join(sentences)
 
 
 def _miscounted(row: Row) -> str:

@@ -412,6 +412,8 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
+        (NO_GATE.replace("gate = 2", "gate = 3").replace("a/train", "i/train").replace("b/train", "w/train"),
+         "hunk 1 (train.py, line 5)"),
         (NO_GATE.replace("gate = 2", "gate = 3"), "p.diff does not apply to base's code: hunk 1 (train.py, line 5)"),
         (NO_GATE.replace("train.py", "there/no.py"), "there/no.py: does not exist in index"),
         (NO_GATE.replace("\n", "\r\n"), "(CRLF)"),
@@ -424,6 +426,8 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
         ("diff --git a/a.bin b/a.bin\nnew file mode 100644\nindex 000..123\nBinary files /dev/null and b/a.bin differ\n"
          , "git diff --binary"),
         ("nothing\n", "No valid patches"),
+        (NO_GATE.replace("a/", "").replace("b/", ""), "no prefixes a/ and b/"),
+        (NO_GATE.replace("diff", "\x1b[1mdiff"), "colour codes"),
         (NO_GATE.replace("train.py", "study.toml"), "changes study.toml, which is the study"),
         (NO_GATE.replace("train.py", "p.diff"), "changes p.diff, which is the study, a patch or a link"),
     ],

@@ -1,0 +1,95 @@
+"""Results of other code than the present are kept and marked; rows are compared if the code they share is equal."""
+
+from dataclasses import replace
+
+import pytest
+
+from experiments.config import RunConfig
+from reports.render.formats import formats, render
+from reports.table.build import record
+
+OLD, NEW = {"train.py": "1" * 40, "lib.py": "2" * 40}, {"train.py": "3" * 40, "lib.py": "2" * 40}
+SEEDS = [(5.0, 25.0), (5.1, 25.1), (5.2, 25.2)]
+BETTER = [(4.0, 28.0), (4.1, 28.1), (4.2, 28.2)]
+
+
+@pytest.fixture
+def own(bench, monkeypatch):
+    """A table whose runs are of a user's trainer, so that their code is files."""
+    monkeypatch.setattr(RunConfig, "setting_roles", replace(RunConfig.setting_roles, frozen_defaults=False))
+    return bench
+
+
+def made(bench, **codes):
+    """Rows by key: the record of each; base first. A row with `stale` is not of the present code."""
+    for number, (key, facts) in enumerate(codes.items()):
+        stale = facts.pop("stale", False)
+        changes = {"model.d_k": 2 ** (number + 2)} if number else {}
+        results = BETTER if number else SEEDS
+        bench.row(key, changes, results=results, record=facts, states=["stale" if stale else "finished"] * 3)
+    bench.study["claim"] = [{"check": f"{key} is better than base in bleu"} for key in codes if key != "base"]
+    bench.runs = [replace(run, stale=("training",) * (run.state == "stale")) for run in bench.runs]
+    return bench.table()
+
+
+def compared(table, key):
+    measure = next(row for row in table.rows if row.key == key).measures["bleu"]
+    return measure.change is not None, measure.test is not None and measure.test.marked
+
+
+def warned(table):
+    return " ".join(table.warnings)
+
+
+def test_rows_of_one_code_are_compared_whether_it_is_the_present_one_or_not(own):
+    table = made(own, base={"code_files": OLD, "stale": True}, other={"code_files": OLD, "stale": True})
+    assert compared(table, "other") == (True, True)
+    assert "Different code" not in warned(table)
+    assert "†): base, other" in warned(table) and "--stale rerun" in warned(table)
+    assert [record(row, table)["stale"] for row in table.rows] == [True, True]
+
+
+def test_rows_whose_common_files_differ_have_no_change_star_verdict_or_bold(own):
+    parts = {
+        "base": {"code_files": NEW},
+        "other": {"code_files": OLD, "stale": True},
+        "same": {"code_files": NEW | {"more.py": "4" * 40}},
+    }
+    table = made(own, **parts)
+    assert (compared(table, "other"), compared(table, "same")) == ((False, False), (True, True))
+    assert not any(row.measures["bleu"].best for row in table.rows)
+    assert "(train.py): base, same; other" in warned(table) and "--stale rerun" in warned(table)
+    differing, alike = (claim.here for claim in table.claims)
+    assert differing.state == "cannot be checked" and "train.py" in differing.words
+    assert alike.state == "holds"
+
+
+@pytest.mark.parametrize(
+    ("patched", "expected"),
+    [
+        ({"code_files": OLD, "base_files": NEW}, True),  # base's own code, and the patch on it
+        ({"code_files": NEW, "base_files": OLD}, False),  # the patch on code that base had before
+        ({"code_files": OLD, "base_files": {}}, True),  # a commit: its whole tree is what the row changes
+        ({"code_files": {"another.py": "1" * 40}}, True),  # nothing in common
+        ({}, True),
+    ],
+)
+def test_a_row_that_changes_code_is_compared_by_the_code_beneath_its_change(own, patched, expected):
+    table = made(own, base={"code_files": NEW}, patched=patched)
+    assert compared(table, "patched") == (expected, expected)
+
+
+def test_parts_of_built_in_tasks_are_compared_by_their_versions(bench):
+    table = made(bench, base={"code_digest": "2"}, other={"code_digest": "1", "stale": True})
+    assert compared(table, "other") == (False, False)
+    assert "(training code): base; other" in warned(table)
+
+
+def test_the_mark_is_in_every_format(own):
+    table = made(own, base={"code_files": NEW}, other={"code_files": OLD, "stale": True})
+    for name in formats():
+        text = render(table, name)
+        if name in ("csv", "json"):
+            assert "stale" in text
+        else:
+            assert "†" in text or r"\dag" in text, name
