@@ -25,7 +25,6 @@ from ablations.planning.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from benchmarks.machine import machine
-from experiments.store.code import code_digests
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 
@@ -77,8 +76,7 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
     store = Store.open(root)
     rng = np.random.default_rng(1)
     reference = rng.integers(1, 40, sentences)
-    parts = code_digests(task.code)
-    training = parts.pop("training")
+    parts, training = task.code, task.training_code(plan.runs[0].config, root)
     for run in plan.runs:
         if store.result(run.run_id) is not None:
             continue

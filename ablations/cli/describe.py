@@ -31,8 +31,8 @@ from ablations.study.overrides import settings_of
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
-from experiments.store.code import OURS
 from experiments.store.durable import write_bytes
+from experiments.store.imports import OURS
 from experiments.tasks.base import Task
 from experiments.tasks.load import OF_STUDIES, load_task, named_tasks
 

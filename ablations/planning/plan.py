@@ -47,7 +47,7 @@ def plan_study(
                     before,
                     kept_at=kept_at[row.parent_run.variation.key],
                     read_at=tuple(sorted(read_at)),
-                    **state_fields(state_of(parent_run.run_id, [])),
+                    **state_fields(state_of(parent_run.run_id, [], parent_run.config)),
                 )
             continue
         if row.variation.ensemble is None:
@@ -68,7 +68,7 @@ def plan_study(
                 overrides=overrides,
                 kept_at=kept_at.get(single.variation.key, ()),
                 read_at=before.read_at,
-                **state_fields(state_of(member.run_id, [])),
+                **state_fields(state_of(member.run_id, [], member.config)),
             )
     _refuse_same_runs(runs, study)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.

@@ -65,7 +65,7 @@ def runs_of(
 
 def _named(
     row: PlannedRow, config: TaskConfig, data: Mapping[str, str], inputs: Inputs, state_of: StateOf
-) -> tuple[Mapping[str, str], RunName]:
+) -> tuple[dict[str, str], RunName]:
     """The inputs of a run with its row's change of code, and its name.
 
     Of a row whose code cannot be made now, the change may have several digests: that of a run in the store is taken.
@@ -73,7 +73,7 @@ def _named(
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
     found = [(changed, inputs.find(config, changed)) for changed in (with_code_change(data, one) for one in changes)]
-    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, []).word != "missing")
+    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, [], config).word != "missing")
     return next(in_store, found[0])
 
 
@@ -92,7 +92,10 @@ def imported_runs(
 
 
 def state_fields(state: RunState) -> dict[str, Any]:
-    return {"state": state.word, **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read")}}
+    return {
+        "state": state.word,
+        **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read", "changed")},
+    }
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
@@ -136,7 +139,7 @@ def _planned(
         named_by=named_by_of(name),
         added=name.added,
         evaluations=evaluations,
-        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations])),
+        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations], config)),
         **fields,
     )
 

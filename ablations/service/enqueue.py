@@ -23,7 +23,6 @@ from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
 from experiments.store import ledger
 from experiments.store.checksummed import write_json
-from experiments.store.code import code_digests
 from experiments.store.durable import remove_folder
 from experiments.store.layout import CONFIG, Store, TableRow, config_of, description_of, keep_row
 from experiments.store.retention import at_steps, union
@@ -78,7 +77,7 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, runs = chosen.store, list(runs)
     record_guard(chosen.study, plan, store)
-    code = {part: digest for part, digest in code_digests(chosen.task.code).items() if part != TRAINING}
+    code = chosen.task.code
     keep_rows(chosen, plan, runs)
     for tree in dict.fromkeys(getattr(run.config, CODE, "") for run in runs):
         if tree:  # once more: `forget` may have removed it while no run had it

@@ -32,7 +32,7 @@ def without_sealed(plan: Plan, store: Store, states: StateOf) -> Plan:
         if not shut:
             return run
         rest = replace(run, evaluations=tuple(e for e in run.evaluations if e not in shut), sealed=shut)
-        return replace(rest, **state_fields(states(run.run_id, rest.eval_ids)))
+        return replace(rest, **state_fields(states(run.run_id, rest.eval_ids, run.config)))
 
     runs, members = (tuple(map(opened, of)) for of in (plan.runs, plan.members))
     notes, sets = list(plan.notes), dict.fromkeys(e.spec.set for run in runs for e in run.sealed)

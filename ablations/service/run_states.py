@@ -10,12 +10,12 @@ from ablations.service.guard import without_sealed
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from ablations.study.tuning import trials_of
+from experiments.config import TaskConfig
 from experiments.errors import Damaged
 from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
-from experiments.store.code import code_digest, code_digests
 from experiments.store.ensembles import changed
 from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
@@ -59,7 +59,8 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     lacking = [e.spec for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
     if not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by)):
         return True
-    code = code_digest(task.code[TRAINING]) if run.read_at else ""  # branches begin with checkpoints of the present one
+    # branches begin with checkpoints of the present code
+    code = task.training_code(run.config, store.root) if run.read_at else ""
     return any(checkpoint_of(store, ParentRun(run.run_id, step), code) is None for step in run.read_at)
 
 
@@ -68,10 +69,10 @@ def run_states(store: Store, task: Task) -> StateOf:
     with Queue(store.queue_db, create=False) as queue:
         queued = {row.run_id: row.state.value for row in queue.status()}
         asked_of_failed = queue.asked_of_failed()  # the evaluations that were requested
-    parts = code_digests(task.code)
-    training, first = parts.pop(TRAINING), "decode" if "decode" in task.code else "score"
+    parts = task.code
+    first = "decode" if "decode" in parts else "score"
 
-    def state_of(run_id: str, eval_ids: list[str]) -> RunState:
+    def state_of(run_id: str, eval_ids: list[str], config: TaskConfig) -> RunState:
         in_queue = queued.get(run_id)
         try:
             result = store.result(run_id)
@@ -91,12 +92,13 @@ def run_states(store: Store, task: Task) -> StateOf:
         if result is None:
             return RunState("failed" if in_queue == "failed" else "missing")
         old = {part for found in evaluations if found for part in stale_parts(found, parts)}
-        other = result.code_digest != training or bool(changed(store, result)) or other_weights(store, result)
+        files = task.changed_code(config, result, store.root)
+        other = bool(files) or bool(changed(store, result)) or other_weights(store, result)
         stale = (*[TRAINING] * other, *(part for part in parts if part in old))
+        word = "stale" if stale else "finished"
         if lacking:
-            failed = in_queue == "failed" and lacking & asked_of_failed.get(run_id, set())
-            return RunState("failed" if failed else "missing", stale, to_make, made, to_read)
-        return RunState("stale" if stale else "finished", stale, to_read=to_read)
+            word = "failed" if in_queue == "failed" and lacking & asked_of_failed.get(run_id, set()) else "missing"
+        return RunState(word, stale, to_make, made if lacking else (), to_read, tuple(files))
 
     return state_of
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from experiments.config import flatten
 from experiments.errors import UserError, explain_os_errors
-from experiments.store.code import files_of
+from experiments.store.imports import local_files
 from experiments.tasks.own.command import GIVEN, SAID, Scripts
 from experiments.tasks.own.patterns import ESCAPES
 from model.settings import StrictModel
@@ -74,7 +74,8 @@ def study_of(name: str, given: str, folder: Path) -> str:
     if not scripts.script:
         raise UserError(f"--from {given!r} names no script in {folder}. Write --from train.py, or a whole command: "
                         '--from "python -m package".')  # fmt: skip
-    files = [Path(scripts.script), *(file for file in files_of(tuple(scripts.roots)) if str(file) != scripts.script)]
+    found = local_files(scripts.files, [folder])
+    files = [Path(scripts.script), *(file for file in found if str(file) != scripts.script)]
     with explain_os_errors(f"read {scripts.script}"):
         try:
             trees = [ast.parse(file.read_bytes()) for file in files if file.suffix == ".py"]

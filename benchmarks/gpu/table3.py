@@ -34,7 +34,6 @@ from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.errors import Preempted
 from experiments.store.checksummed import write_json
-from experiments.store.code import code_digest
 from experiments.store.layout import Store
 from experiments.tasks.base import Context
 from experiments.tasks.translation import TASK
@@ -123,7 +122,7 @@ def _child(row: PlannedRow, options: argparse.Namespace) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     spec = DeviceSpec(options.device, options.threads)
     inputs = TASK.inputs(config, store.root)
-    code = code_digest(TASK.code["training"])
+    code = TASK.training_code(config, store.root)
     final = folder / "final" / model_names(config.model.shared_vocabulary)[1]  # copied last
     context = Context(store.root, row.variation.key, folder, inputs, spec, plateau.hear, plateau.stop, code_digest=code)
     plateau.restore(folder / "plateau.json")

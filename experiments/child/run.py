@@ -22,7 +22,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -39,10 +39,9 @@ from experiments.processes.identity import age_s
 from experiments.processes.keeper import stand_behind
 from experiments.processes.meter import Meter
 from experiments.processes.wall import NO_WALL
-from experiments.records import TRAINING, ChildExit, FailureClass
+from experiments.records import ChildExit, FailureClass
 from experiments.store import ensembles, provenance, trees
 from experiments.store.checksummed import write_json
-from experiments.store.code import code_digest, code_digests
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, Revision, TrainingResult
 from experiments.store.retention import Keep, union
@@ -91,9 +90,10 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
                 _other_rank(spec, task, folder, rank, port)
             else:
                 # once, before anything is made: a training may outlive an edit of its own modules
-                code = code_digests(task.code)
-                _announce(events, spec, task, code[TRAINING])
-                _attempt(spec, task, folder, events, stop, code)
+                config = task.config_type.from_mapping(spec.config)
+                code = task.training_code(config, Path(spec.store))
+                _announce(events, spec, task, code)
+                _attempt(spec, task, config, folder, events, stop, code)
         events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
@@ -193,16 +193,19 @@ def _revision(spec: AttemptSpec, task: Task) -> provenance.Revision:
     """The repository of the run's code; of code that is a tree, as it was planned."""
     if tree := spec.config.get(CODE):
         return trees.revision_of(Path(spec.store), tree)
-    return provenance.revision_of(task.code[TRAINING], task.script, task.folder)
+    if not isinstance(task, OwnTask):
+        return provenance.tool_revision()
+    return provenance.revision_of(task.code_paths(), task.script, task.folder)
 
 
 def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
     """Take part in a training. Rank 0 emits events and decides when to stop; this process ends with it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(spec.store, create=False)
-    code = code_digest(task.code[TRAINING])
+    config = task.config_type.from_mapping(spec.config)
+    code = task.training_code(config, store.root)
     context = _context(spec, store, folder, code, lambda kind, **fields: None, lambda: False)
-    task.train(task.config_type.from_mapping(spec.config), replace(context, rank=rank, port=port))
+    task.train(config, replace(context, rank=rank, port=port))
 
 
 def _end_with(parent: int) -> None:
@@ -239,10 +242,10 @@ def _context(
 
 
 def _attempt(
-    spec: AttemptSpec, task: Task, folder: Path, events: EventWriter, stop: StopRequest, code: Mapping[str, str]
+    spec: AttemptSpec, task: Task, config: Any, folder: Path, events: EventWriter, stop: StopRequest, code: str
 ) -> None:
+    """code: what identifies the training code, as it was when the attempt began."""
     store = Store.open(spec.store, create=False)
-    config = task.config_type.from_mapping(spec.config)
     _check_identities(spec, config)
     pinned = dict(spec.pinned)
 
@@ -255,7 +258,7 @@ def _attempt(
         events.emit(kind, **fields)
 
     members = open_members(spec, store)
-    context = _context(spec, store, folder, code[TRAINING], emit, stop)
+    context = _context(spec, store, folder, code, emit, stop)
     context = replace(
         context,
         members=[member.folder for member in members],
@@ -276,7 +279,7 @@ def _attempt(
         if trained is None:
             raise RuntimeError(f"run {spec.run_id} has no weights to evaluate")
         weights = trained
-    Evaluations(config, task, weights, context, events, code).make(spec.evaluations)
+    Evaluations(config, task, weights, context, events, task.code).make(spec.evaluations)
 
 
 def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:

@@ -13,8 +13,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from experiments.store.code import Root, files_of
-
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
 DISTRIBUTION = "transformer-ablations"
 LARGEST_IN_DIFF = 1 << 20  # bytes of a file, such as data that a command names
@@ -36,27 +34,28 @@ class Revision:
         return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
 
 
-def revision_of(roots: tuple[Root, ...], script: str, folder: Path | None) -> Revision:
-    """The repository of a task's code: that of the user's `script`, if it has one, else this program's.
+def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Revision:
+    """The repository of a user's code: that of the `script`, if it has one.
 
-    The diff has the uncommitted changes of all of the user's files that the `roots` import. For a task without its own
-    code (a command that names no file) it is the repository of the study's `folder`. Read once per process: later edits
-    did not take part in the training.
+    files: those of the user's code, whose uncommitted changes the diff has. For a command that names no file, with the
+    study's `folder`, it is the repository of that folder. Read once per process: later edits did not take part in the
+    training.
     """
     if script:
-        return _revision(Path(script).parent, tuple(map(str, files_of(roots))))
-    return _tool() if roots else _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
+        return _revision(Path(script).parent, tuple(sorted(map(str, files))))
+    return _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
 
 
 def tool() -> dict[str, Any]:
     """This program: its version, and its commit if it runs from a checkout."""
-    facts = _tool().facts()
+    facts = tool_revision().facts()
     del facts["repository"]  # a checkout's folder may have any name
     return {"version": _version(DISTRIBUTION), **facts}
 
 
 @functools.cache
-def _tool() -> Revision:
+def tool_revision() -> Revision:
+    """The repository of this program, if it runs from a checkout."""
     here = Path(__file__).resolve()
     # an installed copy may be inside another repository: only one that tracks this file counts
     tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)

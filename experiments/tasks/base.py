@@ -12,11 +12,13 @@ from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
 from experiments.errors import UserError
 from experiments.identity import ParentRun
 from experiments.records import TRAINING
-from experiments.store.code import OURS, Root, files_of, imports_of, root_of
+from experiments.store.imports import OURS, imports_of, local_files
 from experiments.store.provenance import versions
-from experiments.store.results import EvaluationResult
+from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.retention import Keep
 from experiments.tasks.columns import Column, known_to
+from experiments.tasks.versions import PARTS
+from experiments.tasks.versions import TRAINING as TRAINING_VERSION
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
 
@@ -71,14 +73,15 @@ class Task(ABC):
        `prepare` writes); both report through `context.emit`.
      - An evaluation may have parts, each a method with the arguments of `evaluate`: likelihood, decode, score. A part
        reads what the parts before it have written, so that each can be made again alone.
-     - An edit of what `prepare` and `train` reach makes finished runs stale, an edit of what a part's method reaches
-       makes that part stale (experiments/store/code.py).
+     - The versions of its numeric parts are recorded with the results (experiments/tasks/versions.py). A task of
+       another package increments `version` when its numbers change; its earlier results are then stale.
      - A user's mistake raises UserError; any other error is a bug and keeps its traceback.
 
     A task names its own `config_type`; its methods get a configuration of that type.
     """
 
     name: str
+    version: int = 0  # of the code of a task of another package
     config_type: type[TaskConfig] = RunConfig
     columns: tuple[Column, ...]
     # All that its evaluations record, as patterns; (): whatever the user's program returns.
@@ -114,17 +117,34 @@ class Task(ABC):
 
         Those that the user's files import: neither Python's own nor ours, nor files beside them.
         """
-        files = files_of(self.code[TRAINING])
+        files = self.code_paths()
         imported = {name.partition(".")[0] for file in files for name in imports_of(file)}
         beside = {part for file in files for part in (file.stem, file.parent.name)}
         return tuple(sorted(imported - beside - {*OURS, "ablations_task"} - sys.stdlib_module_names))
 
+    def code_paths(self) -> tuple[Path, ...]:
+        """The files of the code that trains, where that is not this program's own."""
+        file = Path(str(sys.modules[type(self).__module__].__file__))
+        ours = type(self).__module__.partition(".")[0] in OURS
+        return () if ours else tuple(local_files([file]))
+
     @property
-    def code(self) -> Mapping[str, tuple[Root, ...]]:
-        """Where the training and each part of an evaluation begin (experiments/store/code.py)."""
-        given = (root_of(Context), root_of(EvaluationSpec))
-        methods = {TRAINING: ("prepare", "train"), **{part: (part,) for part in self.evaluation_parts}}
-        return {part: (root_of(type(self), *names, "config_type"), *given) for part, names in methods.items()}
+    def code(self) -> Mapping[str, str]:
+        """The version of the code of each part of an evaluation (experiments/tasks/versions.py)."""
+        versions = {part: PARTS.get(part, PARTS["evaluate"]) for part in self.evaluation_parts}
+        return {part: self._version(name, version) for part, (name, version) in versions.items()}
+
+    def training_code(self, config: Any, store: Path) -> str:
+        """What identifies the code that would train a configuration now."""
+        return self._version(TRAINING, TRAINING_VERSION)
+
+    def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
+        """What of the code that trained a run is another one now, in words; [] if the result is not stale."""
+        now = self.training_code(config, store)
+        return [] if result.code_digest == now else [f"training code {result.code_digest or 'unknown'}, now {now}"]
+
+    def _version(self, part: str, version: int) -> str:
+        return f"{part}-{version}{f' {self.name}-{self.version}' if self.version else ''}"
 
     def versions(self) -> dict[str, str]:
         """Versions of Python and of these packages, as the numbers were computed with."""

@@ -16,7 +16,6 @@ from ablations.study.study import load_study
 from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Preempted
 from experiments.identity import eval_identity, run_identity
-from experiments.store.code import code_digest, code_digests
 from experiments.store.layout import Store
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task
@@ -170,7 +169,7 @@ class Bench:
         return Context(
             store=self.store.root, run_id=run_identity(config, inputs), folder=folder, inputs=inputs,
             device=DeviceSpec("cpu", 1), emit=self.emit, should_stop=should_stop, earlier=earlier,
-            code_digest=code_digest(self.task.code["training"]),
+            code_digest=self.task.training_code(config, self.store.root),
         )  # fmt: skip
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -240,8 +239,9 @@ class TestTask:
         assert bench.prepare() == bench.prepare()
 
     def test_the_code_is_known(self, bench: Bench) -> None:
-        assert all(bench.task.code.values()) and code_digests(bench.task.code) == code_digests(bench.task.code)
-        assert tuple(bench.task.code) == ("training", *bench.task.evaluation_parts)
+        assert all(bench.task.code.values()) and tuple(bench.task.code) == bench.task.evaluation_parts
+        config = bench.case.config(3)
+        assert bench.task.training_code(config, bench.store.root) == bench.task.training_code(config, bench.store.root)
 
     def test_training_reports_and_keeps_to_its_folder(self, bench: Bench, whole: tuple[Path, dict[str, Any]]) -> None:
         folder, facts = whole

@@ -248,10 +248,15 @@ def test_a_function_of_a_subfolder_with_links(cli: Cli, mine: Path) -> None:
     (sub / "study.toml").write_text(f'{head}variation = [{BASE}, {{key = "more", patch = "more.diff"}}]\n')
     cli("run", "study.toml", "--devices", "cpu:2", cwd=sub)
     assert accuracies(cli, sub) == {"base": 8.0, "more": 10.0}
-    plan = as_json(cli("plan", "study.toml", "--json", cwd=sub))
-    (sub / "data/number.txt").write_text("8")  # what is linked is part of a run's name
-    other = as_json(cli("plan", "study.toml", "--json", cwd=sub))
-    assert {run["run_id"] for run in plan}.isdisjoint(run["run_id"] for run in other)
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=sub))} == {"finished"}
+    (sub / "data/number.txt").write_text("8")  # what is linked is part of a run's code
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=sub))} == {"stale"}
+    recorded = [json.loads(file.read_text()) for file in sub.glob("runs/runs/*/result.json")]
+    files = {"project/walking.py", "project/net.py", "project/data/number.txt"}
+    assert all(set(one["code_files"]) == files for one in recorded)
+    (changed,) = [one for one in recorded if "base_files" in one]
+    differ = {name for name, its in changed["base_files"].items() if its != changed["code_files"][name]}
+    assert differ == {"project/net.py"}
 
 
 @pytest.mark.parametrize("by", ["command", "function"])

@@ -180,8 +180,6 @@ def test_damaged_lines_are_counted_while_they_are_read_and_found_later(store):
 class StubTask:
     """The planning half that the coordinator uses."""
 
-    code = {"training": ()}  # noqa: RUF012 - read only
-
     class config_type:  # noqa: N801
         @staticmethod
         def from_mapping(values):
@@ -192,6 +190,9 @@ class StubTask:
 
     def with_settings(self, settings):
         return self
+
+    def training_code(self, config, store):
+        return "c1"
 
     def prepare(self, config, store, progress):
         progress("encoding", 1, 2)
@@ -207,9 +208,8 @@ def with_digest(job, digest):
     return job
 
 
-def test_a_corpus_is_prepared_once_before_its_runs(store, monkeypatch):
+def test_a_corpus_is_prepared_once_before_its_runs(store):
     task = StubTask()
-    monkeypatch.setattr("experiments.jobs.coordinator.placement.code_digest", lambda roots: "c1")
     go(store, *(with_digest(make(i), "c1") for i in range(4)), load_task=lambda name: task)
     assert len(task.prepared) == 1
     for number in range(4):

@@ -126,14 +126,14 @@ def missing(store: Store, job: Job) -> list[str]:
     return needed
 
 
-def leftover(store: Store, job: Job, code_digest: str) -> Published:
-    """Move an earlier attempt into place that finished training with the present code but was not moved yet.
+def leftover(store: Store, job: Job) -> Published:
+    """Move an earlier attempt into place that finished training but was not moved yet, whatever code it used.
 
     So a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
     """
     for attempt in reversed(store.attempts(job.run_id)):
         trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))
-        if attempt > job.rerun_after and trained and (trained.code_digest or "") == code_digest:
+        if attempt > job.rerun_after and trained:
             return publish(store, job.run_id, attempt, job.rerun_after)
     return Published([], [])
 

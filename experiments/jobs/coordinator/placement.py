@@ -25,7 +25,6 @@ from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
 from experiments.store import ledger
 from experiments.store.budget import Account
-from experiments.store.code import code_digest
 from experiments.store.layout import Store
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.training import retention
@@ -256,7 +255,7 @@ class Placement:
             return None
         try:
             if TRAINING in missing(self.store, claimed.job):
-                taken = leftover(self.store, claimed.job, code)
+                taken = leftover(self.store, claimed.job)
                 self.queue.score_again(claimed.job, taken.replaced)
                 claimed = self.queue.job(run_id) if taken.replaced else claimed
             parts = self._parts(claimed.job, code)
@@ -319,10 +318,11 @@ class Placement:
         return lives
 
     def _code_digest(self, job: Job) -> str:
-        """Digest of the code on disk now, uncached: it may change while this process runs, and a child imports it."""
+        """What identifies the code that would train the job now: it may change while this process runs."""
         if self._load_task is None:
             return ""
-        return code_digest(task_of(job, self._load_task).code[TRAINING])
+        task = task_of(job, self._load_task)
+        return task.training_code(config_of(task, job), self.store.root)
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         claimed = self.job(run_id)

@@ -29,10 +29,9 @@ from pydantic import ValidationError, create_model, model_validator
 from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
 from experiments.errors import Preempted, UserError, explain_os_errors
-from experiments.store import syntax
 from experiments.store.checksummed import write_json
-from experiments.store.code import Root, root_at
 from experiments.store.durable import whole_folder
+from experiments.store.imports import imported_names, module_files
 from experiments.tasks.base import Context
 from experiments.tasks.own import shell
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
@@ -127,7 +126,7 @@ class CommandTask(_Declared):
         named = Scripts(command, self.folder)
         changed.patterns = settings.get(PATTERNS, ())
         changed.interpreter = named.interpreter
-        changed.roots, changed.script = tuple(named.roots), named.script
+        changed.named, changed.script = tuple(named.files), named.script
         refuse_quoted(command)
         return changed
 
@@ -149,6 +148,7 @@ class CommandTask(_Declared):
         readings = Readings(patterns, getattr(config, PROGRESS, ""), context.emit)
         home = self.folder or Path.cwd()
         self._refuse_changed(config, context, "after the run was planned")
+        before = self.code_now(config, context.store)
         if getattr(config, CODE, ""):
             with own_code(config, context, home, folder / WORK) as where:
                 ended = run_command(config.command, given, where, context, readings, look_for_python=True)
@@ -165,7 +165,8 @@ class CommandTask(_Declared):
         keep_metrics(folder, by_set(reported), self.sealed)
         keep_readings(folder, readings, self.sealed)
         named: dict[str, Any] = {"interpreter": self.interpreter} if self.interpreter else {}
-        return close_folder(context, named | {"output": ended.output} | imported(context))
+        named |= {"output": ended.output} | self.code_facts(config, context, before, folder / WORK)
+        return close_folder(context, named | imported(context))
 
     def _not_reported(self, name: str, set_: str, reported: Mapping[str, Mapping[str, float]], config: Any) -> str:
         if any(reported.values()):
@@ -302,17 +303,17 @@ _TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{_PART}|[^\s\\'\"`;|&()<>])+)|[\s\
 class Scripts:
     """The files that a command names, found by reading it as a shell does; variables of its own are not known.
 
-    roots: scripts, modules, and other files that it names. script: the first script, whose repository counts; "" if it
+    files: scripts, modules, and other files that it names. script: the first script, whose repository counts; "" if it
     names no file. interpreter: the program that runs it, as written there.
     """
 
     def __init__(self, command: str, folder: Path | None) -> None:
         """folder: where the command runs; None: that is not known. Raises UserError for a quote that does not end."""
-        self.roots: dict[Root, None] = {}
+        self.files: dict[Path, None] = {}
         self.script = self.interpreter = ""
         if folder is not None:
             self._read(command, [folder], "", 0)
-        self.script = self.script or next((str(root.file) for root in self.roots), "")
+        self.script = self.script or next(map(str, self.files), "")
 
     def _read(self, text: str, places: list[Path], program: str, depth: int) -> None:
         """Take the files that shell commands name, relative to one of the places; `program` runs the commands."""
@@ -339,19 +340,19 @@ class Scripts:
             shell = file.suffix in (".sh", ".bash") or _OF_A_SHELL.match(head) is not None
             text = (head + stream.read(_LONGEST_SHELL)).decode(errors="replace") if shell else ""
         if file.suffix == ".py" or _OF_PYTHON.match(head):
-            self._ran([root_at(file)], program)
-        elif (root := root_at(file)) not in self.roots:
-            self.roots[root] = None
+            self._ran([file], program)
+        elif file not in self.files:
+            self.files[file] = None
             if ran or head.startswith(b"#!"):
                 self.script, self.interpreter = self.script or str(file), self.interpreter if self.script else program
             if shell and depth < _DEEPEST:
                 self._read(text, [*places, file.parent], "", depth + 1)
 
-    def _ran(self, roots: list[Root], program: str) -> None:
+    def _ran(self, files: list[Path], program: str) -> None:
         """Take Python files; the last one is the script."""
         if not self.script:
-            self.script, self.interpreter = str(roots[-1].file), program
-        self.roots |= dict.fromkeys(roots)
+            self.script, self.interpreter = str(files[-1]), program
+        self.files |= dict.fromkeys(files)
 
 
 def _words(text: str, strict: bool) -> Iterator[str]:
@@ -416,22 +417,13 @@ def is_file(path: Path) -> bool:
     return os.path.isfile(path)  # noqa: PTH113
 
 
-def _modules(option: str, word: str, places: list[Path]) -> list[Root]:
+def _modules(option: str, word: str, places: list[Path]) -> list[Path]:
     """What `python -m WORD` runs, or `python -c WORD` imports, from one of the places."""
     if option == "-c":
-        names = sorted(syntax.imports(syntax.read(word.encode())))
+        names = sorted(imported_names(word))
     else:
         names = [word, f"{word}.__main__"] if all(map(str.isidentifier, word.split("."))) else []
     for place in (place.resolve() for place in places):
-        if roots := [root for name in names for root in _files(place, name)]:
-            return list(dict.fromkeys(roots))
+        if files := [file.resolve() for name in names for file in module_files(name, place)]:
+            return list(dict.fromkeys(files))
     return []
-
-
-def _files(place: Path, name: str) -> Iterator[Root]:
-    """The files that importing `name` runs, as far as they lie in a place: packages on the way, and the module."""
-    parts = name.split(".")
-    for length in range(1, len(parts) + 1):
-        base, known_as = place.joinpath(*parts[:length]), ".".join(parts[:length])
-        candidates = (base / "__init__.py", base.with_name(f"{base.name}.py"))
-        yield from (root_at(path, module=known_as) for path in candidates if is_file(path))

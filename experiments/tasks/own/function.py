@@ -17,6 +17,7 @@ import contextlib
 import copy
 import hashlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -29,15 +30,23 @@ from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_s
 from experiments.client import ablations_task
 from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig, total_steps, unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
-from experiments.identity import eval_identity, without_runs
-from experiments.records import TRAINING
+from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.store.checksummed import check_file, read_json
-from experiments.store.code import Root, files_of, root_at
+from experiments.store.imports import local_files
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.trees import keep
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
+from experiments.tasks.own.code_files import (
+    PlannedTree,
+    WorkingCopy,
+    archived_digests,
+    as_used,
+    changed_files,
+    is_linked_data,
+    matching,
+)
 from experiments.tasks.own.context import (
     EXAMPLES,
     FINAL,
@@ -50,14 +59,18 @@ from experiments.tasks.own.context import (
 from experiments.tasks.own.kept import first_sentences, outdated, patterns_of, read_kept
 from experiments.tasks.own.process import TrainerProcess
 from experiments.tasks.own.tree import (
+    BASE,
     CODE,
     COPY,
     GIVEN_BY_STUDY,
     GLOBS,
     LINKS,
+    NO_TREE,
     OF_TREES,
     check_watched,
+    code_top,
     imported,
+    imported_files,
     own_code,
 )
 from model.settings import StrictModel
@@ -67,23 +80,95 @@ N = TypeVar("N", int, float)
 
 
 class OwnTask(Task):
-    """A trainer of the user's, which trains and scores at once. Its code is the user's alone: `roots`."""
+    """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
 
     prepare_reads: tuple[str, ...] | None = (CODE,)
     sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
-    roots: tuple[Root, ...] = ()
+    named: tuple[Path, ...] = ()  # the files at which the user's code begins
     reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
     patterns: Sequence[Sequence[str]] = ()  # set, metric, regular expression and `take` of those of the study
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
+        self._trees: dict[str, PlannedTree] = {}
 
-    @property
-    def code(self) -> Mapping[str, tuple[Root, ...]]:
-        # A tree names its run, so that no edit makes it stale.
-        roots = () if CODE in self.config_type.model_fields else self.roots
-        return dict.fromkeys((TRAINING, *self.evaluation_parts), roots)
+    # --- the files of its code
+
+    def code_paths(self) -> tuple[Path, ...]:
+        """The files that the study names, and those that they import, read from their text."""
+        home = self.folder or Path.cwd()
+        return tuple(local_files(self.named, [home, code_top(home)]))
+
+    def code_now(self, config: Any, store: Path) -> dict[str, str]:
+        """The digests of the files that would be used now, as far as they are known before a run; linked data too.
+
+        Of a run whose code is a tree: the tree, and linked data.
+        """
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        copy = WorkingCopy(code_top(home), store)
+        linked = copy.linked(home, getattr(config, LINKS, ()))
+        if tree:
+            return {"tree": tree, **linked}
+        globs = matching(home, getattr(config, GLOBS, ()), code_top(home))
+        return {**linked, **copy.digests([*self.code_paths(), *globs])}
+
+    def training_code(self, config: Any, store: Path) -> str:
+        return digest(self.code_now(config, store))
+
+    def code_facts(
+        self, config: Any, context: Context, before: Mapping[str, str], place: Path | None = None
+    ) -> dict[str, Any]:
+        """The digests of the files that a run has used, for its record.
+
+        before: `code_now` as the run began. What its Python processes imported is known by now. A file that was edited
+        meanwhile counts as changed, because nothing says which of its states was used. place: of a run whose code is a
+        tree, its copy.
+        """
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        top, seen = code_top(home), imported_files(context.folder)
+        copy = WorkingCopy(top, context.store)
+        links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
+        linked = [name for name in before if is_linked_data(name, links)]
+        named = {copy.name(path) for path in self.named}
+        if tree and place is not None:
+            own = os.path.realpath(place)
+            names = named | {os.path.relpath(path, own) for path in seen or () if path.is_relative_to(own)}
+            prefix = os.path.relpath(home.resolve(), top)
+            globs = [f"{prefix}/{one}" for one in getattr(config, GLOBS, ())]
+            used = archived_digests(context.store, tree, names, globs)
+            data = as_used({name: before[name] for name in linked if name not in used}, copy)
+            return {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
+        static = {copy.name(path) for path in self.code_paths()}
+        names = named | {*linked} | {copy.name(path) for path in matching(home, getattr(config, GLOBS, ()), top)}
+        names |= static if seen is None else {copy.name(path) for path in seen}
+        names |= {name for name in static if name.startswith("../")}  # which no watcher sees
+        return {"code_files": as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)}
+
+    def _base_files(
+        self, config: Any, context: Context, used: Mapping[str, str], data: Mapping[str, str]
+    ) -> dict[str, Any]:
+        """The same files without the row's change, for the record of a row that changes code."""
+        if not code_change_in(context.inputs):
+            return {}
+        base = getattr(config, BASE, "")
+        return {"base_files": {**archived_digests(context.store, base, used), **data} if base else {}}
+
+    def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
+        """The recorded files of a run that have changed, or are gone."""
+        if result.code_files is None:
+            return ["its files are not recorded"]
+        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        if tree == NO_TREE:
+            return ["the row's change, which does not apply to the present code"]
+        top = code_top(home)
+        copy = WorkingCopy(top, store)
+        if not tree:
+            return changed_files(result.code_files, copy)
+        if tree not in self._trees:
+            links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
+            self._trees[tree] = PlannedTree(tree, copy, links)
+        return changed_files(result.code_files, self._trees[tree])
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         return {}
@@ -195,13 +280,9 @@ class FunctionTask(OwnTask):
         kind = config_type_of(told["settings"], process.check, roles)
         super().__init__(told["name"], kind, [_column(one, process) for one in told["columns"]])
         self._process, self.interpreter = process, python
-        module, _, name = process.task.partition(":")
-        defined = str(told["name"]).partition(":")[2].partition(".")[0]  # the function may be in another module
-        self.roots = (
-            root_at(Path(told["loaded_from"]), name, module=module, prefixes=told["prefixes"]),
-            root_at(Path(told["file"]), defined, module=told["module"], prefixes=told["prefixes"]),
-        )
-        self.files, self.script = files_of(self.roots), str(Path(told["file"]).resolve())
+        # the function may be in another module
+        self.named = tuple(dict.fromkeys(Path(told[name]).resolve() for name in ("loaded_from", "file")))
+        self.files, self.script = tuple(local_files(self.named)), str(Path(told["file"]).resolve())
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         """Digests of the files of `reads`, by file name; relative paths start at the module's folder."""
@@ -269,6 +350,7 @@ class FunctionTask(OwnTask):
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
+        before = self.code_now(config, context.store)
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
         own = own_code(config, context, home, context.folder / COPY) if tree else contextlib.nullcontext(home)
         with own as place:
@@ -277,6 +359,7 @@ class FunctionTask(OwnTask):
             ended = process.train(request, context)
             if tree:
                 check_watched(context)
+        files = self.code_facts(config, context, before, context.folder / COPY)
         self._refuse_changed(config, context, "while the run trained")
         keep_metrics(context.folder / FINAL, ended["returned"], self.sealed)
         theirs = {"device": name} if (name := ended["device_name"]) else {}
@@ -286,7 +369,7 @@ class FunctionTask(OwnTask):
             else:
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
-        return {"step": total_steps(config), **named, **close_folder(context, theirs | imported(context))}
+        return {"step": total_steps(config), **named, **close_folder(context, theirs | files | imported(context))}
 
 
 def column(*arguments: Any, **options: Any) -> Column:

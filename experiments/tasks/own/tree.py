@@ -1,8 +1,8 @@
 """The code of a run whose study has rows that change code: a copy of its tree, the links, and a watch on its imports.
 
 Every row of such a study has the setting `code_tree`, base too: git's digest of all files of its tree
-(experiments/store/trees.py), so a run is named by its code and no edit makes it stale. `links` are then what git does
-not track and the run needs; their content is among the inputs of a run.
+(experiments/store/trees.py). It says which code trains the run, and is part of no name. `links` are then what git does
+not track and the run needs.
 """
 
 import contextlib
@@ -15,10 +15,7 @@ from typing import Any
 import experiments
 import experiments.client.watch
 from experiments.config import TaskConfig
-from experiments.data.corpora.files import Fingerprints
 from experiments.errors import UserError
-from experiments.identity import digest
-from experiments.store.durable import regular_files
 from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
 
@@ -38,20 +35,6 @@ MODULES, ELSEWHERE, PACKAGES = "modules.txt", "imported-elsewhere.txt", "package
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 HOME = Path(experiments.__file__).parents[1]  # the folder of this program's packages
 _ASKED = "ABLATIONS_WATCH"  # the variable that starts the watcher and says what it records and refuses
-
-
-def link_digests(config: TaskConfig, home: Path, store: Path) -> dict[str, str]:
-    """The digests of what is linked into the trees of a study's rows; {} for other studies. Raises UserError."""
-    links: Sequence[str] = getattr(config, LINKS, ()) if getattr(config, CODE, "") else ()
-    found = {}
-    with Fingerprints(store, raw=True) as known:
-        for name in links:
-            path = home / name
-            files = regular_files(path) if path.is_dir() else [path]
-            full = [one for one in files if "__pycache__" not in one.parts and (not one.exists() or one.stat().st_size)]
-            content = {os.path.relpath(file, path): known.facts(file).sha256 for file in full}
-            found[f"link {name}"] = digest(content)
-    return found
 
 
 def check_links(home: Path, links: Sequence[str]) -> None:

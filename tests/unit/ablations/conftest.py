@@ -96,9 +96,7 @@ def rows_of(task: FakeTask) -> Callable[..., dict[str, PlannedRow]]:
 @pytest.fixture
 def plan_of(task: FakeTask) -> Callable[..., Plan]:
     def plan(study: Study, **options: Any) -> Plan:
-        return plan_study(
-            study, selection(**options), task, Path("unused"), lambda run_id, eval_ids: RunState("missing")
-        )
+        return plan_study(study, selection(**options), task, Path("unused"), lambda *_: RunState("missing"))
 
     return plan
 

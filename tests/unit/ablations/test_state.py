@@ -27,7 +27,7 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
     if trained:
         store.run_folder(RUN).mkdir(parents=True)
         write_json(store.run_folder(RUN) / "result.json", {"run_id": RUN, "attempt": 1})
-    state_of = run_states(store, task)
+    state_of, config = run_states(store, task), task.config_type()
     left = "score" if trained else ""  # the fake task has no part that decodes
-    assert state_of(RUN, [ASKED]) == state_of(RUN, [OTHER, ASKED]) == RunState("failed", to_make=left)
-    assert state_of(RUN, [OTHER]) == RunState("missing" if trained else "failed", to_make=left)
+    assert state_of(RUN, [ASKED], config) == state_of(RUN, [OTHER, ASKED], config) == RunState("failed", to_make=left)
+    assert state_of(RUN, [OTHER], config) == RunState("missing" if trained else "failed", to_make=left)

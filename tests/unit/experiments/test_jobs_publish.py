@@ -112,9 +112,8 @@ def test_training_anew_takes_the_old_scores_out_of_the_tables_and_keeps_them(sto
 
 def test_a_finished_attempt_is_found_though_the_queue_is_lost(store):
     number = attempt(store, E1)
-    assert leftover(store, job(E1), "other code").parts == []
-    assert leftover(store, job(E1, rerun_after=number), "c1").parts == []
-    assert leftover(store, job(E1), "c1").parts == ["training", E1]
+    assert leftover(store, job(E1, rerun_after=number)).parts == []
+    assert leftover(store, job(E1)).parts == ["training", E1]
     assert missing(store, job(E1)) == []
 
 
@@ -160,8 +159,8 @@ def test_a_training_up_to_the_stale_one_is_missing_and_is_not_left_over(store):
     assert missing(store, job()) == [] and missing(store, job(E1, rerun_after=1)) == ["training", E1]
     assert missing(store, job(E1, rerun_after=1, train=False)) == [E1]
     (store.run_folder(RUN) / "result.json").unlink()
-    for rerun_after, code, parts in ((1, "c1", []), (0, "c2", []), (0, "c1", ["training"])):
-        assert leftover(store, job(rerun_after=rerun_after), code).parts == parts
+    for rerun_after, parts in ((1, []), (0, ["training"])):
+        assert leftover(store, job(rerun_after=rerun_after)).parts == parts
 
 
 def test_an_evaluation_whose_record_is_damaged_gives_way_to_the_next(store):

@@ -14,7 +14,6 @@ from experiments.client.ablations_task.values import by_set, described, made
 from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, total_steps
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
-from experiments.store.code import files_of
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import function as own_settings
@@ -156,7 +155,7 @@ def test_two_studies_may_call_their_modules_alike(tmp_path):
     found = [load_task("trainer_of_the_same_name:TASK", str(tmp_path / name)) for name in ("one", "two", "one")]
     given = {"task", "seed", "modules"}
     assert [set(t.config_type.model_fields) - given for t in found] == [{"one"}, {"two"}, {"one"}]
-    assert found[0].roots != found[1].roots
+    assert found[0].named != found[1].named == (tmp_path / "two/trainer_of_the_same_name.py",)
 
 
 # --- metrics
@@ -345,7 +344,7 @@ def test_a_command_knows_types_and_its_script(tmp_path):
     task = load_task("command", str(tmp_path)).with_settings(
         {"command": "python train.py {settings}", "n": 1, "x": {"lr": 0.1}}
     )
-    assert [path.name for path in files_of(task.code["training"])] == ["helper.py", "train.py"]
+    assert [path.name for path in task.code_paths()] == ["train.py", "helper.py"]
     for values in ({"n": "1"}, {"x": {"lr": "fast"}}, {"m": 1}):
         with pytest.raises(ValidationError):
             task.config_type.model_validate_json(json.dumps(values))

@@ -7,7 +7,7 @@ from importlib import metadata
 import pytest
 
 from experiments.store import provenance
-from experiments.store.code import files_of, root_at
+from experiments.store.imports import local_files
 from experiments.tasks.load import load_task
 
 pytestmark = pytest.mark.process  # git's
@@ -35,7 +35,7 @@ def repository(tmp_path):
 
 def facts(folder, *names):
     forget()
-    return provenance.revision_of(tuple(root_at(folder / name) for name in names), str(folder / names[0]), None)
+    return provenance.revision_of(local_files(folder / name for name in names), str(folder / names[0]), None)
 
 
 def forget():
@@ -77,7 +77,8 @@ def test_a_command_that_names_no_file_is_of_its_studys_repository(repository):
 
 
 def test_a_built_in_task_is_this_programs(repository):
-    ours = provenance.revision_of(load_task("translation").code["training"], "", repository)
+    ours = provenance.tool_revision()
+    assert load_task("translation").code_paths() == ()
     tool = provenance.tool()
     assert (ours.commit, tool["version"]) == (tool["commit"], metadata.version("transformer-ablations"))
 
@@ -158,11 +159,11 @@ def test_the_code_of_a_command_is_its_script_and_not_its_interpreter(project, co
     task = load_task("command", str(home)).with_settings({"command": command})
     assert task.script == (str(home / script) if script else "")
     assert not script or task.interpreter == interpreter.replace("{home}", str(project))
-    found = provenance.revision_of(task.code["training"], task.script, task.folder)
+    found = provenance.revision_of(task.code_paths(), task.script, task.folder)
     assert (found.repository, found.commit) == ("our-paper", git(home, "rev-parse", "HEAD"))
     trains = script in ("run.sh", "train.py")
     assert ("x = 2" in found.diff) == (trains or not script)  # without a script, all of the study's folder
-    names = {str(path.relative_to(home)) for path in files_of(task.code["training"])}
+    names = {str(path.relative_to(home)) for path in task.code_paths()}
     assert script in names | {""} and "log.txt" not in names
     assert ("beside.py" in names) == (trains or script == "bare")
 
@@ -170,7 +171,7 @@ def test_the_code_of_a_command_is_its_script_and_not_its_interpreter(project, co
 def test_a_script_in_no_repository_has_no_commit_though_its_interpreter_and_its_study_have(tmp_path, repository):
     (tmp_path / "train.py").write_text("")
     task = load_task("command", str(repository)).with_settings({"command": "python ../train.py beside.py"})
-    assert provenance.revision_of(task.code["training"], task.script, task.folder).commit is None
+    assert provenance.revision_of(task.code_paths(), task.script, task.folder).commit is None
 
 
 def test_files_of_several_repositories_and_large_ones(repository, monkeypatch):

@@ -109,16 +109,16 @@ def test_a_large_file_is_named_and_a_folder_is_not_listed(git, tmp_path):
 
 def test_this_programs_files_are_its_own_only_where_a_repository_tracks_them(git):
     answers, _ = git
-    provenance._tool.cache_clear()
+    provenance.tool_revision.cache_clear()
     try:
         assert provenance.tool() == {
             "version": provenance._version(provenance.DISTRIBUTION), "commit": None, "dirty": None, "diff_digest": None,
         }  # fmt: skip
-        provenance._tool.cache_clear()
+        provenance.tool_revision.cache_clear()
         answers["store", "ls-files", "--error-unmatch"] = "provenance.py\n"
         answers["store", "rev-parse", "--show-toplevel"] = "/nowhere/checkout\n"
         answers["store", "rev-parse", "HEAD"] = f"{COMMIT}\n"
         assert provenance.tool()["commit"] == COMMIT
     finally:
-        provenance._tool.cache_clear()
+        provenance.tool_revision.cache_clear()
     assert provenance.revision_of((), "", None) == Revision(None, None, "")

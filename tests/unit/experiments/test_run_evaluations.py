@@ -14,9 +14,9 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.events.event_log import EventWriter, read_events
 from experiments.identity import eval_identity, run_identity
 from experiments.records import ChildExit
-from experiments.store.checksummed import read_json, write_json
-from experiments.store.code import code_digest
+from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
+from experiments.store.results import TrainingResult
 from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
@@ -116,17 +116,18 @@ def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(
 
 
 @pytest.mark.process
-def test_code_that_is_edited_while_it_trains_is_recorded_as_it_was_at_the_start(tmp_path: Path) -> None:
-    folder, [item] = _attempt(tmp_path, "edits_itself", EDITS_ITSELF)
-    root = load_task("edits_itself:TASK", str(tmp_path)).code["training"]
-    before = code_digest(root)
+def test_code_that_is_edited_while_it_trains_is_recorded_as_edited(tmp_path: Path) -> None:
+    folder, _ = _attempt(tmp_path, "edits_itself", EDITS_ITSELF)
+    task = load_task("edits_itself:TASK", str(tmp_path))
+    config = task.config_type()
+    before = task.training_code(config, tmp_path)
     assert run.main(folder / "spec.json") == ChildExit.FINISHED
-    assert code_digest(root) != before
+    assert task.training_code(config, tmp_path) != before
     [started] = [event for event in read_events(folder) if event["kind"] == "started"]
-    result, made = (read_json(path / "result.json") for path in (folder, folder / "evaluations" / item["eval_id"]))
-    assert result and made
-    recorded = [started["code_digest"], result["code_digest"], made["parts"]["evaluate"]["code_digest"]]
-    assert recorded == [before] * 3
+    result = TrainingResult.load(folder / "result.json")
+    assert result and started["code_digest"] == result.code_digest == before
+    assert result.code_files == {"edits_itself.py": "edited during the run"}
+    assert task.changed_code(config, result, tmp_path) == ["edits_itself.py"]
 
 
 @pytest.mark.parametrize("steps", [0, 1])

@@ -67,7 +67,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
 def test_a_task_of_a_package_is_known_by_its_name() -> None:
     task = load.load_task("retrieval")
     assert isinstance(task, Translation) and task.name == "retrieval" and not load.trains_apart("retrieval")
-    assert task.code.keys() == {"training", "likelihood", "decode", "score"}
+    assert task.code.keys() == {"likelihood", "decode", "score"}
 
 
 @pytest.mark.process

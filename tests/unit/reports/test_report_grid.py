@@ -57,7 +57,7 @@ def test_a_row_named_after_a_size_prints_what_it_is_here(tmp_path):
 
     def names(profile):
         chosen = selection(profile, None, None, None, ())
-        plan = plan_study(study, chosen, task, tmp_path, lambda run_id, eval_ids: RunState("missing"))
+        plan = plan_study(study, chosen, task, tmp_path, lambda *_: RunState("missing"))
         return shown(build_table(plan, FakeStore(), task.columns), "row")
 
     assert names("paper") == [row.key for row in study.variations]

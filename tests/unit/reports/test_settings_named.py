@@ -73,9 +73,7 @@ def said(task: str, base: dict[str, Any], tmp_path: Path) -> list[str]:
     study = Study.model_validate(
         {"name": "s", "title": "S", "task": task, "base": base, "variation": [{"key": "base"}]}
     )
-    plan = plan_study(
-        study, Selection(), Inputless(TASKS[task]), tmp_path, lambda run_id, eval_ids: RunState("missing")
-    )
+    plan = plan_study(study, Selection(), Inputless(TASKS[task]), tmp_path, lambda *_: RunState("missing"))
     table = build_table(plan, FakeStore(), TASKS[task].columns)
     return [" ".join(note.text for note in table.footnotes), paragraph(table)]
 

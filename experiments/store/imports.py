@@ -1,0 +1,111 @@
+"""What Python files import, read from their text: the modules, and those of them that lie beside the files.
+
+Nothing is imported or run. Names that a program makes at run time are not found here; the watcher of a run sees them
+(experiments/client/watch).
+"""
+
+import ast
+import functools
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+OURS = ("ablations", "model", "experiments", "reports")  # the packages of this program
+_INSTALLED = {"site-packages", "dist-packages"}
+
+
+def imported_names(source: str | bytes) -> set[str]:
+    """Dotted names that a source imports, anywhere in it; `from a import b` gives a.b, `from . import b` gives .b.
+
+    Of text that is no Python there are none.
+    """
+    found: set[str] = set()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return found
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {one.name for one in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found |= {f"{module}{'' if module.endswith('.') else '.'}{one.name}" for one in node.names}
+    return found
+
+
+def imports_of(file: Path) -> frozenset[str]:
+    """Dotted names that a file imports; none for a file that cannot be read."""
+    try:
+        state = file.stat()
+    except OSError:
+        return frozenset()
+    return _imports_of(file, (state.st_mtime_ns, state.st_size, state.st_ino))
+
+
+@functools.lru_cache(4096)
+def _imports_of(file: Path, state: tuple[int, int, int]) -> frozenset[str]:
+    try:
+        return frozenset(imported_names(file.read_bytes()))
+    except OSError:
+        return frozenset()
+
+
+def local_files(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Path]:
+    """The files, and the Python files that they import from their own folders and packages or from `folders`.
+
+    Installed packages count only where one of the files is in that package.
+    """
+    found: dict[Path, None] = {}
+    waiting = [Path(os.path.realpath(file)) for file in reversed(list(files))]
+    tops = {_top_package(file) for file in waiting}
+    while waiting:
+        file = waiting.pop()
+        if file in found:
+            continue
+        found[file] = None
+        if file.suffix != ".py":
+            continue
+        for name in sorted(imports_of(file)):
+            waiting += [one for one in _modules(name, file, folders) if _counts(one, tops)]
+    return list(found)
+
+
+def module_files(name: str, folder: Path) -> list[Path]:
+    """The files below a folder that importing a module runs: the packages on the way, and the module."""
+    found = []
+    parts = [part for part in name.split(".") if part]
+    for length in range(1, len(parts) + 1):
+        base = folder.joinpath(*parts[:length])
+        for path in (base / "__init__.py", base.with_name(f"{base.name}.py")):
+            if os.path.isfile(path):  # noqa: PTH113 - which takes any text
+                found.append(path)
+    return found
+
+
+def _modules(name: str, file: Path, folders: Sequence[Path]) -> Iterator[Path]:
+    """The files that an import in a file runs, in the first folder that has its first name."""
+    rest = name.lstrip(".")
+    level = len(name) - len(rest)
+    homes = [file.parents[level - 1]] if 0 < level <= len(file.parents) else [file.parent, _home(file), *folders]
+    for home in homes if not level or level <= len(file.parents) else []:
+        if paths := module_files(rest, home):
+            yield from (Path(os.path.realpath(path)) for path in paths)
+            return
+
+
+def _home(file: Path) -> Path:
+    """The folder from which a file's package is imported."""
+    folder = file.parent
+    while (folder / "__init__.py").is_file() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _top_package(file: Path) -> Path:
+    """The folder of the package of the highest level in which a file lies; its own folder for one in no package."""
+    home = _home(file)
+    return file.parent if home == file.parent else home / file.relative_to(home).parts[0]
+
+
+def _counts(file: Path, tops: set[Path]) -> bool:
+    return _INSTALLED.isdisjoint(file.parts) or any(file.is_relative_to(top) for top in tops)
