@@ -159,7 +159,7 @@ class OwnTask(Task):
         if result.code_files is None:
             return ["its files are not recorded"]
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
-        if tree == NO_TREE:
+        if tree.startswith(NO_TREE):
             return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
         copy = WorkingCopy(top, store)
