@@ -6,6 +6,7 @@ git's digest of all its files, byte by byte: attributes that would change or lea
 """
 
 import atexit
+import contextlib
 import itertools
 import os
 import re
@@ -20,10 +21,15 @@ from typing import Any, NamedTuple
 from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import locked, write_bytes
-from experiments.store.layout import Store, config_of
+from experiments.store.layout import Store, config_of, rows_of
 from experiments.store.provenance import Revision, run_git
+from experiments.store.spec import FILE as SPEC
+from experiments.store.spec import AttemptSpec
 
 TREES = "trees"  # in the store: an archive of each tree, read-only
+# Settings that say which code trains a run: its tree, base's tree if the row is base with a patch, and the size of the
+# difference in lines.
+CODE, BASE, LINES = "code_tree", "code_base", "code_lines"
 LINK, SUBMODULE = "120000", "160000"  # git's modes of what is no file
 _OFF = "* -export-ignore -export-subst -filter -ident -text -eol -working-tree-encoding !diff\n"
 _QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never",
@@ -236,10 +242,24 @@ def remove_unused(store: Store) -> None:
         return
     with explain_os_errors(f"remove trees from {trees}"), _alone(trees):
         stores = [store, *(Store(path) for path in store.root.glob(".smoke-*"))]
-        used = {config_of(one, run_id).get("code_tree") for one in stores for run_id in one.run_ids()}
+        used = {tree for one in stores for run_id in one.run_ids() for tree in trees_of(one, run_id)}
         for path in sorted(trees.iterdir()):  # of a tree first its facts, without which it counts as missing
             if path.stem not in used:
                 path.unlink()
+
+
+def trees_of(store: Store, run_id: str) -> set[str]:
+    """The trees that a run was or will be trained with: of its records, of its rows and of its attempts."""
+    configs = [config_of(store, run_id, forgiving=True), *(row.settings for row in rows_of(store, run_id))]
+    for number in store.attempts(run_id):
+        with contextlib.suppress(UserError, OSError):
+            configs.append(AttemptSpec.read(store.attempt_folder(run_id, number) / SPEC).config)
+    return {str(config[name]) for config in configs for name in (CODE, BASE) if config.get(name)}
+
+
+def is_kept(store: Path, tree: str) -> bool:
+    """Whether the store has the archive of a tree."""
+    return archive(store, tree).with_suffix(".json").is_file()
 
 
 def archive(store: Path, tree: str) -> Path:

@@ -209,7 +209,9 @@ def test_rows_without_each_part_of_a_change_and_with_each_alone(cli: Cli, mine: 
     # the same where base is the code without the patch
     git(mine, "checkout", "-q", "main")
     (mine / "study.toml").write_text(rows(BASE, ablate=parts))
-    cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
+    plan = as_json(cli("plan", "study.toml", "--json", cwd=mine))
+    assert {run["row"]: run["state"] for run in plan if run["row"] == "base"} == {"base": "stale"}
+    cli("run", "study.toml", "--devices", "cpu:2", "--stale", "rerun", cwd=mine)
     found = accuracies(cli, mine)
     assert found.pop("base") == pytest.approx(4.01)
     assert found == {row: pytest.approx(expected[row]) for row in found} and len(found) == 3
@@ -369,7 +371,7 @@ def test_a_tree_that_is_removed_before_its_run_is_described_is_packed_again(mine
     prepare(chosen, runs, lambda words: None)
     packed = {path.name for path in (mine / "runs/trees").iterdir()}
     remove_unused(chosen.store)
-    assert len(packed) == 2 and not list((mine / "runs/trees").iterdir())
+    assert len(packed) == 4 and not list((mine / "runs/trees").iterdir())  # base's too
     enqueue(chosen, chosen.plan, runs, "keep")
     remove_unused(chosen.store)
     assert {path.name for path in (mine / "runs/trees").iterdir()} == packed
@@ -583,3 +585,51 @@ def test_a_kill_leaves_the_working_copy_as_it_was(cli: Cli, mine: Path) -> None:
     cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
     assert accuracies(cli, mine) == {"base": pytest.approx(4.02), "p": pytest.approx(2.02)}
     assert whole(mine) == before
+
+
+RESUMING = """
+import argparse, json, pathlib, time
+from net import score
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--dir", type=pathlib.Path)
+args = parser.parse_args()
+gate = 2
+
+
+
+state = args.dir / "state"
+if not state.exists():
+    state.write_text(str(score(args.lr)))
+    print(json.dumps({"step": 1, "loss": 1.0, "checkpoint": True}), flush=True)
+    time.sleep(600)
+print(json.dumps({"acc": float(state.read_text()) + score(args.lr) + gate}))
+""".lstrip()
+
+
+def test_a_resume_has_the_tree_of_the_first_attempt_whatever_was_committed_since(cli: Cli, mine: Path) -> None:
+    (mine / "train.py").write_text(RESUMING)
+    commit(mine, "A trainer that resumes")
+    patch = NO_GATE.replace("@@ -5,5 +5,5 @@", "@@ -6,5 +6,5 @@").replace(
+        ' parser.add_argument("--seed", type=int, default=0)\n', ' parser.add_argument("--dir", type=pathlib.Path)\n'
+    )
+    (mine / "no-gate.diff").write_text(patch)
+    text = rows(BASE, '{key = "p", patch = "no-gate.diff"}').replace("--seed {seed}", "--dir {folder}")
+    (mine / "study.toml").write_text(text)
+    process = subprocess.Popen(
+        command("run", "study.toml", "--devices", "cpu:2"), cwd=mine, env=environment(), start_new_session=True
+    )
+    until = time.monotonic() + 240
+    while len(list(mine.glob("runs/runs/*/attempts/0001/final/state"))) < 2 and time.monotonic() < until:
+        time.sleep(0.2)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (mine / "net.py").write_text(NET.replace("10", "30"))
+    (mine / "README.md").write_text("Read me\n")
+    commit(mine, "Three times the score")
+    cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
+    assert accuracies(cli, mine) == {"base": 4.0, "p": 2.0}, "no number of half old and half new code"
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))} == {"stale"}
+    (mine / "net.py").write_text(NET)
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))} == {"finished"}

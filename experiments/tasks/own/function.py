@@ -82,7 +82,7 @@ N = TypeVar("N", int, float)
 class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
 
-    prepare_reads: tuple[str, ...] | None = (CODE,)
+    prepare_reads: tuple[str, ...] | None = (CODE, BASE)
     sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     named: tuple[Path, ...] = ()  # the files at which the user's code begins
@@ -222,8 +222,9 @@ class OwnTask(Task):
 
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
-        if tree := getattr(config, CODE, ""):
-            keep(tree, store)
+        for name in (CODE, BASE):
+            if tree := getattr(config, name, ""):
+                keep(tree, store)
         return {}
 
     def evaluate(

@@ -16,11 +16,14 @@ import experiments
 import experiments.client.watch
 from experiments.config import TaskConfig
 from experiments.errors import UserError
+from experiments.store.trees import BASE as BASE
+from experiments.store.trees import CODE as CODE
+from experiments.store.trees import LINES as LINES
 from experiments.store.trees import top_of, unpack
 from experiments.tasks.base import Context
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
-CODE, LINES, LINKS, BASE, GLOBS = "code_tree", "code_lines", "folder_links", "code_base", "code_globs"
+LINKS, GLOBS = "folder_links", "code_globs"
 NO_TREE = "0" * 24  # begins the `code_tree` of a row whose code cannot be made: nothing runs on it
 # What a study says of the code of its runs. It travels with the settings of a run and is part of no run_id.
 GIVEN_BY_STUDY = {
