@@ -143,7 +143,7 @@ def _signs(table: Table) -> Iterator[Note]:
             keys = ", ".join(row.key for row in rows)
             yield Note(f"{column.header}: {NOT_REPORTED} by finished runs of {keys}. {why}".strip(), "gap")
     if any(row.stale for row in table.rows):
-        yield Note("†: trained or scored by another revision of the code than the present one.", "sign")
+        yield Note("†: trained or scored by other code than the present one.", "sign")
 
 
 def _undirected(table: Table) -> Iterator[Note]:

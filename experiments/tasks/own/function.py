@@ -66,6 +66,7 @@ from experiments.tasks.own.tree import (
     GIVEN_BY_STUDY,
     GLOBS,
     LINKS,
+    NO_TREE,
     OF_TREES,
     check_watched,
     code_top,
@@ -159,6 +160,8 @@ class OwnTask(Task):
         if result.code_files is None:
             return ["its files are not recorded"]
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        if tree.startswith(NO_TREE):
+            return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
         copy = WorkingCopy(top, store)
         if not tree:

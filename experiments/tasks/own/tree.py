@@ -25,7 +25,7 @@ from experiments.tasks.base import Context
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
 LINKS, GLOBS = "folder_links", "code_globs"
-NO_TREE = "0" * 40  # of a row whose code cannot be made: no tree has this name, so nothing runs on it
+NO_TREE = "0" * 24  # begins the `code_tree` of a row whose code cannot be made: nothing runs on it
 # What a study says of the code of its runs. It travels with the settings of a run and is part of no run_id.
 GIVEN_BY_STUDY = {
     CODE: "`patch`, `commit` or `commits` of a row gives it",
