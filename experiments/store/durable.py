@@ -11,6 +11,7 @@ import secrets
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -157,7 +158,37 @@ def regular_files(folder: Path) -> Iterator[Path]:
         yield from (path for path in paths if os.path.isfile(path) and not path.is_symlink())  # noqa: PTH113
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def make_folder(root: Path, name: str) -> Path:
+    """Make a folder below `root`, by its path from there. What is no folder on the way, such as a link, is removed.
+
+    Raises ValueError for a path that leads out.
+    """
+    folder = root
+    for part in parts_below(name) if name else ():
+        folder = folder / part
+        if folder.is_symlink() or not folder.is_dir():
+            clear(folder).mkdir()
+    return folder
+
+
+def parts_below(name: str) -> list[str]:
+    """The parts of a path that stays below its folder. Raises ValueError for another."""
+    parts = name.split("/")
+    if {"", ".", ".."} & {*parts}:
+        raise ValueError(f"{name!r} is no path below a folder")
+    return parts
+
+
+def clear(path: Path) -> Path:
+    """Remove what is at a path: a file, a link, a pipe, or a folder with its content. Returns the path."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return path
+
+
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading. Raises OSError for another, such as a pipe, which would wait for a writer."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:

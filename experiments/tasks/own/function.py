@@ -463,7 +463,7 @@ def settings_of(config: TaskConfig) -> dict[str, Any]:
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
-    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, "modules") or hasattr(OwnConfig, name)]
+    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, *OF_TREES, "modules") or hasattr(OwnConfig, name)]
     if taken:
         raise UserError(
             f"{name}.{taken[0]}: the harness has this name for itself (the task's name and the seed are given by it: "
