@@ -128,8 +128,8 @@ def ablate(
             else:
                 if id(module) not in stands:
                     kind = own(module, line.action) or Stand
-                    given = seen.get((name, line.action))
-                    make = makes.get(line) or functools.partial(kind, line.action, seen=given, draws=draws)
+                    outputs = seen.get((name, line.action))
+                    make = makes.get(line) or functools.partial(kind, line.action, seen=outputs, draws=draws)
                     stands[id(module)] = _stand(line, Check(name, module), module, model, make)
                 setattr(_owner(model, name), _leaf(name), stands[id(module)])
     for name in sorted(removed, key=lambda name: -int(_leaf(name))):  # the last first: the others keep their places
