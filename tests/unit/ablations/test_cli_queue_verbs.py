@@ -8,11 +8,14 @@ import threading
 import time
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
+from ablations.cli.run import _exit_if_bad
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
+from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import durable
@@ -289,3 +292,10 @@ def test_requests_are_told_as_json(store):
     assert json.loads(call(store, "drain", "--json")) == {"coordinator": None}
     log = json.loads(call(store, "log", "C-n2", "--json"))
     assert log["state"] == "waiting" and log["attempts"][0]["outcome"] and len(log["logs"]) == len(log["attempts"])
+
+
+@pytest.mark.parametrize(("left", "words"), [(1, "1 run stays queued"), (2, "2 runs stay queued")])
+def test_what_is_left_is_counted(left, words, capsys):
+    with pytest.raises(typer.Exit):
+        _exit_if_bad(Summary(left=left))
+    assert words in capsys.readouterr().err

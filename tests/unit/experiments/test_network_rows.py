@@ -194,6 +194,7 @@ def test_selectors(selector: str, names: list[str]) -> None:
         (["head.0 of layers.0.attn -> identity"], "no action"),
         (["head.4 of layers.0.attn -> zero"], "heads are from 0 to 3"),
         (["head.1 of layers.0.mlp -> zero"], "no heads"),
+        (["head.1 of layers -> zero"], "has 4 output projections"),
         (["layers.0 -> zero", "layers.0.attn -> zero"], "the same module"),
         (["layers.0.attn -> zero", "head.0 of layers.*.attn -> zero"], "the same module"),
         (["head.1 of layers.0.attn -> zero", "head[1:] of layers.0.attn -> zero"], "another line"),
@@ -231,6 +232,14 @@ def test_another_shape_is_refused_in_the_first_pass(line: str, words: str) -> No
         net(X)
     with pytest.raises(UserError, match=words):  # before anything else where a batch is given
         changed(line, batches=[X])
+
+
+def test_a_mean_of_images_is_refused() -> None:
+    """Their last dimension is a width, and not the channels."""
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.BatchNorm2d(4), nn.Flatten())
+    for line in ("0 -> mean", "1 -> resample", "0.0 -> mean"):
+        with pytest.raises(UserError, match="a mean is one of the last dimension"):
+            ablate(copy.deepcopy(net), [line], [torch.ones(2, 3, 5, 5)])
 
 
 def test_shared_modules_and_tied_weights() -> None:
