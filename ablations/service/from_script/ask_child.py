@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib
 import io
 import json
 import os
@@ -80,13 +81,10 @@ def _watch_argparse(answer: Path, questions: Path) -> None:
 def _watch_click(answer: Path, questions: Path) -> None:
     kinds: list[Any] = []
     with contextlib.suppress(ImportError):
-        import click
-
-        kinds += [click.Command]
+        kinds += [importlib.import_module("click").Command]
     with contextlib.suppress(ImportError):
-        import typer.core
-
-        kinds += [typer.core.TyperCommand, typer.core.TyperGroup]
+        core = importlib.import_module("typer.core")
+        kinds += [core.TyperCommand, core.TyperGroup]
 
     def main(command: Any, *args: Any, **more: Any) -> Any:
         def parse(words: list[str]) -> dict[str, Any]:
