@@ -241,13 +241,8 @@ class _Import:
                     f"{name} is {metric} of {set_}, which the study does not print. Add it to the study as "
                     "[[metric]], or leave it out of --metric."
                 )
-        planned: dict[str, list[int]] = {}
-        for run in plan.runs:
-            if run.imported:
-                planned.setdefault(run.row, []).append(run.seed)
-        labels = {row.label: row.key for row in chosen.study.variations if row.imported and row.label}
         choice = self._choice(list(found))
-        arrived = arrive(self.foreign, found, choice, Planned(planned, labels))
+        arrived = arrive(self.foreign, found, choice, Planned.of(plan))
         refuse_other_settings(arrived, plan)
         store = self.selectors.open(create=True)
         with store.coordinator_lock():
