@@ -85,7 +85,7 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
     if gaps := missing_cells(table) - (some if table.provisional else 0):
         yield Note(f"–: not available, in {number(gaps, 'cell')} (seeds done/requested, reason).", "gap")
     if some and not table.provisional:
-        yield Note("`ablations report … --provisional` prints the mean over the seeds done so far.", "gap")
+        yield Note("`--provisional` prints the mean over the seeds done so far.", "gap")
 
 
 def _shown(table: Table) -> list[Column]:
