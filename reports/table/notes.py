@@ -126,7 +126,8 @@ def _signs(table: Table) -> Iterator[Note]:
     yield from _undirected(table)
     if any(m.best for m in measures):
         near = ", and rows that Welch's t test (Holm) cannot tell from it" if table.bold == "undistinguished" else ""
-        yield Note(f"Bold: the best of its column{near}.", "sign")
+        of = " among the rows that have a number" if missing_cells(table) else ""
+        yield Note(f"Bold: the best of its column{of}{near}.", "sign")
     if missing_cells(table):
         yield from _missing(table, measures)
     if any("diverged" in measure.lacking for measure in measures):
