@@ -76,6 +76,7 @@ def plan_study(
     notes = (
         *filter(None, [study.code_note, study.trees_note]),
         *of_match,
+        *of_refused(rows),
         *of_settings(rows),
         *of_added(runs),
         *of_seeds(study, rows),
@@ -99,6 +100,16 @@ def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
 
 
 # --- Notes on the plan, for the reader of its table
+
+
+def of_refused(rows: list[PlannedRow]) -> list[str]:
+    """One sentence per row whose code cannot be made now."""
+    return [
+        f"{row.variation.key} cannot be trained now; results that it has are of its change as it was applied then. "
+        f"{row.variation.refused}"
+        for row in rows
+        if row.variation.refused
+    ]
 
 
 def of_settings(rows: list[PlannedRow]) -> list[str]:

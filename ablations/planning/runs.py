@@ -1,7 +1,7 @@
 """The runs of one row: one training per seed, branches of other rows' runs, runs from elsewhere, or an ensemble."""
 
 import contextlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,27 @@ def runs_of(
     runs = []
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
-        digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps)) if parent_runs else data
-        digests = with_code_change(digests, row.variation.code_change if row.variation.change else "")
+        digests: Mapping[str, str] = data
+        if parent_runs:
+            digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps))
+        digests, name = _named(row, config, digests, inputs, state_of)
         of_seed = {"seed": seed, "inputs": digests, "num_params": num_params, "cost": cost}
-        runs.append(_planned(row, config, inputs.find(config, digests), specs, state_of, **of_seed))
+        runs.append(_planned(row, config, name, specs, state_of, **of_seed))
     return runs
+
+
+def _named(
+    row: PlannedRow, config: TaskConfig, data: Mapping[str, str], inputs: Inputs, state_of: StateOf
+) -> tuple[dict[str, str], RunName]:
+    """The inputs of a run with its row's change of code, and its name.
+
+    Of a row whose code cannot be made now, the change may have several digests: that of a run in the store is taken.
+    """
+    variation = row.variation
+    changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
+    found = [(changed, inputs.find(config, changed)) for changed in (with_code_change(data, one) for one in changes)]
+    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, [], config).word != "missing")
+    return next(in_store, found[0])
 
 
 def imported_runs(
@@ -78,7 +94,10 @@ def imported_runs(
 
 
 def state_fields(state: RunState) -> dict[str, Any]:
-    return {"state": state.word, **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read")}}
+    return {
+        "state": state.word,
+        **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read", "changed")},
+    }
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
@@ -116,6 +135,7 @@ def _planned(
         label=variation.label,
         overrides=row.overrides,
         paper=variation.paper,
+        refused=variation.refused,
         config=config,
         run_id=run_id,
         named_by=named_by_of(name),

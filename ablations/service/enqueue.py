@@ -29,7 +29,7 @@ from experiments.store.retention import at_steps, union
 from experiments.store.trees import keep
 from experiments.tasks.base import Progress, Task, settings_read
 from experiments.tasks.columns import Column
-from experiments.tasks.own.tree import CODE
+from experiments.tasks.own.tree import BASE, CODE
 
 STALE = ("keep", "rerun")
 
@@ -79,7 +79,7 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     record_guard(chosen.study, plan, store)
     code = chosen.task.code
     keep_rows(chosen, plan, runs)
-    for tree in dict.fromkeys(getattr(run.config, CODE, "") for run in runs):
+    for tree in dict.fromkeys(getattr(run.config, name, "") for run in runs for name in (CODE, BASE)):
         if tree:  # once more: `forget` may have removed it while no run had it
             keep(tree, store.root)
     seeds: dict[str, set[int]] = {}  # of the plan's rows

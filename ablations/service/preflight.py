@@ -24,6 +24,9 @@ def refusals(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
     """Refusals of these runs, and of these devices if given; equal reasons of several rows are one."""
     found: dict[tuple[str, bool], list[str]] = {}
     for run in _one_of_each_row(runs):
+        if run.refused:
+            found.setdefault((run.refused, False), []).append(run.row)
+            continue
         for error in chosen.task.preflight(run.config, chosen.store.root):
             found.setdefault((str(error), isinstance(error, NeedsCorpus)), []).append(run.row)
     too_large = _too_large(chosen, runs, slots)

@@ -187,8 +187,9 @@ def _takes_device(option: Option) -> bool:
 
 def _metrics(found: Sequence[Printed]) -> Iterator[str]:
     """Two columns: numbers of a test set first, losses last; the others are comments."""
-    every = list({(one.set, one.name): one for one in reversed(found)}.values())  # of equals the last printed
-    every.sort(key=lambda one: ("test", "dev", "train").index(one.set))
+    lines = list(dict.fromkeys(one.line for one in found))
+    every = list({(one.set, one.name): one for one in found}.values())  # of equals the last printed
+    every.sort(key=lambda one: (("test", "dev", "train").index(one.set), -lines.index(one.line)))
     if not every:
         yield _NO_METRIC
     for place, one in enumerate(every):

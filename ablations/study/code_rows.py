@@ -4,6 +4,7 @@ A row's change becomes a tree of git (experiments/store/trees.py) when the study
 are reported before anything is queued. Base is the last commit with the uncommitted changes of tracked files.
 """
 
+import contextlib
 import os
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,7 +16,9 @@ from pydantic import ValidationError
 from ablations.study.messages import plain
 from experiments.errors import UserError
 from experiments.store.code_change import patch_change, tree_change
-from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, parts_of, planned
+from experiments.store.durable import read_regular
+from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
+from experiments.store.trees import Part, leading_out, parts_of, planned
 from experiments.tasks.own.tree import check_links
 from model.settings import StrictModel
 
@@ -87,6 +90,15 @@ class RowCode(NamedTuple):
         return int(found[1]) if found else 0
 
 
+class RefusedCode(NamedTuple):
+    """A row whose code cannot be made, with the reason. changes: the digests that its change may have."""
+
+    why: str
+    changes: tuple[str, ...]
+    line: int
+    words: str
+
+
 class Code:
     """The code of a study's rows. Its methods raise UserError; the caller says where."""
 
@@ -96,22 +108,27 @@ class Code:
         self._folder, self._git = folder.resolve(), Repository(folder)
         self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
         self._linked, self._protected = list[str](), list[str]()
+        self._targets = dict[str, str]()  # of links, by their objects
         self._named = dict[str, None]()  # files of rows that name packages
         self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
+        self._pinned, self._head = "", self._git.head  # the study's base_commit, and the commit at which base begins
         self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
 
     # --- base
 
-    def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str]) -> None:
+    def begin(self, own: Iterable[str], links: Sequence[str], protected: Sequence[str], commit: str = "") -> None:
         """Make base's tree, and find what of `links` git does not track.
 
         All are paths from the study's folder. own: the study and its patches. protected: what no row may change.
+        commit: the study's `base_commit`, whose tree base then has; "": the last commit with what is uncommitted.
         """
         git, asked = self._git, [self._path(name) for name in links]
+        self._pinned = commit
+        self._head = git.commit(commit) if commit else git.head
         check_links(self._folder, links)
         self._hidden = [self._path(one) for one in dict.fromkeys(own)]
         self._protected = [self._path(path) for path in protected]
-        whole = git.base()
+        whole = git.without(self._head, []) if commit else git.base()
         modules = [path for path, mode, _ in git.entries(git.nothing, whole) if mode == SUBMODULE]
         of_git = {"a submodule, exported as an empty folder": modules, "a pointer of git LFS": git.pointers()}
         for what, paths in of_git.items():
@@ -123,17 +140,29 @@ class Code:
         self._linked += [path.rstrip("/") for path in found if not path.endswith("__pycache__/")]
         self.links = [os.path.relpath(path, git.prefix) for path in self._linked]
         self._hidden += self._linked
+        if unread := {path: name for path, name in git.unread.items() if not _below(path, self._hidden)}:
+            raise UserError(f"{_names([*unread])} differs from the last commit, and has the git filter "
+                            f"{next(iter(unread.values()))}, which is a program of yours that planning does not run. "
+                            "Add it to git's index (`git add`), or name it in `links`.")  # fmt: skip
         self.base = git.without(whole, self._hidden)
         self._check(git.nothing, self.base)
-        planned[self.base] = (git, git.head, self._hidden)
+        if commit and not any(
+            _below(path, [os.fspath(git.prefix)]) for path, *_ in git.entries(git.nothing, self.base)
+        ):
+            raise UserError(
+                f"base_commit {commit} has nothing in {git.prefix}, the study's folder. Name a later commit."
+            )
+        planned[self.base] = (git, self._head, self._hidden)
 
     def note(self) -> str:
         """Return what base's code is now, for `plan`; a table has the commits that its runs recorded."""
-        changed = [path for path in self._git.uncommitted() if path not in self._hidden]
-        new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py")]
-        said = f"with uncommitted changes in {_names(changed)}" if changed else "without uncommitted changes"
+        pinned = bool(self._pinned)
+        changed = [one.path for one in self._git.uncommitted() if one.path not in self._hidden and not pinned]
+        new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py") and not pinned]
+        said = "as base_commit says" if pinned else "without uncommitted changes"
+        said = f"with uncommitted changes in {_names(changed)}" if changed else said
         said += f", without {_names(new)}, which git does not track" if new else ""
-        return f"Base's code is now commit {self._git.head[:12]} of {self._git.top.name} {said}."
+        return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}."
 
     def conditions(self) -> str:
         """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
@@ -145,7 +174,7 @@ class Code:
 
     def of(self, change: Change) -> RowCode:
         """The code of a row."""
-        git, begins, base = self._git, self._git.head, ""
+        git, begins, base = self._git, self._head, ""
         if change.commit:
             begins = git.commit(change.commit)
             tree = git.without(begins, self._hidden)
@@ -161,6 +190,24 @@ class Code:
         planned[tree] = (git, begins, self._hidden)
         diff = git.diff(self.base, tree, "--find-renames").decode(errors="replace")
         return RowCode(tree, base, digest, diff, git.lines(self.base, tree), words)
+
+    def refused(self, change: Change, why: str) -> RefusedCode:
+        """What is known of a row whose code cannot be made: the names that its finished runs may have."""
+        words = f"commit {change.commit}" if change.commit else f"commits {change.commits}"
+        if change.patch:
+            words = f"patch {change.patch}"
+            with contextlib.suppress(UserError):
+                parts = self.parts(change)
+                every = range(1, len(parts) + 1)
+                numbers = every if change.parts is None else change.parts
+                text = [part.text for number, part in enumerate(parts, start=1) if number in numbers]
+                rest = [part.text for number, part in enumerate(parts, start=1) if number not in numbers]
+                digests = [patch_change(text)] if text else []
+                if change.parts is not None:  # base may have had all of it, and the row the rest taken out
+                    digests.append(patch_change(rest, reverse=True))
+                line = re.search(rb"^@@ -(\d+)", b"".join(text), re.MULTILINE)
+                return RefusedCode(why, tuple(digests), int(line[1]) if line else 0, words)
+        return RefusedCode(why, (), 0, words)
 
     def parts(self, change: Change) -> list[Part]:
         """The hunks of a patch, or the commits of a range; read once. The rows' own are read after `begin`."""
@@ -227,14 +274,21 @@ class Code:
     def _check(self, before: str, tree: str) -> list[str]:
         """The paths in which a tree differs. Refuses a link that leads out, and what no tree may have."""
         changed = self._git.entries(before, tree)
-        for path, mode, name in changed:
-            target = os.fsdecode(self._git.git("cat-file", "blob", name)).strip() if mode == LINK else ""
-            if os.path.normpath(Path("/", path).parent.relative_to("/") / target).startswith(("..", "/")):
-                raise UserError(f"{path} is a link to {target}, which leads out of the tree. Remove it, or let git "
-                                "ignore it and name it in `links`.")  # fmt: skip
+        every = changed if before == self._git.nothing else self._git.entries(self._git.nothing, tree)
+        links = {path: self._target(name) for path, mode, name in every if mode == LINK}
+        if out := leading_out(links, self._linked):
+            raise UserError(f"{out} is a link to {links[out]}, which leads out of the tree. Remove it, or let git "
+                            "ignore it and name it in `links`.")  # fmt: skip
+        for path, mode, _ in changed:
             if mode == SUBMODULE or _below(path, self._linked):
                 raise UserError(f"Its code has {path}, a submodule or the place of a link. Remove it there.")
         return [path for path, *_ in changed]
+
+    def _target(self, link: str) -> str:
+        """Where a link of a tree leads, by its object."""
+        if link not in self._targets:
+            self._targets[link] = os.fsdecode(self._git.git("cat-file", "blob", link))
+        return self._targets[link]
 
     def _ends(self, change: Change) -> tuple[str, str]:
         first, dots, last = change.commits.partition("..")
@@ -252,9 +306,23 @@ class Code:
     def _read(self, name: str) -> bytes:
         self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # a link may lead out
         try:
-            return (self._folder / name).read_bytes()
+            patch = read_regular(self._folder / name)
         except OSError as error:
             raise UserError(f"The patch {name} cannot be read: {error.strerror}.") from None
+        if patch.startswith(b"\x1b[") or b"\n\x1b[" in patch:
+            raise UserError(f"The patch {name} has colour codes. Make it with `git diff --no-color`.")
+        if any(_same_halves(line) for line in re.findall(rb"^diff --git (.*)$", patch, re.MULTILINE)):
+            raise UserError(
+                f"The patch {name} has no prefixes a/ and b/ before its paths, as under git's diff.noprefix: the first "
+                "folder of a path would be taken for one. Make it with `git diff --src-prefix=a/ --dst-prefix=b/`."
+            )
+        return patch
+
+
+def _same_halves(names: bytes) -> bool:
+    """Whether the two names of a file in the head of a diff are the same, so that they have no prefixes."""
+    half = len(names) // 2
+    return len(names) % 2 == 1 and names[half : half + 1] == b" " and names[:half] == names[half + 1 :]
 
 
 def _why(said: str, change: Change, parts: Sequence[Part]) -> str:

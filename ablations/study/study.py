@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.claims import Cited, Claim, compared, parse
-from ablations.study.code_rows import Code
+from ablations.study.code_rows import Code, RefusedCode
 from ablations.study.messages import show, suggestion
 from ablations.study.overrides import dotted
 from ablations.study.parts import (
@@ -26,9 +26,10 @@ from ablations.study.parts import (
 from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.errors import UserError
+from experiments.identity import digest
 from experiments.store.code_change import told_apart
 from experiments.tasks.own.patterns import check_pattern
-from experiments.tasks.own.tree import BASE, CODE, GIVEN_BY_STUDY, LINES
+from experiments.tasks.own.tree import BASE, CODE, GIVEN_BY_STUDY, LINES, NO_TREE
 from model.settings import StrictModel
 
 # --- The study, and where it is loaded from
@@ -60,6 +61,11 @@ class Study(Match):
         (),
         strict=False,
         description="of your own trainer: files, as patterns from the study's folder, that are part of its code",
+    )
+    base_commit: Text = Field(
+        "",
+        description="of your own trainer in a git repository: every row runs on the code of this commit, not of the "
+        "working copy; a row's patch is applied to it",
     )
     python: str = Field(
         "", description="the interpreter of your own function, relative to the study's folder; this program's if unset"
@@ -167,7 +173,7 @@ class Study(Match):
     def _check_command(self) -> None:
         """Raises ValueError for what is said of a command where there is none, or that no command can follow."""
         patterns = any(metric.pattern for metric in self.metrics)
-        links = self.links and not any(row.change for row in self.variations)
+        links = self.links and not (self.base_commit or any(row.change for row in self.variations))
         for name, given in {"progress": self.progress, "links": links, "[[metric]] pattern": patterns}.items():
             if given and not self.command:
                 raise ValueError(f"{name} is for a study with a command, whose output or folder it is about")
@@ -251,7 +257,7 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
     many: accept designs of over 10,000 rows (the user confirmed them, or the study is only read).
     """
     study = read_study(name_or_path, Study, many)
-    return _with_trees(study) if any(row.change for row in study.variations) else study
+    return _with_trees(study) if study.base_commit or any(row.change for row in study.variations) else study
 
 
 def _with_trees(study: Study) -> Study:
@@ -259,16 +265,24 @@ def _with_trees(study: Study) -> Study:
     where, rows, changes = study.origin, list[Variation](), dict[int, tuple[str, str, int]]()
     try:
         if not study.command and ":" not in study.task:
-            raise UserError(f"Rows that change code are for a command or a function of your own, not for {study.task}.")
+            what = "base_commit is" if study.base_commit else "Rows that change code are"
+            raise UserError(f"{what} for a command or a function of your own, not for {study.task}.")
         code = Code(study.folder)
         patches = [row.patch for row in study.variations if row.patch]
-        code.begin([Path(study.origin).name, *patches], study.links, study.protected.paths)
+        code.begin([Path(study.origin).name, *patches], study.links, study.protected.paths, study.base_commit)
         for row in study.variations:
             where = f'{study.origin}, row "{row.key}"'
             if wrong := [name for name in row.declared if name in GIVEN_BY_STUDY]:
                 raise UserError(f"{wrong[0]} is not set like this: {GIVEN_BY_STUDY[wrong[0]]}.")
             if row.change:
-                made_of = code.of(row.change)
+                try:
+                    made_of = code.of(row.change)
+                except UserError as error:
+                    not_made = code.refused(row.change, str(error))
+                    row = _refused(row, not_made)
+                    changes[len(rows)] = row.code_change, f"refused, line {not_made.line}", not_made.line
+                    rows.append(row)
+                    continue
                 settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
                 made = {"label": row.label or ", ".join([made_of.words, *settings]), "design": row.design or "code"}
                 made |= {"diff": made_of.diff}
@@ -279,7 +293,9 @@ def _with_trees(study: Study) -> Study:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     for place, change in zip(changes, told_apart(list(changes.values())), strict=True):
-        rows[place] = rows[place].model_copy(update={"code_change": change})
+        row = rows[place]
+        fixed = {**row.fixed, CODE: f"{NO_TREE}{change}"} if row.refused else row.fixed  # as different as the changes
+        rows[place] = row.model_copy(update={"code_change": change, "fixed": fixed})
     begun = {
         "code_tree": code.base,
         "code_note": code.note(),
@@ -287,6 +303,14 @@ def _with_trees(study: Study) -> Study:
         "links": tuple(code.links),
     }
     return study.model_copy(update={"variations": tuple(rows), **begun})
+
+
+def _refused(row: Variation, code: RefusedCode) -> Variation:
+    """A row whose code cannot be made now. Its finished runs are found by the digest of its change."""
+    first, *others = code.changes or (digest({"refused": [row.key, *map(str, row.change or ())]}),)
+    made: dict[str, Any] = {"label": row.label or code.words, "design": row.design or "code", "refused": code.why}
+    made |= {"code_change": first, "other_changes": tuple(others)}
+    return row.model_copy(update={**made, "fixed": {**row.fixed, LINES: 0, BASE: ""}})
 
 
 # --- Checks of what a study says of its printed table: `pivot`

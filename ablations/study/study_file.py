@@ -26,6 +26,7 @@ _EXPERIMENT = (
     "progress",
     "links",
     "code",
+    "base_commit",
     "python",
     "match",
     "by",

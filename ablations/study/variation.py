@@ -75,6 +75,8 @@ class Variation(Match):
     )
     diff: str = Field("", description="what the row's code has otherwise than base's; the program fills it in")
     code_change: str = Field("", description="digest of the row's change of code; the program fills it in")
+    other_changes: tuple[str, ...] = Field((), strict=False, description="others that it may have had; likewise")
+    refused: str = Field("", description="why the row's code cannot be made now; likewise")
     design: Text = Field("", description="key of the design that gave this row (ablations/study/study_file.py)")
     ensemble: Ensemble | None = Field(
         None, description="the row trains nothing: members of another row decode together"

@@ -72,13 +72,15 @@ def _tensorboard(folder: str) -> Iterator[ExternalRun | str]:
         run.settings |= events.settings
         for tag, value in events.metrics.items():
             if (tag, value) != ("hp_metric", -1):
-                run.metrics[f"{prefix}/{only or tag}" if prefix else tag] = value
+                run.metrics[f"{only}/{prefix}" if only else f"{prefix}/{tag}" if prefix else tag] = value
+    named = not any(events.settings for events in joined.values())  # only by their folders
     for place in sorted(joined):
         name = str(place.relative_to(top))
         row, _, last = name.rpartition("/")
         seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
         seed = seed if seed.isdecimal() and not _TIME.fullmatch(last) else ""
-        yield ExternalRun(name, seed=seed, settings=joined[place].settings, metrics=joined[place].metrics)
+        own_row = (row if seed else name) if named else ""
+        yield ExternalRun(name, row=own_row, seed=seed, settings=joined[place].settings, metrics=joined[place].metrics)
 
 
 def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str]:

@@ -209,7 +209,9 @@ def test_rows_without_each_part_of_a_change_and_with_each_alone(cli: Cli, mine: 
     # the same where base is the code without the patch
     git(mine, "checkout", "-q", "main")
     (mine / "study.toml").write_text(rows(BASE, ablate=parts))
-    cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
+    plan = as_json(cli("plan", "study.toml", "--json", cwd=mine))
+    assert {run["row"]: run["state"] for run in plan if run["row"] == "base"} == {"base": "stale"}
+    cli("run", "study.toml", "--devices", "cpu:2", "--stale", "rerun", cwd=mine)
     found = accuracies(cli, mine)
     assert found.pop("base") == pytest.approx(4.01)
     assert found == {row: pytest.approx(expected[row]) for row in found} and len(found) == 3
@@ -311,6 +313,67 @@ def test_a_row_whose_python_reported_nothing_fails(cli: Cli, mine: Path, words: 
         assert imported_files(attempt) is None
 
 
+@pytest.mark.parametrize("kind", ["command", "function"])
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ("open('net.py', 'a').write('# more')", "changed net.py in its copy"),
+        ("os.rename('eval', 'old'); shutil.copytree('old', 'eval'); open('eval/score.py', 'a').write('x = 2')",
+         "changed eval/score.py in its copy"),
+        ("os.rename('eval', 'old'); os.symlink('old', 'eval')", "changed eval/score.py in its copy"),
+        ("open('new.txt', 'w').write('of the run'); os.makedirs('eval/__pycache__', exist_ok=True)", ""),
+    ],
+)  # fmt: skip
+def test_a_run_that_changed_its_own_tree_is_failed(cli: Cli, mine: Path, act: str, said: str, kind: str) -> None:
+    (mine / "eval").mkdir()
+    (mine / "eval/score.py").write_text("x = 1\n")
+    act = f"import os, shutil\nos.chdir(os.path.dirname(os.path.abspath(__file__)))\n{act}\n"
+    if kind == "command":
+        (mine / "train.py").write_text(f"import net\n{act}print('{{\"acc\": 4}}')\n")
+        head = f'command = "{sys.executable} train.py"\nmetric = [{{name = "acc"}}]\n'
+    else:
+        inside = "".join(f"    {line}\n" for line in act.splitlines())
+        text = FUNCTION.replace("    number = float", f"{inside}    return {{'acc': 4}}\n    number = float")
+        (mine / "walking.py").write_text(text)
+        head = 'task = "walking:TASK"\n'
+    commit(mine, "A trainer")
+    (mine / "p.diff").write_text(NEW.format("other.txt", "100644", "new"))
+    text = f'name = "c"\ntitle = "C"\n{head}variation = [{PATCHED}]\n[protected]\npaths = ["eval/"]\n'
+    (mine / "study.toml").write_text(text)
+    cli("run", "study.toml", "--devices", "cpu:1", "--seeds", "1", cwd=mine, code=1 if said else 0)
+    assert said in cli("log", "p", cwd=mine).stdout.replace("\n", " ")
+    assert (mine / "eval/score.py").read_text() == "x = 1\n" and (mine / "net.py").read_text() == NET
+    (attempt,) = mine.glob("runs/runs/*/attempts/0001")
+    assert [*attempt.rglob("train.py"), *attempt.rglob("walking.py")] == []
+
+
+def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
+    settings = ("code_tree", "code_lines", "code_base", "folder_links")
+    for code in (True, False):
+        row = PATCHED if code else '{key = "p", set = {lr = 0.2}}'
+        for name in settings:
+            given = f'{name} = "../../x"'
+            texts = {
+                "set": rows(BASE, row.replace('key = "p"', f'key = "p", fixed = {{{given}}}')),
+                "row": rows(BASE, f'{{key = "q", set = {{{given}}}}}', row),
+                "base": rows(BASE, row).replace("base = {lr = 0.1}", f"base = {{lr = 0.1, {given}}}"),
+                "profile": rows(BASE, row, ablate=f"[profiles.default]\nset = {{{given}}}\n"),
+                "tune": rows(BASE, row, ablate=f'[tune]\nranges = {{{name} = ["a", "b"]}}\n'),
+            }
+            for place, text in texts.items():
+                (mine / "p.diff").write_text(NO_GATE)
+                (mine / "study.toml").write_text(text)
+                said = cli("plan", "study.toml", "--profile", "default", cwd=mine, code=2).stderr
+                assert name in said and "Traceback" not in said, (place, said)
+            (mine / "study.toml").write_text(rows(BASE, row))
+            assert name in cli("plan", "study.toml", "--set", f"{name}=../../x", cwd=mine, code=2).stderr
+    (mine / "walking.py").write_text(
+        FUNCTION.replace("lr: float = 0.1", 'lr: float = 0.1\n    code_tree: str = "../x"')
+    )
+    (mine / "study.toml").write_text('name = "w"\ntitle = "W"\ntask = "walking:TASK"\nvariation = [{key = "base"}]\n')
+    assert "code_tree" in cli("plan", "study.toml", cwd=mine, code=2).stderr
+
+
 def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
     (mine / "no-gate.diff").write_text(NO_GATE)
     (mine / "study.toml").write_text(rows(BASE, '{key = "p", patch = "no-gate.diff"}'))
@@ -369,7 +432,7 @@ def test_a_tree_that_is_removed_before_its_run_is_described_is_packed_again(mine
     prepare(chosen, runs, lambda words: None)
     packed = {path.name for path in (mine / "runs/trees").iterdir()}
     remove_unused(chosen.store)
-    assert len(packed) == 2 and not list((mine / "runs/trees").iterdir())
+    assert len(packed) == 4 and not list((mine / "runs/trees").iterdir())  # base's too
     enqueue(chosen, chosen.plan, runs, "keep")
     remove_unused(chosen.store)
     assert {path.name for path in (mine / "runs/trees").iterdir()} == packed
@@ -410,6 +473,8 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
+        (NO_GATE.replace("gate = 2", "gate = 3").replace("a/train", "i/train").replace("b/train", "w/train"),
+         "hunk 1 (train.py, line 5)"),
         (NO_GATE.replace("gate = 2", "gate = 3"), "p.diff does not apply to base's code: hunk 1 (train.py, line 5)"),
         (NO_GATE.replace("train.py", "there/no.py"), "there/no.py: does not exist in index"),
         (NO_GATE.replace("\n", "\r\n"), "(CRLF)"),
@@ -422,6 +487,8 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
         ("diff --git a/a.bin b/a.bin\nnew file mode 100644\nindex 000..123\nBinary files /dev/null and b/a.bin differ\n"
          , "git diff --binary"),
         ("nothing\n", "No valid patches"),
+        (NO_GATE.replace("a/", "").replace("b/", ""), "no prefixes a/ and b/"),
+        (NO_GATE.replace("diff", "\x1b[1mdiff"), "colour codes"),
         (NO_GATE.replace("train.py", "study.toml"), "changes study.toml, which is the study"),
         (NO_GATE.replace("train.py", "p.diff"), "changes p.diff, which is the study, a patch or a link"),
     ],
@@ -583,3 +650,51 @@ def test_a_kill_leaves_the_working_copy_as_it_was(cli: Cli, mine: Path) -> None:
     cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
     assert accuracies(cli, mine) == {"base": pytest.approx(4.02), "p": pytest.approx(2.02)}
     assert whole(mine) == before
+
+
+RESUMING = """
+import argparse, json, pathlib, time
+from net import score
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", type=float, default=0.1)
+parser.add_argument("--dir", type=pathlib.Path)
+args = parser.parse_args()
+gate = 2
+
+
+
+state = args.dir / "state"
+if not state.exists():
+    state.write_text(str(score(args.lr)))
+    print(json.dumps({"step": 1, "loss": 1.0, "checkpoint": True}), flush=True)
+    time.sleep(600)
+print(json.dumps({"acc": float(state.read_text()) + score(args.lr) + gate}))
+""".lstrip()
+
+
+def test_a_resume_has_the_tree_of_the_first_attempt_whatever_was_committed_since(cli: Cli, mine: Path) -> None:
+    (mine / "train.py").write_text(RESUMING)
+    commit(mine, "A trainer that resumes")
+    patch = NO_GATE.replace("@@ -5,5 +5,5 @@", "@@ -6,5 +6,5 @@").replace(
+        ' parser.add_argument("--seed", type=int, default=0)\n', ' parser.add_argument("--dir", type=pathlib.Path)\n'
+    )
+    (mine / "no-gate.diff").write_text(patch)
+    text = rows(BASE, '{key = "p", patch = "no-gate.diff"}').replace("--seed {seed}", "--dir {folder}")
+    (mine / "study.toml").write_text(text)
+    process = subprocess.Popen(
+        command("run", "study.toml", "--devices", "cpu:2"), cwd=mine, env=environment(), start_new_session=True
+    )
+    until = time.monotonic() + 240
+    while len(list(mine.glob("runs/runs/*/attempts/0001/final/state"))) < 2 and time.monotonic() < until:
+        time.sleep(0.2)
+    time.sleep(1)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    (mine / "net.py").write_text(NET.replace("10", "30"))
+    (mine / "README.md").write_text("Read me\n")
+    commit(mine, "Three times the score")
+    cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
+    assert accuracies(cli, mine) == {"base": 4.0, "p": 2.0}, "no number of half old and half new code"
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))} == {"stale"}
+    (mine / "net.py").write_text(NET)
+    assert {run["state"] for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))} == {"finished"}

@@ -19,11 +19,15 @@ _METRIC = re.compile(
 )  # fmt: skip
 _LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)([ \t]*)\0(\x01*)")  # before a value
 _AVERAGE = re.compile(r"\0\x01*([ \t]*\([ \t]*)\0(\x01*)")  # val (avg)
+_COUNT = re.compile(r"\0\x01*[ \t]*/[ \t]*(?:\0\x01*|\d+)(?:[ \t,:]*\([ \t]*\0(\x01*)[ \t]*%)?")  # 7/10 (70%)
+_BEGIN = re.compile(r"\W*(test|val|valid|validation|dev|eval|evaluation|train|training)(?![a-z])", re.IGNORECASE)
+_INSIDE = re.compile(r"(?<![A-Za-z])(test|val|valid|validation|dev|eval|train)(?![a-z])", re.IGNORECASE)
 _STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]?[ \t]*[\[(]?[ \t]*)\0", re.IGNORECASE)
 _MEAN = re.compile(r"avg|average|mean", re.IGNORECASE)
 NUMBER = r"([-+\d.e]+)"
 _PRINTS = ("print", "info", "write", "echo", "log", "secho", "tqdm_write")
-_SETS = {"test": "test", "train": "train", **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "dev")}
+_SETS = {"test": "test", "train": "train", "training": "train",
+         **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "dev")}  # fmt: skip
 _LOSS = re.compile("loss", re.IGNORECASE)
 _SET = re.compile(r"(test|val|valid|validation|dev|eval|train)[ _/-]+(?=.)", re.IGNORECASE)
 _STOP = {"is", "are", "was", "of", "on", "at", "the", "a", "to", "in", "for", "and", "with", "by", "after", "from",
@@ -74,11 +78,18 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
         if named is None:
             continue
         set_, name = named
+        of = None if _SET.match(label) else (_INSIDE.search(label) or _BEGIN.match(text))
+        if of is not None:
+            set_ = _SETS[of[1].lower()]
         number, digits = rf"\s*{NUMBER}", len(decimals)
         value_at = found.end() - len(decimals) - 1
         average = _AVERAGE.match(text, value_at)
         if average and _MEAN.search(_value_at(template, average.end() - len(average[2]) - 1)):
             number, digits = rf"\s*[-+\d.e]+\s*\(\s*{NUMBER}", len(average[2])
+        if count := _COUNT.match(text, value_at):
+            if count[1] is None:
+                continue  # so many of so many: no metric
+            number, digits = rf"\s*\d+\s*/\s*\d+\W*\(\s*{NUMBER}", len(count[1])
         if step and step.start() < found.start() and step.end() <= found.start(3):
             before = rf"\b{step[1]}\W*(?P<step>\d+).*?"
         else:

@@ -6,6 +6,7 @@ for those that add options to a parser, which must be mentioned themselves.
 """
 
 import ast
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 # With these a function or class is registered where it is defined, and nothing else mentions it.
 _REGISTERS = ("command", "callback", "group", "config", "main", "automain", "wrap")
+_CONDITIONS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Match)
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,13 @@ class Code:
         self._definitions = {file: _definitions(tree) for file, tree in trees.items()}
         self._imported = {file: list(_imported(tree)) for file, tree in trees.items()}
         self._seen = set[int]()
-        self._adders: dict[str, list[tuple[Path, Function]]] = {}  # methods that add options, until they are mentioned
-        self._methods: dict[str, list[tuple[Path, Function]]] = {}
-        for file, tree in trees.items():
-            for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-                for method in (each for each in kind.body if isinstance(each, Function)):
-                    self._methods.setdefault(method.name, []).append((file, method))
+        self._bodies = deque[tuple[list[ast.stmt], Path, Function | None]]()  # reached, not yet read
+        self._attributes = set[str]()  # mentioned, such as x.parse
+        self._adders: dict[str, list[tuple[Path, Function]]] = {}  # methods that add options: taken once mentioned
         if script in trees:
             self._module(script)
+        while self._bodies:
+            self._run(*self._bodies.popleft())
 
     def functions(self) -> Iterator[tuple[Node, Function]]:
         """The reached definitions of functions."""
@@ -89,35 +90,27 @@ class Code:
     def _module(self, file: Path) -> None:
         if id(self._trees[file]) not in self._seen:
             self._seen.add(id(self._trees[file]))
-            self._run(self._trees[file].body, file, None)
+            self._bodies.append((self._trees[file].body, file, None))
 
     def _run(self, body: list[ast.stmt], file: Path, function: Function | None) -> None:
         for statement in body:
-            for node in self._walk(statement, file, function, ()):
+            for node in self._walk(statement, file, function):
                 self.nodes.append(node)
                 self._follow(node)
 
-    def _walk(
-        self, node: ast.AST, file: Path, function: Function | None, around: tuple[ast.AST, ...]
-    ) -> Iterator[Node]:
-        """The node and those in it, without the bodies of functions and of `if __name__` of imported modules."""
-        if isinstance(node, ast.If) and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}:
-            for statement in node.body if file == self.script else node.orelse:
-                yield from self._walk(statement, file, function, around)
-            return
-        yield Node(file, function, around, node)
-        if isinstance(node, ast.ClassDef):
-            inside: list[ast.AST] = [*node.decorator_list, *node.bases]
-            inside += [each for each in node.body if not isinstance(each, Function)]
-        elif isinstance(node, Function):
-            defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
-            inside = [*node.decorator_list, *defaults]
-        else:
-            inside = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.IfExp | ast.Match):
-            around = (*around, node)
-        for child in inside:
-            yield from self._walk(child, file, function, around)
+    def _walk(self, statement: ast.AST, file: Path, function: Function | None) -> Iterator[Node]:
+        """The nodes of a statement, without the bodies of functions and of `if __name__` of imported modules."""
+        waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(statement, ())]
+        while waiting:
+            node, around = waiting.pop()
+            if isinstance(node, ast.If) and _is_main(node.test):
+                inside: list[ast.AST] = [*(node.body if file == self.script else node.orelse)]
+            else:
+                yield Node(file, function, around, node)
+                inside = _inside(node)
+                if isinstance(node, _CONDITIONS):
+                    around = (*around, node)
+            waiting += [(child, around) for child in reversed(inside)]
 
     def _follow(self, found: Node) -> None:
         """Take what a node mentions."""
@@ -137,7 +130,8 @@ class Code:
                 if there is not None:
                     for each in self._definitions[there].get(node.attr, ()):
                         self._take(each, there)
-            for place, method in self._methods.get(node.attr, ()):
+            self._attributes.add(node.attr)
+            for place, method in self._adders.get(node.attr, ()):
                 self._take(method, place)
         elif isinstance(node, Function) and any(_registers(each) for each in node.decorator_list):
             self._take(node, file)
@@ -151,10 +145,26 @@ class Code:
                 for place, each in self.definitions(name_of(base), file):
                     self._take(each, place)
             for method in (each for each in definition.body if isinstance(each, Function)):
-                if not any(isinstance(n, ast.Attribute) and n.attr == "add_argument" for n in ast.walk(method)):
+                self._adders.setdefault(method.name, []).append((file, method))
+                adds = any(isinstance(n, ast.Attribute) and n.attr == "add_argument" for n in ast.walk(method))
+                if not adds or method.name in self._attributes:
                     self._take(method, file)
         else:
-            self._run(definition.body, file, definition)
+            self._bodies.append((definition.body, file, definition))
+
+
+def _is_main(test: ast.expr) -> bool:
+    return "__name__" in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+
+
+def _inside(node: ast.AST) -> list[ast.AST]:
+    """What is executed where a node stands: of a function its decorators and defaults, of a class no methods."""
+    if isinstance(node, ast.ClassDef):
+        return [*node.decorator_list, *node.bases, *(each for each in node.body if not isinstance(each, Function))]
+    if isinstance(node, Function):
+        defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
+        return [*node.decorator_list, *defaults]
+    return list(ast.iter_child_nodes(node))
 
 
 def _registers(decorator: ast.expr) -> bool:

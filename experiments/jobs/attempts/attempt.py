@@ -19,6 +19,7 @@ from experiments.records import TRAINING, FailureClass
 from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
+from experiments.store.trees import BASE, CODE, LINES, is_kept
 
 # --- Progress, collected from its events
 
@@ -272,6 +273,32 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Trai
             if started.get("code_digest", "") != code_digest:
                 break
             yield folder
+
+
+def with_first_code(store: Store, job: Job) -> Job:
+    """The job with the code of the attempt that it goes on from, if its code is a tree.
+
+    That is the tree of the first attempt, whatever was committed since: its archive is in the store. An attempt that
+    failed by its own code is not gone on from: the next one has the present tree.
+    """
+    if not job.config.get(CODE):
+        return job
+    first: Mapping[str, Any] = {}
+    for number in store.attempts(job.run_id):
+        folder = store.attempt_folder(job.run_id, number)
+        if number <= job.rerun_after or (last_event(folder) or {}).get("cls") in _OF_THE_CODE:
+            first = {}
+            continue
+        if not first:
+            with contextlib.suppress(UserError, OSError):  # a spec that was not written: nothing was started
+                config = AttemptSpec.read(folder / FILE).config
+                tree = config.get(CODE)
+                if tree and is_kept(store.root, str(tree)):
+                    first = {name: config[name] for name in (CODE, BASE, LINES) if name in config}
+    return replace(job, config={**job.config, **first})
+
+
+_OF_THE_CODE = (FailureClass.BUG, FailureClass.USER_ERROR, FailureClass.DIVERGED)
 
 
 def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:

@@ -6,6 +6,7 @@ import math
 import threading
 import traceback
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from experiments.config import TaskConfig
 from experiments.errors import Damaged, DiskFull, UserError
 from experiments.identity import ParentRun, members_in, parent_run_in
 from experiments.jobs.attempts import attempt as attempts
-from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt
+from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt, with_first_code
 from experiments.jobs.attempts.publish import leftover, missing
 from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.coordinator.scheduler import Admission, place
@@ -249,6 +250,7 @@ class Placement:
         if claimed is None or not self._allowed(claimed):
             return None
         try:
+            claimed = replace(claimed, job=with_first_code(self.store, claimed.job))
             code = self._code_digest(claimed.job)
         except UserError as error:
             self._end_waiting(run_id, State.FAILED, str(error), Outcome.USER_ERROR)

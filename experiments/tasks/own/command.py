@@ -239,20 +239,19 @@ def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typ
     """
     fields: dict[str, Any] = {}
     for number, (name, value) in enumerate(declared.items()):
-        kind: Any
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
-            value = kind()
+            group = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
+            field: tuple[Any, Any] = (group, group())
         elif not typed:
-            kind, value = _ANY, _or_unset(value)
+            field = (_ANY, _or_unset(value))
         elif isinstance(value, bool) or not isinstance(value, int):
-            kind = type(value) if not isinstance(value, list | tuple) else list[Any]
+            field = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
         else:
-            kind = int | float
+            field = (int | float, value)
         if hasattr(parent, name) or name.startswith("_"):
-            fields[f"setting{number}_{name.strip('_')}"] = (kind, Field(value, alias=name))
+            fields[f"setting{number}_{name.strip('_')}"] = (field[0], Field(field[1], alias=name))
         else:
-            fields[name] = (kind, value)
+            fields[name] = field
     return fields
 
 

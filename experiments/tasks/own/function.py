@@ -66,6 +66,7 @@ from experiments.tasks.own.tree import (
     GIVEN_BY_STUDY,
     GLOBS,
     LINKS,
+    NO_TREE,
     OF_TREES,
     check_watched,
     code_top,
@@ -82,7 +83,7 @@ N = TypeVar("N", int, float)
 class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
 
-    prepare_reads: tuple[str, ...] | None = (CODE,)
+    prepare_reads: tuple[str, ...] | None = (CODE, BASE)
     sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     named: tuple[Path, ...] = ()  # the files at which the user's code begins
@@ -159,6 +160,8 @@ class OwnTask(Task):
         if result.code_files is None:
             return ["its files are not recorded"]
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        if tree.startswith(NO_TREE):
+            return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
         copy = WorkingCopy(top, store)
         if not tree:
@@ -220,8 +223,9 @@ class OwnTask(Task):
 
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
-        if tree := getattr(config, CODE, ""):
-            keep(tree, store)
+        for name in (CODE, BASE):
+            if tree := getattr(config, name, ""):
+                keep(tree, store)
         return {}
 
     def evaluate(
@@ -459,7 +463,7 @@ def settings_of(config: TaskConfig) -> dict[str, Any]:
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
-    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, "modules") or hasattr(OwnConfig, name)]
+    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, *OF_TREES, "modules") or hasattr(OwnConfig, name)]
     if taken:
         raise UserError(
             f"{name}.{taken[0]}: the harness has this name for itself (the task's name and the seed are given by it: "

@@ -86,7 +86,7 @@ CASES = {
         "def options():\n    parser = argparse.ArgumentParser()\n    parser = add_model(parser)\n"
         "    parser.add_argument('--lr', type=float, default=0.1)\n    return parser.parse_args()\n"
         "a = argparse.Namespace(**{'extra': 1, **vars(options())})\nRESULT = vars(a)\n",
-        "--heads {heads} --lr {lr}", {"heads": 4, "lr": 0.1},
+        "--lr {lr} --heads {heads}", {"heads": 4, "lr": 0.1},
     ),
     "options in classes, as CycleGAN has": Case(
         "import argparse\nclass Base:\n    def initialize(self, parser):\n"

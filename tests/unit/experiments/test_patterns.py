@@ -101,7 +101,7 @@ def test_a_number_that_is_written_in_another_way_is_none(number, printed):
     found = Readings([("test", "acc", r"test_acc (\S+)", "last", number)], "", print)
     found.line(f"test_acc {printed}")
     assert found.each[0].value is None and f"not written like number = {number!r}" in found.never(found.each[0])
-    with pytest.raises(ValueError, match="expected one of 1234.5"):
+    with pytest.raises(ValueError, match=r"expected one of 1234\.5"):
         check_number("12.3")
 
 
