@@ -35,7 +35,7 @@ from experiments.store.checksummed import check_file, read_json
 from experiments.store.imports import local_files
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
-from experiments.store.trees import keep
+from experiments.store.trees import keep, planned
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.direction import direction
@@ -166,6 +166,8 @@ class OwnTask(Task):
         copy = WorkingCopy(top, store)
         if not tree:
             return changed_files(result.code_files, copy)
+        if tree not in planned:
+            return ["the code of its row cannot be made now"]
         if tree not in self._trees:
             links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
             self._trees[tree] = PlannedTree(tree, copy, links)
