@@ -419,9 +419,9 @@ def _code(table: Table) -> str:
             words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
             changed = _names(what for outcome in row.outcomes for what in outcome.run.changed)
             groups.setdefault((words or "made", changed), []).append(row.key)
-    for (made, changed), keys in groups.items():
+    for (how, changed), keys in groups.items():
         which = f" ({changed})" if changed else ""
-        said.append(f"{made.capitalize()} by other code than the present one{which}, and kept (†): {_names(keys)}.")
+        said.append(f"{how.capitalize()} by other code than the present one{which}, and kept (†): {_names(keys)}.")
     if groups:
         said.append(
             "`ablations run … --stale rerun` makes these runs again; their present results stay as earlier attempts."
