@@ -6,7 +6,7 @@ itself (model/specs.py).
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from model import architecture
 from model.config import ModelConfig
@@ -102,10 +102,7 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Operations of one forward pass over a pair of S source and T target pieces, logits (2·T·d_model·V) included."""
-    layers = sum(
-        cost.flops + 2 * length * _joining(part.config)
-        for part, length, _, cost in _costs(config, source_length, target_length)
-    )
+    layers = sum(_layer_flops(config, source_length, target_length).values())
     width = config.embedding_size or config.d_model
     # of both sides to the width of the layers, and of the target back
     embedded = source_length + target_length if config.encoder else target_length
@@ -116,6 +113,14 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
     return total
 
 
+def _layer_flops(config: ModelConfig, source_length: Length, target_length: Length) -> dict[Side, Length]:
+    """Operations of the layers of either side in a forward pass."""
+    sums: dict[Side, Any] = dict.fromkeys(architecture.SIDES, 0)
+    for part, length, side, cost in _costs(config, source_length, target_length):
+        sums[side] = sums[side] + cost.flops + 2 * length * _joining(part.config)
+    return sums
+
+
 def _output_width(config: ModelConfig) -> int:
     return config.d_model if config.tying == "inputs" else config.embedding_size or config.d_model
 
@@ -124,20 +129,47 @@ def _classes(config: ModelConfig, vocab_size: int) -> int:
     return class_sizes(vocab_size)[1] if config.softmax == "hierarchical" else 0
 
 
-def training_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
-    """Operations of forward and backward pass: 3·forward, in which a training's softmax may have fewer rows."""
+def training_flops(
+    config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length, samples: int = 0
+) -> Length:
+    """Operations of forward and backward pass: 3·forward, in which a training's softmax may have fewer rows.
+
+    With `layer_drop` a layer counts by its probability to be computed. samples: outputs that are drawn of each source
+    for the expected GLEU (`sampling_flops`).
+    """
     forward = forward_flops(config, vocab_size, source_length, target_length)
+    if config.layer_drop:
+        forward = forward - config.layer_drop * sum(_layer_flops(config, source_length, target_length).values())
     saved = 0
     if config.softmax == "sampled":
         saved = vocab_size - min(config.softmax_samples + 1, vocab_size)
     elif config.softmax == "hierarchical":
         saved = vocab_size - class_sizes(vocab_size)[0]
-    return TRAINING * (forward - 2 * target_length * _output_width(config) * saved)
+    likelihood: Length = TRAINING * (forward - 2 * target_length * _output_width(config) * saved)
+    if not samples:
+        return likelihood
+    return likelihood + sampling_flops(config, vocab_size, source_length, target_length, samples)
 
 
-def flops_per_token(config: ModelConfig, vocab_size: int, source_length: float, target_length: float) -> float:
+def sampling_flops(
+    config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length, samples: int
+) -> Length:
+    """Operations of the expected GLEU's gradient: `samples` outputs are drawn, then scored forward and backward.
+
+    Drawing is a forward pass without a backward pass. The source is encoded once for each. A drawn output is counted
+    with the length of its reference, since only the training knows its own.
+    """
+    encoder = _layer_flops(config, source_length, target_length)["encoder"]
+    pair = forward_flops(config, vocab_size, source_length, target_length)
+    total: Length = (1 + TRAINING) * (encoder + samples * (pair - encoder))
+    return total
+
+
+def flops_per_token(
+    config: ModelConfig, vocab_size: int, source_length: float, target_length: float, samples: int = 0
+) -> float:
     """Training operations per target piece."""
-    return training_flops(config, vocab_size, source_length, target_length) / target_length
+    return training_flops(config, vocab_size, source_length, target_length, samples) / target_length
 
 
 def activation_bytes(

@@ -143,6 +143,13 @@ class EncoderDecoder(Network):
                 module.kernel = name
 
 
+def num_params(module: nn.Module) -> int:
+    """Parameters of a network or of a part of it. Shared ones count once, and rows that pad a vocabulary do not."""
+    embeddings = {id(one.weight): one for one in module.modules() if isinstance(one, Embedding)}
+    padding = sum((len(one.weight) - one.vocab_size) * one.weight.shape[1] for one in embeddings.values())
+    return sum(parameter.numel() for parameter in module.parameters()) - padding
+
+
 # --- Build a network with initial weights from a configuration
 
 

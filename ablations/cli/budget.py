@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import answer
+from ablations.cli.terminal import answer, say
 from ablations.service.guard import unseal as open_sealed
 from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.study.messages import number
 from ablations.study.study import load_study
 from experiments.errors import UserError
 from experiments.store import ledger as lines
-from experiments.store.budget import Account, boot_clock
+from experiments.store.budget import MOST_HOURS, Account, boot_clock
 from experiments.store.layout import Store
 from experiments.store.secret import check_secret, is_protected, set_secret
 
@@ -30,7 +30,9 @@ PassphraseFile = Annotated[
 def budget(
     *,
     hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="Slot hours of all attempts.")] = None,
-    runs: Annotated[int | None, typer.Option(min=0, metavar="N", help="Trainings; a retry is none.")] = None,
+    runs: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Trainings; a retry is none, `--stale rerun` is one.")
+    ] = None,
     until: Annotated[str | None, typer.Option(metavar="HH:MM|DATE", help="Attempts end by then.")] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove all limits.")] = False,
     passphrase_file: PassphraseFile = None,
@@ -43,6 +45,10 @@ def budget(
     A limit is lowered by anybody. Raising or removing one needs the store's passphrase, once there is one: the first
     that --passphrase-file or --protect gives (docs/ledger.md).
     """
+    if hours is not None and not hours <= MOST_HOURS:
+        raise UserError(
+            f"--hours {hours}: write a number of at most {MOST_HOURS:,.0f}. --remove takes all limits away."
+        )
     limits: dict[str, Any] = {n: value for n, value in (("hours", hours), ("runs", runs)) if value is not None}
     if until is not None:
         end, (boot, now) = _time_of(until), boot_clock()
@@ -134,6 +140,8 @@ def ledger(
         answer(as_json, {"head": lines.head(opened)}, [lines.head(opened)])
         return
     found = lines.entries(opened)
+    for wrong in lines.broken(opened):
+        say(wrong)
     if study is not None:
         found = lines.of_study(found, Path(study).stem if not Path(study).exists() else load_study(study).name)
     answer(as_json, found[-(last or 0) :], map(_line, found[-(last or 0) :]))
@@ -146,4 +154,4 @@ def _line(entry: lines.Entry) -> str:
     }
     cut = (f"{name}={text[:LONGEST]}{'…' if len(text) > LONGEST else ''}" for name, text in shown.items())
     at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["time"]))
-    return "  ".join([str(entry["n"]), at, entry["who"], entry["what"], *cut])
+    return "  ".join([str(entry["n"]), at, entry.get("who", ""), entry["what"], *cut])

@@ -3,6 +3,8 @@
 import importlib.resources
 import re
 import statistics
+import tempfile
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
@@ -14,6 +16,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import aligned, answer
+from ablations.service.enqueue import wanted
 from ablations.service.layers import (
     LONGEST,
     LayerType,
@@ -24,8 +27,9 @@ from ablations.service.layers import (
     layer_types,
     measure,
 )
+from ablations.service.preflight import refuse
 from ablations.service.script import study_of
-from ablations.service.selected import task_of
+from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.messages import suggestion
 from ablations.study.overrides import settings_of
 from ablations.study.study import load_study
@@ -46,6 +50,10 @@ def new(
     script: Annotated[
         str, typer.Option("--from", metavar="SCRIPT", help="Your script (train.py) or command: its study alone.")
     ] = "",
+    ask: Annotated[
+        bool,
+        typer.Option("--ask", help="With --from: run the script up to its parser, and compare the parser's defaults."),
+    ] = False,
 ) -> None:
     """Write NAME.toml and NAME_task.py: a small study with its own trainer, ready to run and to be changed.
 
@@ -59,18 +67,41 @@ def new(
     for file in files:
         if (folder / file).exists():
             raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")
+    if ask and not script:
+        raise UserError('--ask is for --from: ablations new NAME --from "python train.py" --ask.')
     if script:
-        texts = {f"{name}.toml": study_of(name, script, folder)}
-        written, then = f"{folder / name}.toml", "Look at its rows and metrics, then:"
-    else:
-        templates = {file: Template((TEMPLATES / of).read_text(encoding="utf-8")) for file, of in files.items()}
-        texts = {file: template.substitute(name=name, module=module) for file, template in templates.items()}
-        written, then = f"{folder / name}.toml and {module}.py", "Run:"
+        _new_from(name, script, folder, ask)
+        return
+    templates = {file: Template((TEMPLATES / of).read_text(encoding="utf-8")) for file, of in files.items()}
+    texts = {file: template.substitute(name=name, module=module) for file, template in templates.items()}
     with explain_os_errors(f"write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             write_bytes((folder / file).absolute(), text.encode())
-    typer.echo(f"{written} written. {then}  ablations run {folder / name}.toml")
+    typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")
+
+
+def _new_from(name: str, script: str, folder: Path, ask: bool) -> None:
+    """Write the study of a script, plan it as `ablations plan` does, and remove it again where that refuses it."""
+    study, file = study_of(name, script, folder, ask), folder / f"{name}.toml"
+    with explain_os_errors(f"write to {folder}"):
+        folder.mkdir(parents=True, exist_ok=True)
+        write_bytes(file.absolute(), study.text.encode())
+    try:
+        nowhere = Path(tempfile.gettempdir()) / f"no-store-{uuid.uuid4().hex}"  # its runs are planned as missing
+        chosen = choose(str(file), Selectors(store=nowhere))
+        refuse(chosen, wanted(chosen.plan, "keep"))
+    except BaseException as error:
+        file.unlink(missing_ok=True)
+        if isinstance(error, UserError):
+            raise UserError(
+                f"No study was written: the one for {script!r} would not be accepted. {error} Write it by hand, from "
+                f"`ablations new {name} --command`."
+            ) from None
+        raise
+    typer.echo(f"{file} written. Look at its rows and metrics, then:  ablations run {file}")
+    for remark in study.remarks:
+        typer.echo(f"note: {remark}")
 
 
 # --- `ablations studies`: list the built-in studies

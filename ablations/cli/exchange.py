@@ -2,6 +2,7 @@
 
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,15 +14,18 @@ from ablations.cli.terminal import print_json
 from ablations.service import choose_run
 from ablations.service.enqueue import row_of
 from ablations.service.external import (
+    Planned,
     arrive,
     metrics_of_scores,
     read_source,
     refuse_other_settings,
-    study_text,
     unknown_settings,
     write_runs,
 )
-from ablations.service.selected import Selectors, StoreOptions, choose
+from ablations.service.external_study import study_text
+from ablations.service.factors import Choice, choose, guessed_metrics
+from ablations.service.selected import Selectors, StoreOptions
+from ablations.service.selected import choose as choose_study
 from ablations.study.messages import number
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
@@ -59,7 +63,7 @@ def bundle(
         raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
     if crate:
         check_library()
-    chosen = choose(study, selectors, there=True)
+    chosen = choose_study(study, selectors, there=True)
     suffix = CRATE_SUFFIX if crate else SUFFIX
     path = out or Path(f"{chosen.study.name}{suffix}")
     if not path.name.endswith(suffix):
@@ -196,9 +200,11 @@ class _Import:
 
     def with_new_study(self, file: Path) -> dict[str, Any]:
         """Try the new study beside its place first: it is written when all of it is imported."""
-        found = metrics_of_scores(self.foreign, self.metrics, ())
-        arrived = arrive(self.foreign, found, self.settings, None)
-        text = study_text(file.stem, self.foreign.source, arrived, found)
+        names = self.metrics or guessed_metrics(self.foreign)
+        found = metrics_of_scores(self.foreign, names, ())
+        choice = self._choice(names)
+        arrived = arrive(self.foreign, found, choice, None)
+        text = study_text(file.stem, self.foreign.source, arrived, found, self.foreign.better)
         with explain_os_errors(f"write {file}"):
             if not file.absolute().parent.is_dir():
                 raise UserError(f"{file}: there is no folder {file.absolute().parent}. Create it.")
@@ -206,17 +212,22 @@ class _Import:
                 (folder / file.name).write_text(text, encoding="utf-8")
                 beside = str(folder / file.name)
                 try:
-                    facts = replace(self, again=False).into(beside)
+                    facts = replace(self, metrics=names, again=False).into(beside)
                 except UserError as error:  # the study that it is about is gone by now
                     raise UserError(str(error).replace(beside, f"{file}, as it would be written")) from None
             write_bytes(file.absolute(), text.encode())
         return facts | {"study": str(file), "study_written": str(file)}
 
+    def _choice(self, metrics: Sequence[str]) -> Choice:
+        if self.settings is not None:
+            return Choice(tuple(self.settings), tuple(self.settings))
+        return choose(self.foreign, metrics, ())
+
     def into(self, study: str) -> dict[str, Any]:
         """Import them into a study's rows; returns what was done."""
         if not self.selectors.store.exists():
             self.selectors.open(create=True)
-        chosen = choose(study, self.selectors)
+        chosen = choose_study(study, self.selectors)
         plan = chosen.plan
         columns: list[Column] = []
         for column in chosen.columns:
@@ -230,27 +241,28 @@ class _Import:
                     f"{name} is {metric} of {set_}, which the study does not print. Add it to the study as "
                     "[[metric]], or leave it out of --metric."
                 )
-        planned: dict[str, list[int]] = {}
-        for run in plan.runs:
-            if run.imported:
-                planned.setdefault(run.row, []).append(run.seed)
-        arrived = arrive(self.foreign, found, self.settings, planned)
+        choice = self._choice(list(found))
+        arrived = arrive(self.foreign, found, choice, Planned.of(plan))
         refuse_other_settings(arrived, plan)
         store = self.selectors.open(create=True)
         with store.coordinator_lock():
             written = write_runs(plan, store, self.foreign, arrived, replace=self.again)
             write_lacking(store)
+        repeats = not any(run.seed for run in self.foreign.runs) and len({one.seed for one in arrived}) > 1
         return {
             "study": study, "store": str(store.root), "source": self.foreign.source,
             "rows": list(dict.fromkeys(one.row for one in arrived)),
             "imported": written.new, "there": written.had, "replaced": written.replaced,
-            "left_out": list(self.foreign.left_out), "other_settings": unknown_settings(arrived, plan),
+            "left_out": [*self.foreign.left_out, *choice.notes], "other_settings": unknown_settings(arrived, plan),
+            "repeats": repeats,
         }  # fmt: skip
 
 
 def _say_imported(facts: dict[str, Any], selectors: Selectors) -> None:
     for text in facts["left_out"]:
         typer.echo(f"left out: {text}", err=True)
+    if facts["repeats"]:
+        typer.echo("no run names a seed (--seed-by): runs of a row are repeats, and pair with no others", err=True)
     if facts["other_settings"]:
         others = ", ".join(facts["other_settings"])
         typer.echo(f"kept with the runs, but no settings of this study: {others}", err=True)

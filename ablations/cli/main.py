@@ -22,6 +22,7 @@ import typer
 from ablations.cli import terminal
 from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
 from experiments.errors import UserError
+from experiments.masking import masked_message
 
 
 class Verb(NamedTuple):
@@ -208,7 +209,7 @@ def _say(text: str) -> None:
 def _keep_traceback() -> Path:
     handle, name = tempfile.mkstemp(prefix=f"ablations-{time.strftime('%Y%m%d-%H%M%S')}-", suffix=".log")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(f"{' '.join(sys.argv)}\n\n{traceback.format_exc()}")
+        file.write(masked_message(f"{' '.join(sys.argv)}\n\n{traceback.format_exc()}"))
     return Path(name)
 
 

@@ -36,12 +36,13 @@ from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots
 from experiments.store import ledger
 from experiments.store.budget import Account
-from experiments.store.layout import MARKER
+from experiments.store.layout import MARKER, Store
 from experiments.tasks.own.tree import CODE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.comparable import change_digits
-from reports.results.dunnett import ALPHA, POWER
+from reports.results.dunnett import ALPHA
+from reports.results.power import POWER
 
 
 def plan(
@@ -68,7 +69,7 @@ def plan(
         print_json(_predicted_as_json(planned, predicted, found, again))
     else:
         _print(planned, chosen.store.root, predicted)
-        for line in filter(None, [*lines(predicted, slots, devices), Account(chosen.store).in_words()]):
+        for line in filter(None, [*lines(predicted, slots, devices), _budget_in_words(chosen.store)]):
             typer.echo(line)
         orphaned = say_orphans(orphans(chosen, planned, todo))
         for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):
@@ -79,6 +80,14 @@ def plan(
         raise UserError(paragraphs(found, todo))
     if found:
         typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
+
+
+def _budget_in_words(store: Store) -> str:
+    """What is left of the budget; why it is not known, if the ledger is damaged."""
+    try:
+        return Account(store).in_words()
+    except UserError as error:
+        return f"budget: not known. {error}"
 
 
 def _predicted_as_json(
@@ -207,9 +216,9 @@ def noise(
     typer.echo(f"{base.key} of {chosen.study.name}, profile {chosen.plan.profile}: {number(seeds, 'seed')}\n")
     typer.echo(_spreads(found))
     typer.echo(
-        f"The smallest true difference from {base.key} that is marked with {POWER:.0%} power at {ALPHA:.0%}, "
-        f"{number(found[0].rows, 'row')} compared at once (Dunnett), with so many seeds of every row; "
-        f"rows are taken to spread as {base.key} does:\n"
+        f"The smallest true difference from {base.key} that gets a star with {POWER:.0%} power at {ALPHA:.0%}, "
+        f"{number(found[0].rows, 'row')} compared at once (Dunnett's test and his T3), with so many seeds of every "
+        f"row; all rows are assumed to vary as {base.key} does:\n"
     )
     typer.echo(_shown(found, per_seed))
     if per_seed is None:

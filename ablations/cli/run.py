@@ -208,7 +208,8 @@ def _exit_if_bad(summary: Summary) -> None:
     if summary.failed:
         typer.echo(f"{summary.failed} failed; `ablations status` shows why", err=True)
     if summary.left:
-        typer.echo(f"{number(summary.left, 'run')} stay queued; the same command continues", err=True)
+        stay = "stays" if summary.left == 1 else "stay"
+        typer.echo(f"{number(summary.left, 'run')} {stay} queued; the same command continues", err=True)
     if summary.failed or summary.left:
         raise typer.Exit(FAILED)
 

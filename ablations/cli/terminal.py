@@ -1,18 +1,22 @@
 """Output to the terminal: control characters in names, paths, logs and errors are shown as text, never sent.
 
 A row's label or a line of a log may come from another person, and a terminal executes control characters: they can
-hide text, rename the window or type input. `guard` filters standard output and standard error. The program's own
+hide text, rename the window or type input. `guard` filters standard output and standard error, and masks the passwords
+of addresses (experiments/masking.py). The program's own
 control characters (colours of --help, a line that is overwritten) go through `unguarded`.
 """
 
 import contextlib
 import json
+import math
 import re
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, TextIO, cast
 
 from typer.core import TyperCommand, TyperGroup
+
+from experiments.masking import masked, masked_message
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
@@ -26,13 +30,16 @@ def visible(text: str) -> str:
 
 
 class Guarded:
-    """A text stream that writes only `visible` text. It claims to be no terminal, so that libraries add no colour."""
+    """A text stream that writes only `visible` text without credentials.
 
-    def __init__(self, stream: TextIO) -> None:
-        self.stream = stream
+    It claims to be no terminal, so that libraries add no colour. mask: how credentials are masked.
+    """
+
+    def __init__(self, stream: TextIO, mask: Callable[[str], str] = masked) -> None:
+        self.stream, self._mask = stream, mask
 
     def write(self, text: str) -> int:
-        self.stream.write(visible(text))
+        self.stream.write(visible(self._mask(text)))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -49,8 +56,9 @@ class Guarded:
 
 
 def guard() -> None:
-    """Make all further output of this process `visible`."""
-    sys.stdout, sys.stderr = (cast(TextIO, Guarded(unguarded(stream))) for stream in (sys.stdout, sys.stderr))
+    """Make all further output of this process `visible`, and mask credentials in it."""
+    sys.stdout = cast(TextIO, Guarded(unguarded(sys.stdout)))
+    sys.stderr = cast(TextIO, Guarded(unguarded(sys.stderr), masked_message))
 
 
 def unguarded(stream: TextIO) -> TextIO:
@@ -65,8 +73,16 @@ def for_data() -> TextIO:
 
 
 def print_json(value: Any) -> None:
-    """The one form of --json: indented, with letters as they are."""
-    print(json.dumps(value, indent=1, ensure_ascii=False))
+    """The one form of --json: indented, with letters as they are; null for NaN and infinity, which JSON lacks."""
+    print(json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Mapping):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def answer(as_json: bool, facts: Any, lines: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import nearest_with_results, table_of
 from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.masking import masked
 from experiments.processes.keeper import kept
 from experiments.records import TrackedRun
 from experiments.store.durable import remove_folder
@@ -29,6 +30,7 @@ from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
 from experiments.tracking.page import Published, Table, TableRun, publish
+from experiments.tracking.reachable import refuse_unreachable
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, recorded_run
@@ -122,7 +124,10 @@ def _publish(chosen: Selected, uri: str) -> Published:
     from experiments.tracking.mlflow import Tracker
 
     os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # MLflow's own seven retries take four minutes
+    try:
+        refuse_unreachable(uri)
+    except UserError as error:
+        raise UserError(f"--tracking-uri {masked(uri)}: {error}") from None
     plan = chosen.plan
     done = [run for run in plan.runs if chosen.store.result(run.run_id) is not None]
     if not done:
@@ -140,7 +145,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
     except Exception as error:
         if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
             raise
-        raise UserError(f"--tracking-uri {uri}: the server refused it ({error}).") from None
+        raise UserError(masked(f"--tracking-uri {uri}: the server refused it ({error}).")) from None
 
 
 def _lines(table: Printed) -> Iterator[RowLine]:
@@ -165,9 +170,10 @@ def _lines(table: Printed) -> Iterator[RowLine]:
 
 
 def _heads(table: Printed) -> dict[str, str]:
-    """Short heads of the columns, by their keys: `BLEU` on dev, `BLEU test` on another set."""
+    """Short heads of the columns, by their keys: `BLEU dev` and `BLEU test`; `BLEU` where dev is the only set."""
     bare = {column.key: column.header.removesuffix(f" ({column.set})") for column in table.columns}
-    return _distinct({c.key: bare[c.key] if c.set == "dev" else f"{bare[c.key]} {c.set}" for c in table.columns})
+    alone = {column.set for column in table.columns} == {"dev"}
+    return _distinct({c.key: bare[c.key] if alone else f"{bare[c.key]} {c.set}" for c in table.columns})
 
 
 def _parts(column: Column, heads: Mapping[str, str]) -> tuple[str, str, str]:
@@ -196,7 +202,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     lines = list(_lines(table))
     shown = {name for line in lines for name in line.metrics}
     parts = [_parts(column, heads) for column in table.columns]
-    names = [*(part[which] for which in range(3) for part in parts), NUM_PARAMS]  # all means first
+    means, deviations, changes = ([part[which] for part in parts] for which in range(3))
     where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
     tuning = {f"tuning_{name}": value for name, value in table.spent.tuning.known().items()}
     cost = {**table.spent.total.known(), **tuning}  # as far as it is known
@@ -210,7 +216,8 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         lines=lines,
         note=render(table, "markdown"),
         files=files,
-        columns=[name for name in names if name in shown],
+        columns=[name for name in (*means, *changes) if name in shown],
+        last_columns=[name for name in (*deviations, NUM_PARAMS) if name in shown],
         cost=cost,
     )
 

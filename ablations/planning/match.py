@@ -77,7 +77,7 @@ def _solved(context: Context, row: Variation, what: str, by: str) -> tuple[dict[
     if not target or not own:
         raise UserError(
             f"{where}: the {words} are not known before training, so no setting can be solved for. A trainer of your "
-            f"own declares them (num_params, cost), and a row with `modules` is counted once it is trained. {leave_out}"
+            f"own declares them (num_params, cost) for rows without `modules`. {leave_out}"
         )
     start = _values(context, row, config, by, where)
     unit = math.gcd(*start.values())

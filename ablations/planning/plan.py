@@ -74,7 +74,7 @@ def plan_study(
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
     of_profile = () if selection.forced else profile.notes
     notes = (
-        *filter(None, [study.code_note]),
+        *filter(None, [study.code_note, study.trees_note]),
         *of_match,
         *of_refused(rows),
         *of_settings(rows),

@@ -56,7 +56,9 @@ def runs_of(
     runs = []
     for place, seed in enumerate(row.seeds):
         config = row.config_of(seed)
-        digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps)) if parent_runs else data
+        digests: Mapping[str, str] = data
+        if parent_runs:
+            digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps))
         digests, name = _named(row, config, digests, inputs, state_of)
         of_seed = {"seed": seed, "inputs": digests, "num_params": num_params, "cost": cost}
         runs.append(_planned(row, config, name, specs, state_of, **of_seed))

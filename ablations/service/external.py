@@ -4,29 +4,26 @@ Everything is decided and checked before anything is written. A row of theirs is
 `imported = true`; without a study file one is made.
 """
 
-import math
-import re
-import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import member
+from ablations.service.external_names import as_key, names_in, row_keys
+from ablations.service.factors import Choice
 from ablations.study.messages import number, suggestion
-from ablations.study.overrides import toml
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
-from experiments.exchange.external import External, ExternalRun, collect
+from experiments.exchange.external import External, ExternalRun, collect, is_gap, why_not
 from experiments.exchange.external import number as as_number
 from experiments.exchange.logs import READERS
 from experiments.jobs.queue.job import Member
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
 from experiments.store.layout import CONFIG, Store, TableRow
-from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
+from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult, seed_value
 from experiments.tasks.columns import Column
 
 SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
@@ -44,7 +41,8 @@ def read_source(source: str, row_by: str = "", seed_by: str = "") -> External:
         kind, place = "csv", source
         if not Path(source).is_file():
             known = ", ".join(f"{name}:…" for name in kinds if name != "csv")
-            raise UserError(f"There is no file {source}. Write the path of a CSV file, or one of {known}.")
+            what = f"{source} is a folder" if Path(source).is_dir() else f"There is no file {source}"
+            raise UserError(f"{what}. Write the path of a CSV file, or one of {known}.")
     if kind == "mlflow":
         from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
 
@@ -61,13 +59,19 @@ class Arrived:
     seed: int
     scores: Mapping[SetAndMetric, float]
     settings: Mapping[str, Any]
+    label: str = ""  # their name of the row, where the key is another text
 
 
 def set_and_metric(name: str) -> SetAndMetric:
-    """ "dev/bleu", "dev.bleu" and "dev_bleu" are bleu of dev; "bleu" is that of test."""
+    """ "dev/bleu", "bleu/dev", "dev.bleu", "bleu.dev" and "dev_bleu" are bleu of dev; "bleu" is that of test."""
     set_, slash, metric = name.rpartition("/")
     if slash and metric:
-        return set_.replace("/", "."), metric
+        if metric.lower() in SETS and set_.lower() not in SETS:
+            set_, metric = metric, set_
+        return as_key(set_.replace("/", "."), "test"), metric
+    before, dot, last = name.rpartition(".")
+    if dot and before and last in SETS:
+        return last, before
     for mark in (".", "_"):
         first, found, rest = name.partition(mark)
         if found and rest and first in SETS:
@@ -88,10 +92,8 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
         )
     if metrics:
         found = {name: set_and_metric(name) for name in metrics}
-    elif columns:
-        found = {name: score for column in columns for name, score in _spelt(column, columns, named)}
     else:
-        found = {name: set_and_metric(name) for name in named if foreign.metrics or "/" in name}
+        found = {name: score for column in columns for name, score in _spelt(column, columns, named)}
     if not found:
         what = "has no metric that the study prints" if columns else "does not say which of its columns are metrics"
         raise UserError(f"{foreign.source} {what}. Name them with --metric A,B. Its columns: {', '.join(named[:40])}.")
@@ -106,77 +108,126 @@ def _spelt(column: Column, columns: Sequence[Column], named: Iterable[str]) -> l
     """The name among theirs that means a column: with its set, else its key, else the metric alone."""
     sets = {other.set for other in columns if other.metric == column.metric}
     alone = [column.metric] if len(sets) == 1 else []
-    wanted = [f"{column.set}{mark}{column.metric}" for mark in ("/", ".", "_")] + [column.key, *alone]
+    wanted = [f"{column.set}{mark}{column.metric}" for mark in ("/", ".", "_")]
+    wanted += [f"{column.metric}{mark}{column.set}" for mark in ("/", ".")] + [column.key, *alone]
     known = list(named)
     name = next((one for one in wanted if one in known), "")
     return [(name, (column.set, column.metric))] if name else []
 
 
+@dataclass(frozen=True)
+class Planned:
+    """The rows of a study that runs are imported into."""
+
+    seeds: Mapping[str, Sequence[int]]  # by key
+    labels: Mapping[str, str]  # label → key
+    settings: Mapping[str, Mapping[str, Any]]  # by key
+    columns: Mapping[str, str]  # heads of settings
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Planned":
+        """The imported rows of a plan."""
+        seeds: dict[str, list[int]] = {}
+        for run in plan.runs:
+            if run.imported:
+                seeds.setdefault(run.row, []).append(run.seed)
+        labels = {run.label: run.row for run in plan.runs if run.imported and run.label}
+        settings = {run.row: dict(flatten(run.config)) for run in plan.runs if run.imported}
+        return cls(seeds, labels, settings, plan.study.columns)
+
+    def with_settings(self, theirs: Mapping[str, Any]) -> str:
+        """The key of the only row with these settings; "" for none or several."""
+        declared = {name for settings in self.settings.values() for name in settings}
+        names = names_in(self.columns, declared, theirs)
+        if not theirs or not declared.issuperset(names.values()):
+            return ""
+        wanted = {names[name]: repr(given) for name, given in theirs.items() if given not in (None, "")}
+        unset = [names[name] for name, given in theirs.items() if given in (None, "")]
+        found = [
+            key
+            for key, settings in self.settings.items()
+            if all(repr(settings[name]) == text for name, text in wanted.items())
+            and all(settings[name] in (None, "") for name in unset)
+        ]
+        return found[0] if len(found) == 1 else ""
+
+
 def arrive(
     foreign: External,
     found: Mapping[str, SetAndMetric],
-    only: Sequence[str] | None,
-    planned: Mapping[str, Sequence[int]] | None,
+    choice: Choice,
+    planned: Planned | None,
 ) -> list[Arrived]:
     """Every run with its row, seed and scores. Raises UserError.
 
-    only: settings that count; None for all. planned: seeds of the study's imported rows; None: there is no study yet.
+    choice: the settings that tell rows apart, and all that count. planned: the study's imported rows; None: there is
+    no study yet.
     """
-    runs = _named([_sorted(run, bool(foreign.metrics), found, only) for run in foreign.runs])
+    runs = [_sorted(run, bool(foreign.metrics), found, choice.settings) for run in foreign.runs]
+    names = _names_of_rows(runs, choice.rows)
+    by_settings = {} if all(run.row for run in runs) else dict(zip(names, runs, strict=True))
+    settings = {name: {one: run.settings.get(one) for one in choice.rows} for name, run in by_settings.items()}
+    keys = _keys(names, settings, planned)
     grouped: dict[str, list[ExternalRun]] = {}
-    for run in runs:
-        grouped.setdefault(run.row, []).append(run)
+    for run, name in zip(runs, names, strict=True):
+        grouped.setdefault(keys[name], []).append(replace(run, row=name))
+    unseeded = not any(run.seed for run in runs)
     arrived = []
     for row, members in grouped.items():
         _same_settings(row, members)
-        for run, seed in zip(members, _seeds(row, members, planned), strict=True):
+        label = members[0].row if foreign.runs[0].row and members[0].row != row else ""
+        for run, seed in zip(members, _seeds(row, members, planned, unseeded), strict=True):
             scores = {found[name]: score for name, score in run.metrics.items()}
-            arrived.append(Arrived(run, row, seed, scores, run.settings))
+            arrived.append(Arrived(run, row, seed, scores, run.settings, label))
     return arrived
 
 
-def _sorted(run: ExternalRun, told: bool, found: Mapping[str, SetAndMetric], only: Sequence[str] | None) -> ExternalRun:
+def _sorted(run: ExternalRun, told: bool, found: Mapping[str, SetAndMetric], only: Sequence[str]) -> ExternalRun:
     """The run's scores, and its settings. told: the source says which columns are metrics."""
-    columns, scores = run.metrics if told else run.settings, {}
+    columns, scores = run.metrics if told else run.settings, dict[str, float]()
     for name in columns.keys() & found.keys():
-        scores[name] = as_number(columns[name])
-        if scores[name] is None:
-            raise UserError(f"{run.where}: {name} = {columns[name]!r} is not a number.")
-    taken = {*found, *(metric for _, metric in found.values())}
-    settings = {n: v for n, v in run.settings.items() if told or not (n in taken or "/" in n)}
-    return replace(run, metrics=scores, settings={n: v for n, v in settings.items() if only is None or n in only})
+        score = as_number(columns[name])
+        if score is not None:
+            scores[name] = score
+        elif not is_gap(columns[name]):
+            given = columns[name]
+            raise UserError(f"{run.at(name)}: {name} = {given!r} is not a number{why_not(given)}.")
+    settings = {name: v for name, v in run.settings.items() if name in only and (told or name not in found)}
+    return replace(run, metrics=scores, settings=settings)
 
 
-def _named(runs: Sequence[ExternalRun]) -> list[ExternalRun]:
-    """The runs with their rows: as the source names them, else by the settings in which they differ."""
+def _names_of_rows(runs: Sequence[ExternalRun], varying: Sequence[str]) -> list[str]:
+    """The runs' rows: as the source names them, else by the settings that tell rows apart."""
     theirs = [run.row for run in runs]
-    if not all(theirs):
-        names = dict.fromkeys(name for run in runs for name in run.settings)
-        varying = [n for n in names if len({repr(run.settings.get(n)) for run in runs}) > 1]
-        theirs = ["-".join(_short(n, run.settings.get(n)) for n in varying) or "base" for run in runs]
-    meant: dict[str, str] = {}
-    for name in theirs:
-        if (other := meant.setdefault(as_key(name), name)) != name:
-            raise UserError(
-                f"The rows {other!r} and {name!r} would both be called {as_key(name)!r}, because a row's key has only "
-                f"letters from A to Z, digits, dots, dashes and underscores. Rename one of them."
-            )
-    return [replace(run, row=as_key(name)) for run, name in zip(runs, theirs, strict=True)]
+    if all(theirs):
+        return theirs
+    if any(theirs):
+        without = next(run for run in runs if not run.row)
+        raise UserError(f"{without.where} names no row, and others do. Name the row of each run, or of none.")
+    return ["-".join(_short(n, run.settings.get(n)) for n in varying) or "base" for run in runs]
 
 
 def _short(name: str, given: Any) -> str:
     return given if isinstance(given, str) and given else f"{name.rpartition('.')[2]}{'' if given is None else given}"
 
 
-def as_key(text: str) -> str:
-    """A key of a row or a group: letters, digits, dot, dash, underscore."""
-    key = re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-._")
-    if not key or len(key) > 64:
-        raise UserError(
-            f"{text[:80]!r} cannot be a row's key or a group (letters, digits, dots, dashes, at most 64): name rows "
-            f"with --row-by, or choose fewer settings with --settings A,B."
-        )
-    return key
+def _keys(names: Sequence[str], settings: Mapping[str, Mapping[str, Any]], planned: Planned | None) -> dict[str, str]:
+    """The key of each row by its name: of a study's rows by label, settings or key.
+
+    settings: of rows that only these tell apart. Raises UserError where two have one key.
+    """
+    if planned is None:
+        return row_keys(names)
+    of_settings = {name: planned.with_settings(theirs) for name, theirs in settings.items()}
+    keys = {name: planned.labels.get(name) or of_settings.get(name) or as_key(name) for name in names}
+    taken: dict[str, str] = {}
+    for name, key in keys.items():
+        if (other := taken.setdefault(key, name)) != name:
+            raise UserError(
+                f"The rows {other!r} and {name!r} would both be called {key!r}, because a row's key has only letters "
+                "from A to Z, digits, dots, dashes and underscores. Give the study's rows these names as `label`."
+            )
+    return keys
 
 
 def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
@@ -187,22 +238,17 @@ def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
             raise UserError(
                 f"{runs[0].where} and {run.where} are of the row {row}, and differ in {', '.join(other[:5])}: a row's "
                 "runs differ in the seed alone. Give them different rows, or name the settings that count: "
-                f"--settings A,B."
+                f"--settings A,B (tabulate: --row A,B)."
             )
 
 
-def _seed(text: str) -> int | str:
-    """A number, so that 1, 01 and 1.0 are the same seed; else the text."""
-    if text.isdecimal() and len(text) < 100:
-        return int(text)
-    found = as_number(text)
-    return int(found) if found is not None and abs(found) < 1 << 53 and found.is_integer() else text
+def _seeds(row: str, runs: Sequence[ExternalRun], planned: Planned | None, unseeded: bool) -> list[int]:
+    """The study's seeds of a row's runs: theirs where the study has these, else numbered in their order.
 
-
-def _seeds(row: str, runs: Sequence[ExternalRun], planned: Mapping[str, Sequence[int]] | None) -> list[int]:
-    """The study's seeds of a row's runs: theirs where the study has these, else numbered in their order."""
-    theirs = [_seed(run.seed) for run in runs]
-    if len(runs) > 1 and (len(set(theirs)) < len(runs) or "" in theirs):
+    unseeded: no run of the source has a seed, so that runs of a row are repeats, which pair with no others.
+    """
+    theirs = [seed_value(run.seed) for run in runs]
+    if len(runs) > 1 and not unseeded and (len(set(theirs)) < len(runs) or "" in theirs):
         same = next((s for s in theirs if s != "" and theirs.count(s) > 1), "")
         what = f"{theirs.count(same)} runs have the seed {same}" if same != "" else "not every run has a seed"
         raise UserError(
@@ -210,21 +256,34 @@ def _seeds(row: str, runs: Sequence[ExternalRun], planned: Mapping[str, Sequence
             "Name the column of the seed, or more of what tells rows apart (import: --seed-by, --row-by; tabulate: "
             f"--seed, --row)."
         )
-    ours = range(1, len(runs) + 1) if planned is None else planned.get(row, ())
-    if planned is not None and row not in planned:
+    ours = range(1, len(runs) + 1) if planned is None else planned.seeds.get(row, ())
+    if planned is not None and row not in planned.seeds:
         raise UserError(
-            f"The study has no imported row {row!r}. {suggestion(row, planned, 'imported rows')} Add it to the study: "
-            f'[[variation]] with key = "{row}" and imported = true; or name the column of the row with --row-by NAME.'
+            f"The study has no imported row {row!r}. {suggestion(row, planned.seeds, 'imported rows')} Add it to the "
+            f'study: [[variation]] with key = "{row}" and imported = true; or name the column of the row with '
+            "--row-by NAME."
         )
     if len(runs) > len(ours):
         raise UserError(
             f"The row {row} has {number(len(runs), 'run')} there and {number(len(ours), 'seed')} in the study: write "
             f"seeds = {len(runs)} in the row."
         )
-    if all(seed in ours for seed in theirs):
-        return [int(seed) for seed in theirs]
-    order = sorted(range(len(runs)), key=lambda i: (True, i) if isinstance(one := theirs[i], str) else (False, one))
-    return [ours[order.index(i)] for i in range(len(runs))]
+    return list(ours[: len(runs)]) if unseeded else _numbers(theirs, ours)
+
+
+def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
+    """A number of the study for each of their seeds: the seed itself where the study has it, else a free number.
+
+    Free numbers are given in rising order of the seeds, texts last, in their order. A number only counts a row's runs:
+    pairs are found by the seeds' values (reports/results/significance.py).
+    """
+    found: dict[int | str, int] = {seed: seed for seed in theirs if isinstance(seed, int) and seed in ours}
+    others = [seed for seed in theirs if seed not in found]
+    free = iter([seed for seed in ours if seed not in found])
+    numbers: dict[int | str, int] = dict(found.items())
+    numbers |= {seed: next(free) for seed in sorted(one for one in others if isinstance(one, int))}
+    numbers |= {seed: next(free) for seed in others if isinstance(seed, str)}
+    return [numbers[seed] for seed in theirs]
 
 
 # --- Write them into a store, as records marked `imported`. Called when all is checked
@@ -269,12 +328,13 @@ def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Ar
 def records_of(plan: Plan, foreign: External, arrived: Sequence[Arrived]) -> list[Record]:
     """The records of their runs in the plan's rows."""
     planned = {(run.row, run.seed): run for run in plan.runs if run.imported}
-    return [_record(planned[one.row, one.seed], one, foreign) for one in arrived]
+    names = _ours(arrived, plan)
+    return [_record(planned[one.row, one.seed], one, foreign, names) for one in arrived]
 
 
-def _record(run: PlannedRun, one: Arrived, foreign: External) -> Record:
+def _record(run: PlannedRun, one: Arrived, foreign: External, names: Mapping[str, str]) -> Record:
     declared = dict(flatten(run.config))
-    rest = {n: v for n, v in one.settings.items() if n not in declared}
+    rest = {n: v for n, v in one.settings.items() if names[n] not in declared}
     imported: dict[str, Any] = {"kind": foreign.kind, "source": foreign.source, "t": round(foreign.t, 3)}
     imported |= {"settings": rest} if rest else {}
     for name, text in (("sha256", foreign.sha256), ("name", one.run.name), ("id", one.run.id), ("seed", one.run.seed)):
@@ -342,105 +402,29 @@ def _write(store: Store, record: Record, of: Member) -> None:
         record.training.write(beside / RESULT_FILE)
 
 
-def unknown_settings(arrived: Iterable[Arrived], plan: Plan) -> list[str]:
+def _ours(arrived: Iterable[Arrived], plan: Plan) -> dict[str, str]:
+    """Setting of the study by their names."""
+    declared = {name for run in plan.runs for name, _ in flatten(run.config)}
+    theirs = dict.fromkeys(name for one in arrived for name in one.settings)
+    return names_in(plan.study.columns, declared, theirs)
+
+
+def unknown_settings(arrived: Sequence[Arrived], plan: Plan) -> list[str]:
     """Settings of theirs that the study's task does not have; they are kept with the runs (`ablations explain`)."""
     declared = {name for run in plan.runs for name, _ in flatten(run.config)}
-    return sorted({name for one in arrived for name in one.settings if setting_name(name) not in declared})
+    names = _ours(arrived, plan)
+    return sorted({name for one in arrived for name in one.settings if names[name] not in declared})
 
 
-def refuse_other_settings(arrived: Iterable[Arrived], plan: Plan) -> None:
+def refuse_other_settings(arrived: Sequence[Arrived], plan: Plan) -> None:
     """Raises UserError where a setting of theirs is another one in the study's row."""
     configs = {run.row: dict(flatten(run.config)) for run in plan.runs if run.imported}
+    names = _ours(arrived, plan)
     for one in arrived:
         ours = configs[one.row]
         for name, given in one.settings.items():
-            if (known := setting_name(name)) in ours and ours[known] != given:
+            if (known := names[name]) in ours and ours[known] != given and not (ours[known] is None and given == ""):
                 raise UserError(
                     f"{one.run.where}: {name} is {given!r}, and the row {one.row} of the study has {ours[known]!r}. "
                     f"Correct the row's `set`, or leave the column out with --settings."
                 )
-
-
-# --- A study file for them, where there is none yet: its rows, settings and metrics
-
-
-LOWER = re.compile(
-    r"(^|[_.])(loss|perplexity|ppl|nll|error|err|wer|cer|mse|mae|rmse|bpc|bpb|fid)($|[_.])", re.IGNORECASE
-)
-_NAME = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
-
-
-def study_text(
-    name: str,
-    source: str,
-    arrived: Sequence[Arrived],
-    metrics: Mapping[str, SetAndMetric],
-    better: Mapping[str, str] = MappingProxyType({}),
-) -> str:
-    """The file. The first row is the one that changes are from. Raises UserError for a name that TOML cannot have.
-
-    better: "lower" or "higher", by their names of the metrics; by what the names mean where it is not said.
-    """
-    first: dict[str, Arrived] = {}  # of each row, in their order
-    for one in arrived:
-        first.setdefault(one.row, one)
-    names = dict.fromkeys(name for one in first.values() for name in one.settings)
-    varying = [n for n in names if len({repr(one.settings.get(n)) for one in first.values()}) > 1]
-    base = next(iter(first))
-    seeds = {row: sum(one.row == row for one in arrived) for row in first}
-    known = {n: next(v for one in first.values() if (v := one.settings.get(n)) is not None) for n in names}
-    head = [f"name = {_text(name)}", f"title = {_text(f'Runs of {source}')}", 'task = "imported"', ""]
-    settings = [f"{_setting(n)} = {_value(first[base].settings.get(n, _unset(known[n])))}" for n in names]
-    parts = [*head, *(["[base]", *settings, ""] if settings else [])]
-    for theirs, (set_, metric) in {score: (name, score) for name, score in metrics.items()}.values():
-        direction = better.get(theirs) or ("lower" if LOWER.search(metric) else "higher")
-        parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}"]
-        parts += [f"head = {_text(metric)}"] if theirs == metric else []  # they name no set
-        values = [[one.scores.get((set_, metric), math.nan) for one in arrived if one.row == row] for row in first]
-        parts += [f'better = "{direction}"', f"digits = {digits(values)}", ""]
-    for row, one in first.items():
-        parts += ["[[variation]]", f"key = {_text(row)}", "imported = true"]
-        parts += [f"group = {_text(as_key(one.run.group))}"] if one.run.group else []
-        parts += [f"seeds = {seeds[row]}"] if seeds[row] > 1 else []
-        changed = {n: one.settings.get(n, _unset(known[n])) for n in varying}
-        changed = {n: v for n, v in changed.items() if v != first[base].settings.get(n, _unset(known[n]))}
-        inner = ", ".join(f"{_setting(n)} = {_value(v)}" for n, v in changed.items())
-        parts += [f"set = {{{inner}}}", ""] if inner else [""]
-    return "\n".join(parts).rstrip() + "\n"
-
-
-def digits(rows: Sequence[Sequence[float]]) -> int:
-    """Digits after the point: two of the spread within rows; of single values as many as they have, up to 4."""
-    spreads = [statistics.stdev(values) for values in rows if len(values) > 1 and all(map(math.isfinite, values))]
-    if spreads and (spread := statistics.median(spreads)) > 0:
-        return min(max(1 - math.floor(math.log10(spread)), 0), 6)
-    finite = [value for values in rows for value in values if math.isfinite(value)]
-    written = (f"{value:.10g}".partition(".")[2] for value in finite)
-    return min(max(map(len, written), default=2), 4)
-
-
-def _unset(like: Any) -> Any:
-    """What stands for a setting that a run does not have: of the same kind as others have it."""
-    return {bool: False, int: 0, float: 0, list: []}.get(type(like), "")
-
-
-def setting_name(name: str) -> str:
-    """Their name of a setting as a study has it: signs other than letters, digits, . _ - become underscores."""
-    return re.sub(r"[^\w.-]", "_", name)
-
-
-def _setting(name: str) -> str:
-    clean = setting_name(name)
-    if not _NAME.fullmatch(clean) or not clean.isascii():
-        raise UserError(f"The setting {name!r} cannot stand in a study: choose others with --settings A,B.")
-    return clean
-
-
-def _value(given: Any) -> str:
-    if isinstance(given, float) and not math.isfinite(given):
-        raise UserError(f"A setting is {given}: choose others with --settings A,B.")
-    return toml(given)
-
-
-def _text(words: str) -> str:
-    return toml("".join(c for c in words if c.isprintable()))

@@ -1,5 +1,6 @@
 """Predict what a plan needs, from measurements of this store: memory, disk, time on the given devices, and seeds."""
 
+import shlex
 import statistics
 import time
 from collections.abc import Iterable, Sequence
@@ -14,6 +15,7 @@ from ablations.study.selectors import only_row
 from ablations.study.variation import Variation
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.events.accounting import attempt_costs
 from experiments.identity import without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
 from experiments.jobs.devices.slots import Slot, by_device
@@ -21,7 +23,8 @@ from experiments.jobs.queue.queue import makespan
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column
 from reports.results.comparable import scale
-from reports.results.dunnett import smallest_difference, spread
+from reports.results.dunnett import spread
+from reports.results.power import smallest_difference
 from reports.table.build import build_table
 
 PROBED_S = 120.0  # time limit for measuring more than the cheapest and the most expensive row
@@ -56,11 +59,15 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
     scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
     seconds, again = {}, {run.run_id for run in trained_again(chosen, unique.values())}
+    alike = _of_finished_rows(chosen, plan, slot)
     for run_id, run in unique.items():
         training, scoring = precisions[run_id]
         members = [step_cost(member) for member in plan.members_of(run)]
         steps_left = run.own_steps if run_id in again else run.steps_left
-        seconds[run_id] = _seconds(run, steps_left, members, speeds[training], scorings[scoring])
+        if run.cost or run.members or steps_left == 0:
+            seconds[run_id] = _seconds(run, steps_left, members, speeds[training], scorings[scoring])
+        else:
+            seconds[run_id] = alike.get(run.row, statistics.median(alike.values()) if alike else None)
     known = {run_id: value for run_id, value in seconds.items() if value is not None}
     width = min(chosen.devices_per_run, len(by_device(slots)))
     wide = dict.fromkeys(unique, width) if width > 1 else {}
@@ -81,7 +88,7 @@ def why_unknown(runs: Iterable[PlannedRun]) -> str:
     """Why the time of runs that are like none in the store is unknown, and what can be done."""
     if any(run.cost and run.own_steps for run in runs):
         return "no similar run was measured here; `ablations plan … --measure` trains a few steps"
-    return "the task does not predict its runs' cost (docs/own-task.md)"
+    return "no run of this study has finished here; the time is known after the first one"
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
@@ -93,7 +100,11 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: 
     prepare(chosen, runs, progress)
     rows = {(chosen.task.precisions(run.config, slot.kind)[0], step_cost(run)): run for run in runs if run.cost}
     if not rows:
-        raise UserError(f"The task {chosen.study.task} does not predict its runs' cost, so nothing can be measured.")
+        raise UserError(
+            f"The task {chosen.study.task} does not predict its runs' cost, so a few steps say nothing of a run. The "
+            f"time is known after one finished run: ablations run {chosen.to_paste} --seeds 1 --rows "
+            f"{shlex.quote(runs[0].row if runs else chosen.study.variations[0].key)}"
+        )
     every = sorted(rows)
     alike = ([row for row in every if row[0] == name] for name in dict.fromkeys(name for name, _ in every))
     ends = [end for found in alike for end in (found[0], found[-1])]
@@ -185,6 +196,19 @@ def _seconds(
     left = len(set(run.eval_ids).difference(run.made))
     evaluating = scoring.seconds(cost) * left if scoring else 0.0
     return (speed.seconds(cost) * steps if steps else 0.0) + evaluating
+
+
+def _of_finished_rows(chosen: Selected, plan: Plan, slot: Slot) -> dict[str, float]:
+    """Row → the median time of its finished runs on devices like the slot, for tasks that predict no cost."""
+    found: dict[str, list[float]] = {}
+    for run in plan.trainings:
+        result = None if run.cost or run.members else chosen.store.result(run.run_id)
+        if result is None or (result.device_kind, result.threads) != (slot.kind, slot.threads):
+            continue
+        spent = sum(one.wall_s for one in attempt_costs(chosen.store, run.run_id))  # all attempts: also before a resume
+        if spent or result.wall_s:
+            found.setdefault(run.row, []).append(spent or result.wall_s or 0.0)
+    return {row: statistics.median(times) for row, times in found.items()}
 
 
 def step_cost(run: PlannedRun) -> float:

@@ -5,38 +5,26 @@ are kept in memory. What is varied and which numbers are metrics is guessed wher
 """
 
 import json
-import re
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ablations.service.external import (
-    LOWER,
-    Arrived,
-    SetAndMetric,
-    arrive,
-    metrics_of_scores,
-    read_source,
-    records_of,
-    set_and_metric,
-    study_text,
-)
-from ablations.service.selected import SelectedTable, Selectors, choose
+from ablations.service.external import Arrived, SetAndMetric, arrive, metrics_of_scores, read_source, records_of
+from ablations.service.external_study import direction_of, study_text
+from ablations.service.factors import choose, guessed_metrics
+from ablations.service.selected import SelectedTable, Selectors
+from ablations.service.selected import choose as choose_study
 from ablations.study.messages import number, suggestion
 from experiments.errors import UserError
-from experiments.exchange.external import External, as_value
-from experiments.exchange.external import number as as_number
+from experiments.exchange.external import External, ExternalRun, as_value
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.columns import EXAMPLE_FILE
 
 MOST_RUNS = 20_000
-METRIC = re.compile(
-    r"(^|[/_. ])(acc|accuracy|f1|bleu|chrf|rouge\w*|auc|auroc|score|precision|recall|map|r2|reward|return|em|psnr|ssim)"
-    r"($|[/_. @,0-9])",
-    re.IGNORECASE,
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +35,7 @@ class Wish:
     seed: str = ""
     metrics: Mapping[str, str] | None = None  # name → "lower", "higher", or "" for what the name means
     base: Mapping[str, str] | None = None  # settings of the row that changes are from
+    exclude: tuple[tuple[str, str], ...] = ()  # (name, value): runs that have it are left out
     name: str = "runs"
 
 
@@ -81,17 +70,25 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
             f"{foreign.source} has {len(foreign.runs):,} runs, and a table takes at most {MOST_RUNS:,}. If it has a "
             "line for every step, keep the last or the best of each run."
         )
-    metrics = _metrics(foreign, wish)
+    foreign = _without(foreign, wish)
+    metrics = dict(wish.metrics) if wish.metrics else dict.fromkeys(guessed_metrics(foreign), "")
     both = [name for name in wish.rows if name in metrics]
     if both:
         raise UserError(f"{both[0]} is named by --row and by --metric: a column is either a setting or a metric.")
     found = metrics_of_scores(foreign, list(metrics), ())
-    rows, seeded = _rows(foreign, wish, metrics), [run.seed for run in foreign.runs if run.seed]
+    _check_rows(foreign, wish, metrics)
+    choice = choose(foreign, metrics, wish.rows)
     named = all(run.row for run in foreign.runs) and not wish.rows
-    arrived = _with_base(arrive(foreign, found, None if named else rows, None), wish.base or {})
-    text = study_text(wish.name, foreign.source, arrived, found, metrics)
-    (folder / f"{wish.name}.toml").write_text(text, encoding="utf-8")
-    selected = choose(str(folder / f"{wish.name}.toml"), Selectors(store=folder / "runs"))
+    arrived = _with_base(arrive(foreign, found, choice, None), wish.base or {})
+    better = {**foreign.better, **{name: way for name, way in metrics.items() if way}}
+    text = study_text(wish.name, foreign.source, arrived, found, better)
+    file = folder / f"{wish.name}.toml"
+    file.write_text(text, encoding="utf-8")
+    try:
+        selected = choose_study(str(file), Selectors(store=folder / "runs"))
+    except UserError as error:  # nobody wrote this study
+        why = str(error).replace(str(file), foreign.source).replace("Correct it in the study file, or with --set.", "")
+        raise UserError(f"{foreign.source} cannot be printed as a table. {why}") from None
     plan, store = selected.plan, _InMemory(folder / "runs")
     records = records_of(plan, foreign, arrived)
     store.trainings = {record.run.run_id: record.training for record in records}
@@ -104,48 +101,59 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
                 beside = store.evaluation_folder(record.run.run_id, planned.eval_id)
                 beside.mkdir(parents=True)
                 (beside / EXAMPLE_FILE).write_text("".join(f"{json.dumps(one)}\n" for one in examples))
-    how = ", ".join(f"{name} ({metrics[name] or direction(name)} is better)" for name in metrics)
+    rows, numbers = choice.rows, {run.seed for run in foreign.runs if run.seed}
     by = "as named there" if named else f"by {', '.join(rows)}" if rows else "one, as no setting differs"
-    seeds = f"{len(set(seeded))} seeds" if seeded else "none named: name their column with --seed"
+    seeds = number(len(numbers), "seed") if numbers else "none named (--seed): runs of a row are repeats"
     said = [
-        f"{number(len(foreign.runs), 'run')} of {foreign.source}. Rows: {by}. Metrics: {how}. Seeds: {seeds}.",
-        *(f"left out: {text}" for text in foreign.left_out),
+        f"{number(len(foreign.runs), 'run')} of {foreign.source}. Rows: {by}. Metrics: {_directions(metrics, better)}. "
+        f"Seeds: {seeds}.",
+        *(f"left out: {text}" for text in (*foreign.left_out, *choice.notes)),
         *_missing(arrived, found),
     ]
     table = SelectedTable(study=plan.study, store=store, replan=lambda: plan, columns=selected.columns)
-    words = [*(["--settings", ",".join(rows)] if not named else []), *(["--seed-by", wish.seed] if wish.seed else [])]
+    words = [] if named else ["--settings", ",".join(rows)]
+    words += ["--seed-by", wish.seed] if wish.seed else []
     return Tabulated(table, text, shlex.join(["--from", source, *words]), tuple(said))
 
 
-def direction(name: str) -> str:
-    """Whether lower or higher is better, by what a metric's name means."""
-    return "lower" if LOWER.search(set_and_metric(name)[1]) else "higher"
+def _directions(metrics: Mapping[str, str], better: Mapping[str, str]) -> str:
+    """The metrics, each with what is better."""
+    ways = {name: direction_of(name, better) for name in metrics}
+    return ", ".join(
+        f"{name} ({way} is better)" if way else f"{name} (not known what is better: --metric {name}:min or {name}:max)"
+        for name, way in ways.items()
+    )
 
 
-def _metrics(foreign: External, wish: Wish) -> dict[str, str]:
-    """The metrics with their directions: as wished, as the source says, else the numbers named as metrics are."""
-    if wish.metrics:
-        return dict(wish.metrics)
-    if foreign.metrics:
-        return dict.fromkeys(foreign.metrics, "")
-    guessed = [n for n in foreign.settings if METRIC.search(n) or LOWER.search(n) or "/" in n]
-    numbers = [n for n in guessed if all(as_number(run.settings.get(n, 0)) is not None for run in foreign.runs)]
-    return dict.fromkeys(numbers, "")
+def _without(foreign: External, wish: Wish) -> External:
+    """The source without the runs of --exclude. Raises UserError for a condition that no run or every run meets."""
+
+    def known(run: ExternalRun, name: str) -> Any:
+        own = {"row": run.row, "seed": run.seed, wish.seed: run.seed}
+        return own[name] if own.get(name) else {**run.labels, **run.settings, **run.metrics}.get(name)
+
+    runs = list(foreign.runs)
+    for name, text in wish.exclude:
+        kept = [run for run in runs if as_value(str(known(run, name))) != as_value(text) or known(run, name) is None]
+        if len(kept) == len(runs):
+            names = ["row", "seed", *foreign.settings, *foreign.metrics]
+            near = "" if name in names else f" {suggestion(name, names, 'names')}"
+            raise UserError(f"--exclude {name}={text}: no run of {foreign.source} has this.{near}")
+        runs = kept
+    if not runs:
+        raise UserError(f"--exclude leaves no run of {foreign.source}.")
+    gone = [run for run in foreign.runs if run not in runs]
+    left_out = (*foreign.left_out, *(f"{run.where}: by --exclude" for run in gone))
+    return replace(foreign, runs=tuple(runs), left_out=left_out)
 
 
-def _rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> list[str]:
-    """The settings that tell rows apart: as wished, else those that differ, but not from run to run."""
+def _check_rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> None:
     names = [name for name in foreign.settings if name not in metrics]
     for name in wish.rows:
-        if name not in names and name != "row":
+        if name not in names and not (name == "row" and any(run.row for run in foreign.runs)):
             raise UserError(
                 f"--row {name}: {foreign.source} has no such setting. {suggestion(name, names, 'settings')}"
             )
-    if wish.rows:
-        return list(wish.rows)
-    seeded = len({run.seed for run in foreign.runs}) > 1
-    most = len(foreign.runs) - 1 if seeded else len(foreign.runs)
-    return [n for n in names if 1 < len({repr(run.settings.get(n)) for run in foreign.runs}) <= most]
 
 
 def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]:
@@ -155,7 +163,8 @@ def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]
         row
         for row, one in first.items()
         if all(
-            text == row if name == "row" else one.settings.get(name) == as_value(text) for name, text in base.items()
+            text in (row, one.run.row) if name == "row" else one.settings.get(name, "") == as_value(text)
+            for name, text in base.items()
         )
     ]
     if base and len(fit) != 1:
@@ -168,8 +177,16 @@ def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]
 
 
 def _missing(arrived: Sequence[Arrived], found: Mapping[str, SetAndMetric]) -> Iterator[str]:
-    """A sentence for each metric that some runs lack."""
+    """A sentence for each metric that some runs lack, and for each that the base row lacks."""
     for name, score in found.items():
-        if lacking := [one.run.where for one in arrived if score not in one.scores]:
+        lacking = [one for one in arrived if not math.isfinite(one.scores.get(score, math.nan))]
+        if lacking:
             runs = number(len(lacking), "run")
-            yield f"{name} is missing in {runs} of {len(arrived)} ({', '.join(lacking[:3])} …): gaps in the table."
+            some = f"{', '.join(one.run.where for one in lacking[:3])}{' …' if len(lacking) > 3 else ''}"
+            yield f"{name} is missing in {runs} of {len(arrived)} ({some}): gaps in the table."
+        if of_base := [one for one in lacking if one.row == arrived[0].row]:
+            yield (
+                f"{name}: {of_base[0].run.where} is of {arrived[0].row}, the row that changes are from, so there is no "
+                "change and no test. Name another row with --base, leave the run out with --exclude, or print the "
+                "mean of the others with --provisional."
+            )

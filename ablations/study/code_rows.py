@@ -16,7 +16,9 @@ from pydantic import ValidationError
 from ablations.study.messages import plain
 from experiments.errors import UserError
 from experiments.store.code_change import patch_change, tree_change
-from experiments.store.trees import LINK, SUBMODULE, GitError, Part, Repository, parts_of, planned
+from experiments.store.durable import read_regular
+from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
+from experiments.store.trees import Part, leading_out, parts_of, planned
 from experiments.tasks.own.tree import check_links
 from model.settings import StrictModel
 
@@ -106,6 +108,7 @@ class Code:
         self._folder, self._git = folder.resolve(), Repository(folder)
         self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
         self._linked, self._protected = list[str](), list[str]()
+        self._targets = dict[str, str]()  # of links, by their objects
         self._named = dict[str, None]()  # files of rows that name packages
         self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
         self._pinned, self._head = "", self._git.head  # the study's base_commit, and the commit at which base begins
@@ -137,6 +140,10 @@ class Code:
         self._linked += [path.rstrip("/") for path in found if not path.endswith("__pycache__/")]
         self.links = [os.path.relpath(path, git.prefix) for path in self._linked]
         self._hidden += self._linked
+        if unread := {path: name for path, name in git.unread.items() if not _below(path, self._hidden)}:
+            raise UserError(f"{_names([*unread])} differs from the last commit, and has the git filter "
+                            f"{next(iter(unread.values()))}, which is a program of yours that planning does not run. "
+                            "Add it to git's index (`git add`), or name it in `links`.")  # fmt: skip
         self.base = git.without(whole, self._hidden)
         self._check(git.nothing, self.base)
         if commit and not any(
@@ -148,17 +155,20 @@ class Code:
         planned[self.base] = (git, self._head, self._hidden)
 
     def note(self) -> str:
-        """What base's code is, for the reader of the table."""
+        """Return what base's code is now, for `plan`; a table has the commits that its runs recorded."""
         pinned = bool(self._pinned)
-        changed = [path for path in self._git.uncommitted() if path not in self._hidden and not pinned]
+        changed = [one.path for one in self._git.uncommitted() if one.path not in self._hidden and not pinned]
         new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py") and not pinned]
         said = "as base_commit says" if pinned else "without uncommitted changes"
         said = f"with uncommitted changes in {_names(changed)}" if changed else said
         said += f", without {_names(new)}, which git does not track" if new else ""
+        return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}."
+
+    def conditions(self) -> str:
+        """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
         linked = f" and link {_names(self.links)}" if self.links else ""
         linked += f"; nothing is installed for rows that change {_names([*self._named])}" if self._named else ""
-        return (f"Base's code is commit {self._head[:12]} of {self._git.top.name} {said}. Each row has a tree; "
-                f"all run with the same interpreter and packages{linked}.")  # fmt: skip
+        return f"Each row has a tree of its own; all run with the same interpreter and packages{linked}."
 
     # --- rows
 
@@ -264,14 +274,21 @@ class Code:
     def _check(self, before: str, tree: str) -> list[str]:
         """The paths in which a tree differs. Refuses a link that leads out, and what no tree may have."""
         changed = self._git.entries(before, tree)
-        for path, mode, name in changed:
-            target = os.fsdecode(self._git.git("cat-file", "blob", name)).strip() if mode == LINK else ""
-            if os.path.normpath(Path("/", path).parent.relative_to("/") / target).startswith(("..", "/")):
-                raise UserError(f"{path} is a link to {target}, which leads out of the tree. Remove it, or let git "
-                                "ignore it and name it in `links`.")  # fmt: skip
+        every = changed if before == self._git.nothing else self._git.entries(self._git.nothing, tree)
+        links = {path: self._target(name) for path, mode, name in every if mode == LINK}
+        if out := leading_out(links, self._linked):
+            raise UserError(f"{out} is a link to {links[out]}, which leads out of the tree. Remove it, or let git "
+                            "ignore it and name it in `links`.")  # fmt: skip
+        for path, mode, _ in changed:
             if mode == SUBMODULE or _below(path, self._linked):
                 raise UserError(f"Its code has {path}, a submodule or the place of a link. Remove it there.")
         return [path for path, *_ in changed]
+
+    def _target(self, link: str) -> str:
+        """Where a link of a tree leads, by its object."""
+        if link not in self._targets:
+            self._targets[link] = os.fsdecode(self._git.git("cat-file", "blob", link))
+        return self._targets[link]
 
     def _ends(self, change: Change) -> tuple[str, str]:
         first, dots, last = change.commits.partition("..")
@@ -289,9 +306,23 @@ class Code:
     def _read(self, name: str) -> bytes:
         self._path(os.path.relpath((self._folder / name).resolve(), self._folder))  # a link may lead out
         try:
-            return (self._folder / name).read_bytes()
+            patch = read_regular(self._folder / name)
         except OSError as error:
             raise UserError(f"The patch {name} cannot be read: {error.strerror}.") from None
+        if patch.startswith(b"\x1b[") or b"\n\x1b[" in patch:
+            raise UserError(f"The patch {name} has colour codes. Make it with `git diff --no-color`.")
+        if any(_same_halves(line) for line in re.findall(rb"^diff --git (.*)$", patch, re.MULTILINE)):
+            raise UserError(
+                f"The patch {name} has no prefixes a/ and b/ before its paths, as under git's diff.noprefix: the first "
+                "folder of a path would be taken for one. Make it with `git diff --src-prefix=a/ --dst-prefix=b/`."
+            )
+        return patch
+
+
+def _same_halves(names: bytes) -> bool:
+    """Whether the two names of a file in the head of a diff are the same, so that they have no prefixes."""
+    half = len(names) // 2
+    return len(names) % 2 == 1 and names[half : half + 1] == b" " and names[:half] == names[half + 1 :]
 
 
 def _why(said: str, change: Change, parts: Sequence[Part]) -> str:

@@ -100,7 +100,7 @@ def setting_names(config_type: type[TaskConfig]) -> list[str]:
 
 def _names(config_type: type[BaseModel], prefix: str = "") -> Iterator[str]:
     for name, field in config_type.model_fields.items():
-        kind = field.annotation
+        name, kind = field.alias or name, field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
             yield from _names(kind, f"{prefix}{name}.")
         else:

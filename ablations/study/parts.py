@@ -12,11 +12,13 @@ from pydantic import (
     model_validator,
 )
 
+from ablations.study.messages import LONGEST_KEY
 from ablations.study.overrides import Overrides, dotted
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.tasks.columns import Column
+from experiments.tasks.direction import direction
 from experiments.tasks.own.function import column
-from experiments.tasks.own.patterns import Take, check_pattern
+from experiments.tasks.own.patterns import Take, check_number, check_pattern
 from model.settings import StrictModel
 
 
@@ -27,8 +29,8 @@ def _printable(text: str) -> str:
 
 
 # Keys become labels, MLflow tags and words on a command line (--rows a,b); they are never paths.
-Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=64)]
-Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=64)]
+Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_KEY)]
+Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=LONGEST_KEY)]
 Text = Annotated[str, AfterValidator(_printable)]
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
 Count = Annotated[int, Field(ge=1)]
@@ -67,7 +69,9 @@ class Metric(StrictModel):
     )
     set: Key = Field("test", description="the data set that it is measured on")
     head: Text = Field("", description="the column's head; name and set if unset")
-    better: Literal["higher", "lower"] = "higher"
+    better: Literal["higher", "lower", ""] = Field(
+        "", description="if unset, what the name says; where it says nothing, nothing is bold and no claim is judged"
+    )
     digits: int = Field(2, ge=0, le=12, description="after the decimal point")
     logarithmic: bool = Field(False, description="changes are differences of natural logarithms, as for perplexity")
     key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$", max_length=LONGEST_NAME)] = Field(
@@ -77,20 +81,37 @@ class Metric(StrictModel):
         "", description="of a command: a regular expression whose group finds the number in what the command prints"
     )
     take: Literal["last", "best"] = Field("last", description="which of the numbers that the pattern finds")
+    number: str = Field(
+        "", description="how the pattern's numbers are written, by an example (1.234,5); like 1234.5 if unset"
+    )
 
     @model_validator(mode="after")
     def _pattern_is_one(self) -> Self:
         if self.pattern:
             check_pattern(self.pattern)
+            check_number(self.number)
         elif self.take != "last":
             raise ValueError(f'take = "{self.take}" is for a pattern: add one, or leave it out')
+        elif self.number:
+            raise ValueError(f'number = "{self.number}" is for a pattern: add one, or leave it out')
+        if self.take == "best" and not self.direction:
+            raise ValueError(
+                f'take = "best": the name {self.name} does not say whether lower or higher is better; add better = '
+                '"lower" or better = "higher"'
+            )
         return self
 
     @property
-    def reading(self) -> tuple[str, str, str, Take]:
-        """What is read of a command's output: set, name, pattern, and which number."""
-        best: Take = "highest" if self.better == "higher" else "lowest"
-        return self.set, self.name, self.pattern, best if self.take == "best" else "last"
+    def direction(self) -> str:
+        """ "lower" or "higher": as declared, else by the name; "" where it says neither."""
+        return self.better or direction(self.name)
+
+    @property
+    def reading(self) -> tuple[str, ...]:
+        """What is read of a command's output: set, name, pattern, which number, and how numbers are written."""
+        best: Take = "lowest" if self.direction == "lower" else "highest"
+        number = check_number(self.number)
+        return self.set, self.name, self.pattern, best if self.take == "best" else "last", *filter(None, [number])
 
     @property
     def column(self) -> Column:
@@ -99,7 +120,7 @@ class Metric(StrictModel):
             self.name,
             self.head,
             set=self.set,
-            better=self.better,
+            better=self.direction,
             digits=self.digits,
             key=self.key,
             logarithmic=self.logarithmic,

@@ -108,7 +108,8 @@ class Study(Match):
     protected: Protected = Field(Protected(), description="what no row's code may change")
     guard: Guard = Field(Guard(), description="what stays sealed, and which settings may change")
     code_tree: str = Field("", description="git's digest of base's code, if rows change code")
-    code_note: str = Field("", description="what base's code is, for the reader of the table")
+    code_note: str = Field("", description="what base's code is when the study is read, for `plan`")
+    trees_note: str = Field("", description="what the rows share if they change code, for the reader of the table")
     origin: str = Field("", description="where the study was read from, for messages")
     folder: Path | None = Field(None, description="folder of the study file; None for a built-in study")
 
@@ -295,7 +296,12 @@ def _with_trees(study: Study) -> Study:
         row = rows[place]
         fixed = {**row.fixed, CODE: f"{NO_TREE}{change}"} if row.refused else row.fixed  # as different as the changes
         rows[place] = row.model_copy(update={"code_change": change, "fixed": fixed})
-    begun = {"code_tree": code.base, "code_note": code.note(), "links": tuple(code.links)}
+    begun = {
+        "code_tree": code.base,
+        "code_note": code.note(),
+        "trees_note": code.conditions(),
+        "links": tuple(code.links),
+    }
     return study.model_copy(update={"variations": tuple(rows), **begun})
 
 

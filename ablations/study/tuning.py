@@ -47,6 +47,11 @@ def deciding_column(study: Study, task: Task) -> Column:
     there = [column for column in task.columns if column.set == tune.set]
     for column in there:
         if not tune.metric or column.metric == tune.metric:
+            if not column.better:
+                raise UserError(
+                    f"{study.origin}, [tune]: whether lower or higher {column.metric} is better is not known. Add "
+                    'better = "lower" or better = "higher" to its [[metric]].'
+                )
             return column
     names = [f"{column.metric} on {column.set}" for column in task.columns if column.set != "*"]
     wanted = f"{tune.metric or 'a metric'} on {tune.set}"

@@ -14,10 +14,10 @@ from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.device import Device
 from experiments.errors import UserError, explain_os_errors
-from experiments.evaluation.trained import load_model, load_tokenizers, model_sizes, spacing
+from experiments.evaluation.trained import load_model, load_tokenizers, spacing
 from experiments.store.checksummed import read_json, write_json
 from experiments.training import checkpoint
-from model.cost import num_params
+from model.network import num_params
 
 
 def readme(page: str, **values: object) -> str:
@@ -53,7 +53,7 @@ def export(
             "export",
             title=folder.name,
             use=readme("translate" if config.needs_encoder else "write", name=folder.name),
-            params=f"{num_params(config.model, *model_sizes(config, attempt)) / 1e6:.3g}",
+            params=f"{num_params(model) / 1e6:.3g}",
             steps=config.training.train_steps,
             choice=choice,
             units="bytes of UTF-8" if config.data.units == "byte" else f"SentencePiece, {config.data.units}",

@@ -1,8 +1,8 @@
 """What each head of attention does, in numbers over many sentences: do heads "perform different tasks" (appendix)?
 
 Each sentence's weights of one layer are w of shape (H, Q, M): H heads, Q queries, M memory positions. The offset of a
-pair is its memory position minus its query's. Queries count that have a previous and a next memory position: the first
-and the last have less to choose from. Pairs of the future, which a decoder never sees, do not count.
+pair is its memory position minus its query's. Queries count that have a previous and a next memory position: without
+either they have less to choose from. Pairs of the future, which a decoder never sees, do not count.
 """
 
 from collections.abc import Iterable, Sequence
@@ -51,7 +51,7 @@ class Heads:
     def add(self, weights_HQM: Weights, within_QM: NDArray[np.bool_] | None = None) -> None:
         """One more sentence."""
         H, Q, M = weights_HQM.shape
-        inner = slice(1, min(Q, M) - 1)
+        inner = slice(1, min(Q, M - 1))
         offset_QM = (np.arange(M) - np.arange(Q)[:, None])[inner]
         w_HQM = weights_HQM[:, inner].astype(np.float64)
         if not w_HQM.size:

@@ -15,6 +15,8 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import from_json
 from typing_extensions import TypedDict
 
+from experiments.masking import masked
+
 FORMAT = 2
 LONGEST_LINE = 4 << 20  # bytes; a longer line counts as damaged and is never read as a whole
 LONGEST_TEXT = 200_000  # characters of a text in an event; the middle of a longer text is cut out
@@ -92,12 +94,14 @@ def _canonical(value: Mapping[str, Any]) -> bytes:
 
 
 def _plain(value: Any) -> Any:
-    """Make a value valid JSON: NaN and infinity become strings, long texts are cut in the middle."""
+    """Make a value valid JSON without credentials: NaN becomes a string, long texts are cut in the middle."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str) and len(value) > LONGEST_TEXT:
         half = LONGEST_TEXT // 2
-        return f"{value[:half]}\n… {len(value) - 2 * half:,} characters left out …\n{value[-half:]}"
+        value = f"{value[:half]}\n… {len(value) - 2 * half:,} characters left out …\n{value[-half:]}"
+    if isinstance(value, str):
+        return masked(value)
     if isinstance(value, Mapping):
         return {str(k): _plain(v) for k, v in value.items()}
     if isinstance(value, list | tuple):

@@ -1,12 +1,10 @@
-"""Runs of other programs: what every reader returns, what is made of it alike, and two readers.
+"""Runs of other programs: what every reader returns, what is made of it alike, and the reader of W&B's exports.
 
 A reader (READERS in logs.py) gives the runs of a source as they are there. `collect` finds their seeds and rows, and
-keeps numbers and settings that a study can have. Here are the readers of CSV files and of exports of Weights & Biases.
+keeps numbers and settings that a study can have.
 """
 
-import csv
 import hashlib
-import io
 import json
 import math
 import re
@@ -17,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
+from experiments.exchange.delimited import read_table, text_of
+from experiments.masking import masked, masked_message, masked_value
 
 SEED_NAMES = ("seed", "random_seed", "training.seed", "args.seed")
-_PASSWORD = re.compile(r"(?<=://)([^/@:]*):[^/@]*@")
 
 
 @dataclass(frozen=True)
@@ -37,6 +36,12 @@ class ExternalRun:
     settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name
     metrics: Mapping[str, Any] = field(default_factory=dict)  # by the source's name: "bleu", "dev/bleu"
     examples: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)  # by set: each example's scores
+    places: Mapping[str, int] = field(default_factory=dict)  # of a file: the number of each column
+    better: Mapping[str, str] = field(default_factory=dict)  # of metrics whose direction the source declares
+
+    def at(self, name: str) -> str:
+        """For messages: the run, and the column of a file."""
+        return f"{self.where}, column {self.places[name]}" if name in self.places else self.where
 
     @property
     def where(self) -> str:
@@ -60,6 +65,7 @@ class External:
     runs: tuple[ExternalRun, ...]
     sha256: str | None = None  # of a file
     left_out: tuple[str, ...] = ()  # a sentence each
+    better: Mapping[str, str] = field(default_factory=dict)  # "lower" or "higher", where the source declares it
     t: float = field(default_factory=time.time)
 
     @property
@@ -73,7 +79,7 @@ class External:
         return list(dict.fromkeys(name for run in self.runs for name in run.metrics))
 
 
-Reader = Callable[[str], Iterator[ExternalRun]]
+Reader = Callable[[str], Iterator[ExternalRun | str]]  # a text: what a reader left out
 
 
 def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str = "") -> External:
@@ -82,29 +88,70 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
     row_by, seed_by: the settings or labels that have them, if other than usual. Raises UserError where there is no such
     run, or one cannot be read.
     """
-    shown = _PASSWORD.sub(r"\1:…@", place)
+    shown = masked(place)
     try:
-        runs = list(read(place))
-        kept = tuple(_found(run, row_by, seed_by) for run in runs if not run.unfinished)
+        read_all = list(read(place))
+        runs = [_named(run) for run in read_all if isinstance(run, ExternalRun)]
+        own = "_" if kind in ("wandb", "trackio") else ""
+        kept = _equal_numbers([_found(run, row_by, seed_by, own) for run in runs if not run.unfinished])
         if seed_by and kept and not any(run.seed for run in kept):
             raise _lacks(kept[0], seed_by)
-        json.dumps([run.settings for run in kept], ensure_ascii=False, default=str).encode()  # no half characters
+        words = [[run.row, run.group, run.seed, run.settings, list(run.metrics)] for run in kept]
+        json.dumps(words, ensure_ascii=False, default=str).encode()  # no half characters
     except UserError as error:
-        raise UserError(f"{kind}:{shown}: {error}") from None
+        raise UserError(masked_message(f"{kind}:{shown}: {error}")) from None
     except Exception as error:  # of csv, sqlite3, protocol buffers, MLflow …: whatever keeps it from being read
-        why = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
+        why = masked_message(f"{type(error).__name__}: {' '.join(str(error).split())}")[:500]
         raise UserError(f"{kind}:{shown} cannot be read as such a source: {why}.") from None
-    left_out = tuple(f"{run.where}: {run.unfinished}" for run in runs if run.unfinished)
+    left_out = (
+        *(f"{run.where}: {run.unfinished}" for run in runs if run.unfinished),
+        *(text for text in read_all if isinstance(text, str)),
+    )
     if not kept:
         raise UserError(f"{kind}:{shown}: there is no finished run in it{f' ({left_out[0]})' if left_out else ''}.")
     file = Path(place)
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
-    return External(kind, Path(shown).name, kept, digest, left_out)
+    better = {name: way for run in kept for name, way in run.better.items()}
+    return External(kind, Path(shown).name, kept, digest, left_out, better)
 
 
-def _found(run: ExternalRun, row_by: str, seed_by: str) -> ExternalRun:
-    """The run with its row and seed, settings without a program's own (_name), and scores that are numbers."""
-    settings = {name: v for name, v in flat(run.settings).items() if not name.startswith("_")}
+def _named(run: ExternalRun) -> ExternalRun:
+    """The run with a name and an id that are text: the source may have null, numbers or half characters there."""
+    name, id_ = _text(run.name), _text(run.id)
+    return replace(run, name=name or id_ or "without a name", id=id_)
+
+
+def _text(given: Any) -> str:
+    if given is None:
+        return ""
+    text = given.decode(errors="replace") if isinstance(given, bytes) else str(given)
+    return text.encode(errors="replace").decode()
+
+
+def _equal_numbers(runs: Sequence[ExternalRun]) -> tuple[ExternalRun, ...]:
+    """The runs, where 1 and 1.0 in one column are the same number."""
+    whole: dict[str, set[Any]] = {}
+    for run in runs:
+        for name, given in run.settings.items():
+            if isinstance(given, float) and given.is_integer():
+                whole.setdefault(name, set()).add(given)
+    return tuple(
+        replace(
+            run,
+            settings={
+                name: float(given) if type(given) is int and given in whole.get(name, ()) else given
+                for name, given in run.settings.items()
+            },
+        )
+        for run in runs
+    )
+
+
+def _found(run: ExternalRun, row_by: str, seed_by: str, own: str) -> ExternalRun:
+    """The run with its row and seed, settings without a program's own (`own` begins them), and scores."""
+    settings = {name: v for name, v in flat(run.settings).items() if not (own and name.startswith(own))}
+    settings = {name: masked_value(v) for name, v in settings.items()}
+    settings = {name: str(v) if isinstance(v, float) and not math.isfinite(v) else v for name, v in settings.items()}
     known = {**run.labels, **settings}
     row = str(known.get(row_by, "")) if row_by else run.row
     if row_by and not row:
@@ -115,7 +162,7 @@ def _found(run: ExternalRun, row_by: str, seed_by: str) -> ExternalRun:
         for name, v in settings.items()
         if name not in (row_by, seed_by, *SEED_NAMES)
     }
-    scores = {name: number(v) for name, v in flat(run.metrics).items() if not name.startswith("_")}
+    scores = {name: number(v) for name, v in flat(run.metrics).items() if not (own and name.startswith(own))}
     metrics = {name: score for name, score in scores.items() if score is not None}
     whole = {name: of for name, of in run.examples.items() if of and all(None not in one.values() for one in of)}
     return replace(run, row=row, seed=[*seeds, run.seed][0], settings=settings, metrics=metrics, examples=whole)
@@ -135,6 +182,30 @@ def number(text: Any) -> float | None:
         return None
 
 
+_GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "-", "–", "—", "?"}
+
+
+def is_gap(cell: Any) -> bool:
+    """Whether a cell says that there is no number: NA, N/A, #N/A, null, None, a dash or nothing; NaN is a number."""
+    return cell is None or (isinstance(cell, str) and cell.strip().lower() in _GAPS)
+
+
+def why_not(cell: Any) -> str:
+    """What keeps a cell from being a number, where that can be said."""
+    text = str(cell).strip()
+    if re.fullmatch(r"[-+]?\d+,\d+", text):
+        return " (a comma may be a decimal point or separate thousands: write 1234.5)"
+    if re.fullmatch(r"[-+]?\d{1,3}([,.' ]\d{3})+([,.]\d+)?", text):
+        return " (write it without separators of thousands: 1234.5)"
+    if re.fullmatch(r"[-+−]?[\d.]+\s*%", text):
+        return " (write it without %)"
+    if "±" in text or "+-" in text or "+/-" in text:
+        return " (a mean with its deviation is no run: give each run its line)"
+    if re.fullmatch(r"[-+]?[\d.]+\s*[^\W\d_]+", text):
+        return " (write the unit into the column's name)"
+    return ""
+
+
 def as_value(text: Any) -> Any:
     """A setting's value from text: a whole number of 64 bits, a finite number, true or false, else the text itself."""
     if not isinstance(text, str):
@@ -142,6 +213,8 @@ def as_value(text: Any) -> Any:
     words = {"true": True, "false": False}
     if text.strip().lower() in words:
         return words[text.strip().lower()]
+    if re.fullmatch(r"[-+]?0\d+", text.strip()):  # 007 is no number
+        return text
     for kind in (int, float) if "_" not in text else ():
         try:
             found = kind(text)
@@ -166,60 +239,6 @@ def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-# --- A CSV file of one's own, long (a line per score) or wide (a line per run):
-#     row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
-#     base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
-# All but metric and value may be left out. Every other column is a setting or, in a wide file, a metric.
-
-
-MOST_COLUMNS = 5_000
-
-
-def read_csv(place: str) -> Iterator[ExternalRun]:
-    """The runs of a CSV file. Raises UserError with the line for whatever cannot be read."""
-    head, lines = _table(Path(place).read_text(encoding="utf-8-sig"))
-    long = {"metric", "value"} <= set(head)
-    found: dict[tuple[str, ...], tuple[int, dict[str, str], dict[str, float]]] = {}
-    for line, cells in lines:
-        if not long:
-            found[(str(line),)] = line, cells, {}
-            continue
-        name, text = f"{cells.pop('set', '') or 'test'}/{cells.pop('metric')}", cells.pop("value")
-        first, _, scores = found.setdefault(tuple(cells.values()), (line, cells, {}))
-        if name in scores:
-            raise UserError(
-                f"line {line}: {name} stands there twice for the run of line {first}. Give runs their seeds."
-            )
-        if (score := number(text)) is None and text:
-            raise UserError(f"line {line}: value = {text!r} is not a number.")
-        scores |= {} if score is None else {name: score}
-    for line, cells, scores in found.values():
-        labels = {name: cells.pop(name, "") for name in ("row", "group")}
-        settings = {name: text for name, text in cells.items() if text}
-        run = ExternalRun(f"line {line}", text=True, labels=labels, settings=settings, metrics=scores)
-        yield replace(run, row=labels["row"], group=labels["group"])
-
-
-def _table(text: str) -> tuple[list[str], list[tuple[int, dict[str, str]]]]:
-    """The head, and each line with its number. Raises UserError for a file that is no such table."""
-    first = text.partition("\n")[0]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count), strict=True)
-    head = [name.strip() for name in next(reader, [])]
-    lines = [(reader.line_num, cells) for cells in reader if any(cell.strip() for cell in cells)]
-    if "\0" in text:
-        raise UserError("it has a NUL, so it is no text.")
-    if len(head) > MOST_COLUMNS:
-        raise UserError(f"it has {len(head):,} columns: at most {MOST_COLUMNS:,} are read.")
-    if len(head) < 2 or "" in head or len(set(head)) < len(head):
-        raise UserError("line 1: expected names of columns, separated by commas, each once.")
-    for line, cells in lines:
-        if len(cells) != len(head):
-            raise UserError(f"line {line} has {len(cells)} cells, and the head has {len(head)}.")
-    if not lines:
-        raise UserError("it has a head and no line below it.")
-    return head, [(line, {n: c.strip() for n, c in zip(head, cells, strict=True)}) for line, cells in lines]
-
-
 # --- Weights & Biases: the CSV of its runs table, or JSON of its API's runs
 # CSV: the columns that the table showed: Name, State, ID, Group, then config and summary without a difference between
 # them. JSON: a list of runs, which is written by
@@ -233,24 +252,31 @@ _OF_WANDB = (
 )  # fmt: skip
 
 
-def read_wandb_export(place: str) -> Iterator[ExternalRun]:
+def read_wandb_export(place: str) -> Iterator[ExternalRun | str]:
     """The runs of an export. Raises UserError."""
-    text = Path(place).read_text(encoding="utf-8-sig")
+    text = text_of(Path(place))
     if text.lstrip()[:1] == "[":
-        for run in json.loads(text):
+        for number_, run in enumerate(json.loads(text), 1):
+            if not isinstance(run, Mapping):
+                raise UserError(f"entry {number_} of its list is {str(run)[:60]!r}, and not a run (an object).")
             labels = {key: given for key, given in run.items() if isinstance(given, str)}
-            about = run.get("name", ""), run.get("id", ""), _unfinished(run.get("state"))
-            settings, metrics = run.get("config") or {}, run.get("summary") or {}
-            yield ExternalRun(*about, labels=labels, settings=settings, metrics=metrics)
+            parts = [run.get(name) or {} for name in ("config", "summary")]
+            for name, part in zip(("config", "summary"), parts, strict=True):
+                if not isinstance(part, Mapping):
+                    raise UserError(f"entry {number_} of its list: {name} is {str(part)[:60]!r}, and not an object.")
+            about = run.get("name") or "", run.get("id") or "", _unfinished(run.get("state"))
+            yield ExternalRun(*about, labels=labels, settings=parts[0], metrics=parts[1])
         return
-    head, lines = _table(text)
-    if "Name" not in head:
-        columns = ", ".join(head)[:1000]
+    table = read_table(text)
+    if "Name" not in table.head:
+        columns = ", ".join(table.head)[:1000]
         raise UserError(f"it has no column Name, so it is no export of a W&B runs table. Its columns: {columns}.")
-    for _, cells in lines:
+    yield from table.notes
+    for _, cells in table.lines:
         own = {name: cells.pop(name, "") for name in _OF_WANDB}
         settings = {name: text for name, text in cells.items() if text}
-        yield ExternalRun(own["Name"], own["ID"], _unfinished(own["State"]), text=True, labels=own, settings=settings)
+        state = _unfinished(own["State"])
+        yield ExternalRun(own["Name"], own["ID"], state, text=True, labels=own, settings=settings, places=table.places)
 
 
 def _unfinished(state: Any) -> str:

@@ -6,27 +6,25 @@ Of a curve the last value counts. Scores of single examples are kept where the l
 import contextlib
 import json
 import os
+import re
 import sqlite3
+import struct
+import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.exchange.external import (
-    ExternalRun,
-    Reader,
-    as_value,
-    number,
-    read_csv,
-    read_wandb_export,
-)
+from experiments.exchange.csv_runs import read_csv
+from experiments.exchange.external import ExternalRun, Reader, as_value, number, read_wandb_export
+from experiments.exchange.tfrecords import check_records
 
 Example = Mapping[str, Any]
 SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # correct, incorrect, partial, no answer: inspect_ai's value_to_float
 
 
-def _trackio(project: str) -> Iterator[ExternalRun]:
+def _trackio(project: str) -> Iterator[ExternalRun | str]:
     """A project of Trackio, by its name (in TRACKIO_DIR, or Trackio's own folder) or its .db file."""
     home = Path(os.environ.get("TRACKIO_DIR") or Path.home() / ".cache" / "huggingface" / "trackio")
     file = Path(project) if project.endswith(".db") else home / f"{project}.db"
@@ -43,37 +41,85 @@ def _trackio(project: str) -> Iterator[ExternalRun]:
         yield ExternalRun(name, run, settings=configs.get(run, {}), metrics=metrics.get(run, {}))
 
 
-def _tensorboard(folder: str) -> Iterator[ExternalRun]:
+@dataclass
+class _Events:
+    """What the event files of one folder hold."""
+
+    settings: dict[str, Any]
+    metrics: dict[str, float]
+
+
+_SETS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
+_TIME = re.compile(r"\d{9,}(\.\d+)?")  # add_hparams names a folder by the time
+
+
+def _tensorboard(folder: str) -> Iterator[ExternalRun | str]:
     """Each folder with event files is a run, called as its path below `folder`: its scalars and hyperparameters.
 
-    A last part of the path such as seed3 or 3 is the seed, where the hyperparameters have none. Needs tensorboard.
+    Folders of one run are joined: that of add_hparams, those of add_scalars, and train and validation of Keras. A last
+    part of the path such as seed3 or 3 is the seed, where the hyperparameters have none. Needs tensorboard.
     """
+    top = Path(folder)
+    files = sorted(file for file in top.rglob("*tfevents*") if file.is_file())
+    yield from filter(None, map(check_records, files))
+    found = {place: _events(place) for place in dict.fromkeys(file.parent for file in files)}
+    if any(events.metrics.get("hp_metric") == -1 for events in found.values()):
+        yield "hp_metric = -1: Lightning writes it where no metric is named"
+    joined: dict[Path, _Events] = {}
+    for place, events in found.items():
+        of, prefix, only = _part_of(place, found)
+        run = joined.setdefault(of, _Events({}, {}))
+        run.settings |= events.settings
+        for tag, value in events.metrics.items():
+            if (tag, value) != ("hp_metric", -1):
+                run.metrics[f"{only}/{prefix}" if only else f"{prefix}/{tag}" if prefix else tag] = value
+    named = not any(events.settings for events in joined.values())  # only by their folders
+    for place in sorted(joined):
+        name = str(place.relative_to(top))
+        row, _, last = name.rpartition("/")
+        seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
+        seed = seed if seed.isdecimal() and not _TIME.fullmatch(last) else ""
+        own_row = (row if seed else name) if named else ""
+        yield ExternalRun(name, row=own_row, seed=seed, settings=joined[place].settings, metrics=joined[place].metrics)
+
+
+def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str]:
+    """The folder whose run a folder is a part of, itself if of none; the set of its scalars, and their name there."""
+    parent, name, events = place.parent, place.name, found[place]
+    beside = [other for other in found if other.parent == parent]
+    if _TIME.fullmatch(name) and events.settings and parent in found:
+        trials = [other for other in beside if _TIME.fullmatch(other.name) and found[other].settings]
+        return (parent, "", "") if len(trials) == 1 else (place, "", "")
+    if name.lower() in _SETS and all(other.name.lower() in _SETS for other in beside):
+        return parent, name, ""
+    if parent in found and len(events.metrics) == 1 and not events.settings:
+        [tag] = events.metrics
+        begin = tag.replace("/", "_") + "_"
+        if name.startswith(begin) and len(name) > len(begin):
+            return parent, name.removeprefix(begin), tag
+    return place, "", ""
+
+
+def _events(place: Path) -> _Events:
     try:
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
         from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
         from tensorboard.util.tensor_util import make_ndarray
     except ImportError:
         raise UserError("reading event files needs tensorboard: pip install tensorboard.") from None
-    top = Path(folder)
-    for place in sorted({file.parent for file in top.rglob("*tfevents*")}):
-        events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-        tags = events.Tags()
-        settings: dict[str, Any] = {}
-        metrics: dict[str, float] = {}
-        for tag in tags["scalars"]:
-            metrics[tag] = events.Scalars(tag)[-1].value
-        for tag in tags["tensors"]:
-            with contextlib.suppress(TypeError, ValueError):  # no number
-                metrics[tag] = float(make_ndarray(events.Tensors(tag)[-1].tensor_proto))
-        for about in events.summary_metadata.values():
-            if about.plugin_data.plugin_name == "hparams":
-                start = HParamsPluginData.FromString(about.plugin_data.content).session_start_info
-                settings |= {name: _of_proto(v) for name, v in start.hparams.items()}
-        name = str(place.relative_to(top))
-        row, _, last = name.rpartition("/")
-        seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
-        seed = seed if seed.isdecimal() else ""
-        yield ExternalRun(name, seed=seed, settings=settings, metrics=metrics)
+    events = EventAccumulator(str(place), size_guidance={"scalars": 0, "tensors": 0}).Reload()
+    tags = events.Tags()
+    found = _Events({}, {})
+    for tag in tags["scalars"]:
+        found.metrics[tag] = events.Scalars(tag)[-1].value
+    for tag in tags["tensors"]:
+        with contextlib.suppress(TypeError, ValueError):  # no number
+            found.metrics[tag] = float(make_ndarray(events.Tensors(tag)[-1].tensor_proto))
+    for about in events.summary_metadata.values():
+        if about.plugin_data.plugin_name == "hparams":
+            start = HParamsPluginData.FromString(about.plugin_data.content).session_start_info
+            found.settings |= {name: _of_proto(v) for name, v in start.hparams.items()}
+    return found
 
 
 def _of_proto(given: Any) -> Any:
@@ -82,7 +128,7 @@ def _of_proto(given: Any) -> Any:
     return int(text) if isinstance(text, float) and text.is_integer() else text
 
 
-def _wandb(place: str) -> Iterator[ExternalRun]:
+def _wandb(place: str) -> Iterator[ExternalRun | str]:
     """The runs of an export, or those that W&B has kept offline (run-*.wandb below a folder).
 
     Their records are W&B's protocol buffers in LevelDB's log format; needs wandb. The last value of each metric counts.
@@ -97,9 +143,12 @@ def _wandb(place: str) -> Iterator[ExternalRun]:
     for file in sorted(Path(place).rglob("run-*.wandb")):
         name, status, config = file.stem, "cut off", dict[str, Any]()
         metrics: dict[str, Any] = {}
-        for data in _log_records(file.read_bytes()):
+        better: dict[str, str] = {}
+        for data in _log_records(file):
             record = protocol.Record.FromString(data)
             name = record.run.display_name or name
+            if record.metric.name and (way := _GOALS.get(record.metric.goal)):
+                better[record.metric.name] = way
             if record.HasField("exit"):
                 status = f"exit code {record.exit.exit_code}" if record.exit.exit_code else ""
             config |= {
@@ -107,52 +156,99 @@ def _wandb(place: str) -> Iterator[ExternalRun]:
             }
             for item in (*record.history.item, *record.summary.update):
                 metrics[item.key or ".".join(item.nested_key)] = json.loads(item.value_json)
-        yield ExternalRun(name, file.stem.removeprefix("run-"), status, settings=config, metrics=metrics)
+        about = name, file.stem.removeprefix("run-"), status
+        yield ExternalRun(*about, settings=config, metrics=metrics, better=better)
 
 
-def _log_records(data: bytes) -> Iterator[bytes]:
-    """The records of a log of LevelDB: blocks of 32 KiB, whose parts have a checksum, a length and a type."""
+_GOALS = {1: "lower", 2: "higher"}  # of define_metric
+
+
+def _log_records(file: Path) -> Iterator[bytes]:
+    """The records of a log of LevelDB: blocks of 32 KiB, whose parts have a checksum, a length and a type.
+
+    Raises UserError for a part with another checksum than it says. A part that is cut off ends the log.
+    """
+    data = file.read_bytes()
+    if data[:4] != b":W&B":
+        raise UserError(f"{file} does not begin as a log of W&B does: it is damaged, or another file.")
     place, parts = 7, b""  # W&B's own head
     while place + 7 <= len(data):
         left = 32768 - place % 32768
         if left < 7:
             place += left
             continue
-        size, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        parts += data[place + 7 : place + 7 + size]
+        checksum, size, kind = struct.unpack("<IHB", data[place : place + 7])
+        part = data[place + 7 : place + 7 + size]
+        if len(part) < size:
+            return
+        if (checksum, size, kind) != (0, 0, 0) and checksum != zlib.crc32(part, zlib.crc32(bytes([kind]))):
+            raise UserError(
+                f"{file} is damaged: the record at byte {place:,} has another checksum. Copy the file again, or move "
+                "it out of the folder."
+            )
+        parts += part
         place += 7 + size
         if kind in (1, 4):  # whole, or the last part
             yield parts
             parts = b""
 
 
-def _lm_eval(folder: str) -> Iterator[ExternalRun]:
-    """The folder of `lm_eval --output_path`: each results_*.json is a run; with --log_samples also its examples.
+def _lm_eval(folder: str) -> Iterator[ExternalRun | str]:
+    """The folder of `lm_eval --output_path`: results_TIME.json (results.json of older versions), and single examples.
 
-    A task is a set; its metrics are `acc` of the filter none, and `exact_match.strict` of another filter.
+    A task is a set; its metrics are `acc` of the filter none (or without a filter, before 0.4), and
+    `exact_match.strict` of another filter. Files of one folder with the same settings are one run: of a task that was
+    evaluated again the newest result counts.
     """
-    for file, content in _json_files(Path(folder), "results_*.json"):
-        config = content.get("config") or {}
-        arguments = config.get("model_args") or {}
-        if isinstance(arguments, str):
-            arguments = {
-                name: as_value(text) for name, _, text in (part.partition("=") for part in arguments.split(","))
-            }
-        settings = {"model": config.get("model"), **arguments}
-        settings |= {name: config[name] for name in ("limit", "random_seed") if config.get(name) is not None}
-        shots = {repr(count) for count in (content.get("n-shot") or {}).values()}
-        settings |= {"num_fewshot": as_value(min(shots))} if len(shots) == 1 else {}
-        scores: dict[str, Any] = {}
-        examples: dict[str, list[Example]] = {}
-        for task, measured in (content.get("results") or {}).items():
-            for name, score in measured.items():
-                metric, comma, filtered = name.partition(",")
-                if comma and not metric.endswith("_stderr"):
-                    scores[f"{task}/{metric}{'' if filtered == 'none' else f'.{filtered}'}"] = score
-            samples = file.with_name(file.name.replace("results_", f"samples_{task}_", 1)).with_suffix(".jsonl")
-            examples[task] = _samples(samples) if samples.is_file() else []
-        name = f"{content.get('model_name') or file.parent.name} {file.stem[8:]}"
-        yield ExternalRun(name, settings=settings, metrics=scores, examples=examples)
+    top = Path(folder)
+    runs: dict[tuple[str, ...], tuple[Path, ExternalRun]] = {}
+    for file, content in [*_json_files(top, "results.json"), *_json_files(top, "results_*.json")]:  # by their times
+        run = _lm_eval_run(file, content)
+        key = str(file.parent), str(content.get("model_name")), json.dumps(run.settings, sort_keys=True, default=str)
+        if key not in runs:
+            runs[key] = file, run
+            continue
+        earlier, known = runs[key]
+        if again := {name.partition("/")[0] for name in known.metrics} & {n.partition("/")[0] for n in run.metrics}:
+            yield f"{earlier.relative_to(top)}: {', '.join(sorted(again))} evaluated again, in {file.name}"
+        kept = {name: score for name, score in known.metrics.items() if name.partition("/")[0] not in again}
+        joined = replace(
+            run,
+            metrics={**kept, **run.metrics},
+            examples={**known.examples, **run.examples},
+            better={**known.better, **run.better},
+        )
+        runs[key] = file, joined
+    yield from (run for _, run in runs.values())
+
+
+def _lm_eval_run(file: Path, content: Mapping[str, Any]) -> ExternalRun:
+    config = content.get("config") or {}
+    arguments = config.get("model_args") or {}
+    if isinstance(arguments, str):
+        arguments = {name: as_value(text) for name, _, text in (part.partition("=") for part in arguments.split(","))}
+    settings = {"model": config.get("model"), **arguments}
+    settings |= {name: config[name] for name in ("limit", "random_seed") if config.get(name) is not None}
+    shots = {repr(count) for count in (content.get("n-shot") or {}).values()} or {repr(config.get("num_fewshot"))}
+    settings |= {"num_fewshot": as_value(min(shots))} if len(shots) == 1 and shots != {"None"} else {}
+    scores: dict[str, Any] = {}
+    better: dict[str, str] = {}
+    examples: dict[str, list[Example]] = {}
+    for task, measured in (content.get("results") or {}).items():
+        for name, score in measured.items():
+            metric, comma, filtered = name.partition(",")
+            if metric.endswith("_stderr") or (not comma and number(score) is None):
+                continue
+            kept = f"{task}/{metric}{f'.{filtered}' if comma and filtered != 'none' else ''}"
+            scores[kept] = score
+            declared = ((content.get("higher_is_better") or {}).get(task) or {}).get(metric)
+            if isinstance(declared, bool):
+                better[kept] = "higher" if declared else "lower"
+        samples = file.with_name(file.name.replace("results_", f"samples_{task}_", 1)).with_suffix(".jsonl")
+        if samples.is_file():
+            examples[task] = _samples(samples)
+    name = f"{content.get('model_name') or file.parent.name} {file.stem[8:]}".strip()
+    return ExternalRun(name, settings=settings, metrics=scores, examples=examples, better=better)
 
 
 def _samples(file: Path) -> list[Example]:
@@ -165,7 +261,7 @@ def _samples(file: Path) -> list[Example]:
     return [of_documents[document] for document in sorted(of_documents)]
 
 
-def _inspect(folder: str) -> Iterator[ExternalRun]:
+def _inspect(folder: str) -> Iterator[ExternalRun | str]:
     """The logs of Inspect in a folder: .json as they are; .eval by inspect_ai, if it is installed.
 
     A task is a set; its metrics are `accuracy`, or `match.accuracy` where it has several scorers.

@@ -18,6 +18,8 @@ from experiments.store.layout import Store
 
 BUDGET = "the budget"  # reasons why a run waits begin with it
 HOUR = 3600.0
+MOST_HOURS = 1e9  # a limit above is none
+FINISHED = "finished"  # the outcome of an attempt after which nothing of its run is missing
 Attempt = tuple[str, int]  # run_id, number
 
 
@@ -42,34 +44,60 @@ class Account:
         self._store, self._begin = store, 0
         self.changed = False  # whether limits have changed; for the reader to reset
         self.limits: dict[str, Any] = {}  # hours, runs, until (Unix time), boot (`boot_clock` then): those that are set
-        self.spent_s, self.runs, self.open = 0.0, set[str](), dict[Attempt, Open]()
+        self.spent_s, self.open = 0.0, dict[Attempt, Open]()
+        self.trainings = 0  # a retry or a resumed attempt is none; training a finished run again is one
+        self.runs, self._finished = set[str](), set[str]()  # those trained, and those of them that are finished
         self.read()
 
     def read(self) -> None:
-        """Take the new lines."""
+        """Take the new lines. Raises UserError for one that says something else than this program writes."""
         before = dict(self.limits)
         entries, self._begin = ledger.since(self._store, self._begin)
         for entry in entries:
-            if entry["what"] == "budget":
-                if not self.limits:  # a new budget: what was spent before is not counted
-                    self.spent_s, self.runs, self.open = 0.0, set(), {}
-                if entry["allowed"] == "none":
-                    self.limits = {}
-                for name, value in entry["limits"].items():  # of two commands at once, none may undo the other
-                    lower = name not in self.limits or value < self.limits[name]
-                    self.limits |= {name: value} if lower or entry["allowed"] else {}
-            elif entry["what"] == "start":
-                started = Open(entry["slots"], entry["predicted_s"], entry["time"])
-                self.open[entry["run_id"], entry["attempt"]] = started
-                self.runs |= {entry["run_id"]} if entry["trains"] else set()
-            elif entry["what"] == "end":
-                ended = self.open.pop((entry["run_id"], entry["attempt"]), None)
-                self.spent_s += entry["seconds"] * ended.slots if ended else 0.0
+            try:
+                self._take(entry)
+            except (LookupError, TypeError, AttributeError, ValueError) as error:
+                raise UserError(
+                    f"Line {entry['n']} of the ledger ({self._store.root / ledger.FILE}) is damaged: "
+                    f"{type(error).__name__} {error}. No run is started: the budget is not known. Restore the file "
+                    "from a backup."
+                ) from None
         self.changed |= self.limits != before
+
+    def _take(self, entry: ledger.Entry) -> None:
+        if entry["what"] == "budget":
+            if not self.limits:  # a new budget: what was spent before is not counted
+                self.spent_s, self.open = 0.0, {}
+                self.trainings, self.runs, self._finished = 0, set(), set()
+            if entry["allowed"] == "none":
+                self.limits = {}
+            for name, value in entry["limits"].items():  # of two commands at once, none may undo the other
+                lower = name not in self.limits or value < self.limits[name]
+                self.limits |= {name: value} if lower or entry["allowed"] else {}
+        elif entry["what"] == "start":
+            started = Open(entry["slots"], entry["predicted_s"], entry["time"])
+            self.open[entry["run_id"], entry["attempt"]] = started
+            if entry["trains"]:
+                self.trainings += self._is_new(entry["run_id"])
+                self.runs.add(entry["run_id"])
+                self._finished.discard(entry["run_id"])
+        elif entry["what"] == "end":
+            ended = self.open.pop((entry["run_id"], entry["attempt"]), None)
+            self.spent_s += entry["seconds"] * ended.slots if ended else 0.0
+            if entry["outcome"] == FINISHED:
+                self._finished.add(entry["run_id"])
+
+    def _is_new(self, run_id: str) -> bool:
+        """Whether training this run now is one more training: its first, or one of a run that has finished."""
+        return run_id not in self.runs or run_id in self._finished
 
     def start(self, run_id: str, attempt: int, slots: int, trains: bool, predicted_s: float) -> None:
         """Record that an attempt starts now; before its process does."""
-        facts = {"slots": slots, "trains": trains, "predicted_s": round(predicted_s, 1)}
+        facts = {
+            "slots": slots,
+            "trains": trains,
+            "predicted_s": round(predicted_s, 1) if math.isfinite(predicted_s) else 0.0,
+        }
         ledger.append_all(self._store, [{"what": "start", "run_id": run_id, "attempt": attempt, **facts}])
         self.read()
 
@@ -81,7 +109,7 @@ class Account:
 
     def seconds_left(self, elapsed: Mapping[Attempt, float]) -> float:
         """Slot seconds left of the hours. `elapsed`: seconds of running attempts."""
-        if "hours" not in self.limits:
+        if self.limits.get("hours", math.inf) > MOST_HOURS:
             return math.inf
         running = sum(one.slots * elapsed.get(attempt, 0.0) for attempt, one in self.open.items())
         return float(self.limits["hours"]) * HOUR - self.spent_s - running
@@ -107,7 +135,7 @@ class Account:
         """Why an attempt may not start now, "" if it may; and whether that may change when running ones end."""
         if why := self.used_up(elapsed):
             return why, False
-        if trains and run_id not in self.runs and len(self.runs) >= self.limits.get("runs", math.inf):
+        if trains and self._is_new(run_id) and self.trainings >= self.limits.get("runs", math.inf):
             return f"{BUDGET} of {self.limits['runs']:,} runs is used up", False
         left, need = self.seconds_left(elapsed), predicted_s * slots
         if need > left:
@@ -127,11 +155,13 @@ class Account:
     def as_json(self) -> dict[str, Any]:
         """Limits, what is used and what is left, of running attempts until now; None where there is no limit."""
         now, hours, runs = record_time(), self.limits.get("hours"), self.limits.get("runs")
+        hours = None if hours is not None and hours > MOST_HOURS else hours
         left = self.seconds_left({attempt: max(0.0, now - one.t) for attempt, one in self.open.items()}) / HOUR
-        used = len(self.runs)
         return {
             "hours": None if hours is None else {"limit": hours, "used": hours - left, "left": max(0.0, left)},
-            "runs": None if runs is None else {"limit": runs, "used": used, "left": max(0, runs - used)},
+            "runs": None
+            if runs is None
+            else {"limit": runs, "used": self.trainings, "left": max(0, runs - self.trainings)},
             "until": {"limit": self.until, "seconds_left": max(0.0, self.time_left())} if self.until else None,
             "running": len(self.open),
         }

@@ -4,11 +4,14 @@ Also which journal SQLite may use on a disk. Imports no torch.
 """
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
 import shutil
+import stat
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
 
@@ -153,6 +156,54 @@ def regular_files(folder: Path) -> Iterator[Path]:
         paths = (Path(place, name) for name in sorted(names))
         # os.path's, which also answers in a folder that cannot be entered
         yield from (path for path in paths if os.path.isfile(path) and not path.is_symlink())  # noqa: PTH113
+
+
+def make_folder(root: Path, name: str) -> Path:
+    """Make a folder below `root`, by its path from there. What is no folder on the way, such as a link, is removed.
+
+    Raises ValueError for a path that leads out.
+    """
+    folder = root
+    for part in parts_below(name) if name else ():
+        folder = folder / part
+        if folder.is_symlink() or not folder.is_dir():
+            clear(folder).mkdir()
+    return folder
+
+
+def parts_below(name: str) -> list[str]:
+    """The parts of a path that stays below its folder. Raises ValueError for another."""
+    parts = name.split("/")
+    if {"", ".", ".."} & {*parts}:
+        raise ValueError(f"{name!r} is no path below a folder")
+    return parts
+
+
+def clear(path: Path) -> Path:
+    """Remove what is at a path: a file, a link, a pipe, or a folder with its content. Returns the path."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return path
+
+
+def open_regular(path: Path) -> BufferedReader:
+    """Open a regular file for reading. Raises OSError for another, such as a pipe, which would wait for a writer."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+        return os.fdopen(handle, "rb")
+    except BaseException:
+        os.close(handle)
+        raise
+
+
+def read_regular(path: Path) -> bytes:
+    """The content of a file if it is a regular one. Raises OSError."""
+    with open_regular(path) as stream:
+        return stream.read()
 
 
 def fsync_tree(folder: Path) -> None:

@@ -12,6 +12,7 @@ import contextlib
 import fcntl
 import hashlib
 import json
+import math
 import os
 import pwd
 import re
@@ -20,11 +21,13 @@ from contextvars import ContextVar
 from typing import Any
 
 from experiments.errors import Damaged, UserError, explain_os_errors
+from experiments.masking import masked_value
 from experiments.records import record_time
 from experiments.store.layout import Store
 
 FILE = "ledger.jsonl"
 NONE = "0" * 64  # before the first line
+DAMAGED = "damaged"  # what stands in a bundle for a damaged line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
 Entry = dict[str, Any]
 command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - the verb; why it was given
@@ -54,7 +57,7 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
             text, before, count = b"", _digest(last) if last else NONE, _number(file, end, last)
             for n, line in enumerate(lines, count + 1):
                 entry = {"n": n, "time": round(record_time(), 3), "who": _user(), **line, "before": before}
-                added = json.dumps(entry).encode()
+                added = json.dumps(masked_value(entry)).encode()
                 before, text = _digest(added), text + added + b"\n"
             try:
                 written = os.write(file, text)
@@ -70,24 +73,45 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
 
 
 def entries(store: Store) -> list[Entry]:
-    """All lines, oldest first. Raises Damaged for one that is no entry; `broken` says where the chain breaks."""
-    return since(store, 0)[0]
+    """All lines but damaged ones, oldest first. `damaged` names those; `broken` says where the chain breaks."""
+    return [entry for _, entry in _parsed(store) if entry is not None]
+
+
+def damaged(store: Store) -> list[str]:
+    """A sentence for each line that is no entry; [] if all are."""
+    found = []
+    for count, (line, entry) in enumerate(_parsed(store), 1):
+        if entry is None:
+            found.append(f"Line {count} of the ledger ({store.root / FILE}) is damaged and skipped: {line[:40]!r}.")
+        elif entry["what"] == DAMAGED:
+            found.append(f"Line {count} of the ledger was damaged when it was bundled.")
+    return found
 
 
 def readable(store: Store, *kinds: str) -> list[Entry]:
     """The whole lines of these kinds, also of a damaged ledger: on one no run is started. Parses no others."""
-    signs, found = [json.dumps({"what": kind})[1:-1].encode() for kind in kinds], []
+    signs = [json.dumps({"what": kind})[1:-1].encode() for kind in kinds]
+    found = []
     for line in _lines(store):
-        with contextlib.suppress(Damaged):
-            found += [_entry(line)] if any(sign in line for sign in signs) else []
+        if any(sign in line for sign in signs) and (entry := _entry(line)) is not None:
+            found.append(entry)
     return found
 
 
 def since(store: Store, begin: int) -> tuple[list[Entry], int]:
-    """The lines from byte `begin` on, and the byte at which the next one will begin. Raises Damaged."""
+    """The lines from byte `begin` on, and the byte at which the next one will begin. Raises Damaged for a damaged one.
+
+    For what a line may forbid: a line that is skipped would allow it.
+    """
     found = []
     for line in _lines(store, begin):
-        found.append(_entry(line))
+        entry = _entry(line)
+        if entry is None:
+            raise Damaged(
+                f"A line of the store's ledger ({store.root / FILE}) is damaged: {line[:40]!r}. Restore the file from "
+                "a backup."
+            )
+        found.append(entry)
         begin += len(line) + 1
     return found, begin
 
@@ -109,11 +133,11 @@ def broken(store: Store, kept: str | None = None, *, was_shared: bool = False) -
     number, digest = _parse_head(kept) if kept is not None else (0, NONE)
     at_head, count = NONE, 0
     for count, line in enumerate(_lines(store), 1):
-        try:
-            entry = _entry(line)
-        except Damaged as error:
-            found.append(f"Line {count} of the ledger: {error}")
-            entry = {}
+        entry = _entry(line) or {}
+        if not entry:
+            found.append(f"Line {count} of the ledger is damaged: {line[:40]!r}.")
+        elif entry["what"] == DAMAGED:
+            found.append(f"Line {count} of the ledger was damaged when it was bundled.")
         if entry and entry.get("before") != before:
             found.append(f"Line {count} of the ledger does not continue line {count - 1}: one of them was changed.")
         if entry and entry.get("n") != count:
@@ -151,13 +175,45 @@ def tried(found: Sequence[Entry], study: str) -> dict[tuple[str, str], set[tuple
     return rows
 
 
+def rows_with_results(found: Sequence[Entry], study: str) -> list[set[tuple[str, ...]]]:
+    """The rows of a study that were requested and for which an attempt finished, each once.
+
+    A row is the set of its evaluations, as pairs of run_id and eval_id; of a run without evaluations its run_id alone.
+    Requests that share one are of the same row, whatever else of the study was edited between them.
+    """
+    finished = {entry.get("run_id") for entry in found if entry["what"] == "end" and entry.get("outcome") == "finished"}
+    rows: list[set[tuple[str, ...]]] = []
+    for asked in tried(found, study).values():
+        row = {pair for run_id, *eval_ids in asked if run_id in finished for pair in pairs(run_id, eval_ids)}
+        if row:
+            same = [other for other in rows if not other.isdisjoint(row)]
+            rows = [other for other in rows if other.isdisjoint(row)] + [row.union(*same)]
+    return rows
+
+
+def pairs(run_id: str, eval_ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """A run with each of its evaluations; the run alone if it has none."""
+    yield from ((run_id, eval_id) for eval_id in eval_ids)
+    if not eval_ids:
+        yield (run_id,)
+
+
 def shared(store: Store, study: str, redacted: Callable[[Entry], Entry]) -> bytes:
-    """The ledger for readers of one study: of other lines only when and what. A changed line has its own's digest."""
-    found, lines = entries(store), []
-    own = {entry["n"] for entry in of_study(found, study)}
-    for entry, line in zip(found, _lines(store), strict=False):
-        kept = redacted(entry) if entry["n"] in own else {name: entry[name] for name in ("n", "time", "what", "before")}
-        lines.append(line if kept == entry else json.dumps({**kept, "digest": _digest(line)}).encode())
+    """The ledger for readers of one study: of other lines only when and what. A changed line has its own's digest.
+
+    A damaged line has only its number and digest.
+    """
+    found, lines, before = list(_parsed(store)), [], NONE
+    own = {id(entry) for entry in of_study([entry for _, entry in found if entry is not None], study)}
+    for count, (line, entry) in enumerate(found, 1):
+        if entry is None:
+            kept = {"n": count, "time": 0.0, "what": DAMAGED, "before": before}
+        elif id(entry) in own:
+            kept = redacted(entry)
+        else:
+            kept = {name: entry[name] for name in _EVERY if name in entry}
+        before = _digest(line)
+        lines.append(line if kept == entry else json.dumps({**kept, "digest": before}).encode())
     return b"".join(line + b"\n" for line in lines)
 
 
@@ -190,14 +246,61 @@ def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-def _entry(line: bytes) -> Entry:
+def _parsed(store: Store) -> Iterator[tuple[bytes, Entry | None]]:
+    """Each line with its entry; None for a damaged one."""
+    return ((line, _entry(line)) for line in _lines(store))
+
+
+_EVERY = ("n", "time", "what", "before")  # what every line has, also one that was shared
+_LAST = 253402300800.0  # Unix time of the end of the year 9999
+
+
+def _entry(line: bytes) -> Entry | None:
+    """The entry on a line; None for a damaged one: no JSON, no number or time, or facts of other types."""
     try:
         found = json.loads(line)
-        if isinstance(found, dict) and isinstance(found["what"], str) and isinstance(found["time"], int | float):
-            return found
-    except (ValueError, KeyError, RecursionError):
-        pass
-    raise Damaged(f"A line of the store's ledger ({FILE}) is damaged: {line[:40]!r}. Restore the file from a backup.")
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or any(name not in found for name in _EVERY):
+        return None
+    if type(found["n"]) is not int or not _is_number(found["time"]) or found["time"] >= _LAST:
+        return None
+    if "who" not in found and "digest" not in found:
+        return None
+    whole = all(_FACTS[name](value) for name, value in found.items() if name in _FACTS)
+    return found if whole else None
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and 0 <= value < math.inf
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(one, str) for one in value)
+
+
+def _are_rows(value: Any) -> bool:
+    """Whether a value is {row: {settings, runs}}, as a request has it."""
+    return isinstance(value, dict) and all(
+        isinstance(row, dict)
+        and isinstance(row.get("settings"), str)
+        and isinstance(row.get("runs"), list)
+        and all(_are_texts(names) and names for names in row["runs"])
+        for row in value.values()
+    )
+
+
+_FACTS: dict[str, Callable[[Any], bool]] = {  # by name: whether a value has its type
+    **dict.fromkeys(("what", "who", "before", "study", "profile", "run_id", "outcome", "because", "verb"), _is_text),
+    **dict.fromkeys(("attempt", "seconds", "slots", "predicted_s"), _is_number),
+    **dict.fromkeys(("run_ids", "planned"), _are_texts),
+    "rows": _are_rows,
+    "digest": _is_text,
+}
 
 
 def _last(file: int) -> tuple[int, bytes]:

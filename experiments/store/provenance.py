@@ -5,13 +5,16 @@ import hashlib
 import os
 import platform
 import socket
-import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from experiments.errors import UserError
+from experiments.masking import masked
+from experiments.store.repository import Repository, top_of
 
 PACKAGES = ("torch", "numpy", "sentencepiece", "sacrebleu")  # the numbers of built-in tasks depend on these
 DISTRIBUTION = "transformer-ablations"
@@ -58,62 +61,53 @@ def tool_revision() -> Revision:
     """The repository of this program, if it runs from a checkout."""
     here = Path(__file__).resolve()
     # an installed copy may be inside another repository: only one that tracks this file counts
-    tracked = _git(here.parent, "ls-files", "--error-unmatch", here.name)
     folders = tuple(str(here.parents[2] / name) for name in OURS)
-    return _revision(here.parent, folders) if tracked else Revision(None, None, "")
+    return _revision(here.parent, folders, tracked=here)
 
 
 @functools.cache
-def _revision(folder: Path, paths: tuple[str, ...]) -> Revision:
-    """The repository of `folder`, with the uncommitted changes of the paths; these may lie in several (submodules)."""
-    top, commit = _top(folder), (_git(folder, "rev-parse", "HEAD") or "").strip()
-    if not top or not commit:
-        return Revision(None, None, "")
-    tops: dict[str, list[Path]] = {}
+def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None) -> Revision:
+    """The repository of `folder`, with the uncommitted changes of the paths; these may lie in several (submodules).
+
+    tracked: a file without which the repository does not count.
+    """
+    nothing = Revision(None, None, "")
+    try:
+        repository = Repository(folder)
+    except UserError:
+        return nothing
+    top, commit = repository.top, repository.head
+    tops: dict[Path, list[Path]] = {}
     for path in (Path(path).resolve() for path in paths):
-        tops.setdefault(_top(path if path.is_dir() else path.parent), []).append(path)
-    changes = [_changes(Path(one), inside) for one, inside in tops.items() if one]
-    return Revision(Path(top).name, commit, None if None in changes else "".join(filter(None, changes)))
+        if place := top_of(path if path.is_dir() else path.parent):
+            tops.setdefault(place, []).append(path)
+    try:
+        if tracked is not None and not repository.tracked([os.path.relpath(tracked, top)]):
+            return nothing
+        changes = [_changes(repository if one == top else Repository(one), inside) for one, inside in tops.items()]
+    except UserError:
+        return Revision(top.name, commit, None)
+    finally:
+        repository.close()
+    return Revision(top.name, commit, "".join(changes))
 
 
-@functools.cache
-def _top(folder: Path) -> str:
-    """The repository in which a folder lies; "" for none."""
-    return (_git(folder, "rev-parse", "--show-toplevel") or "").rstrip("\n")
-
-
-def _changes(top: Path, paths: Sequence[Path]) -> str | None:
+def _changes(repository: Repository, paths: Sequence[Path]) -> str:
     """What no commit of a repository has, as a diff that `git apply` takes; a large file is only named."""
     large = [path for path in paths if path.is_file() and path.stat().st_size > LARGEST_IN_DIFF]
-    small = [path for path in paths if path not in large]
-    files = [path for path in small if path.is_file()]
-    changed = _git(top, "diff", "HEAD", "--", *map(str, small)) if small else ""
-    new = _git(top, "ls-files", "-z", "--others", "--full-name", "--", *map(str, files)) if files else ""
-    named = _git(top, "status", "--short", "--ignored", "--", *map(str, large)) if large else ""
-    if changed is None or new is None or named is None:
-        return None
-    listed = "".join(f"# too large for this file: {line}\n" for line in named.splitlines())
-    added = (_git(top, "diff", "--no-index", "--", "/dev/null", name, ends_with=1) for name in new.split("\0") if name)
-    return listed + changed + "".join(filter(None, added))
-
-
-def _git(folder: Path, *arguments: str, ends_with: int = 0) -> str | None:
-    done = run_git(folder, arguments, {}, s=10)
-    return done.stdout.decode(errors="replace") if done and done.returncode == ends_with else None
-
-
-Ran = subprocess.CompletedProcess[bytes]
-
-
-def run_git(folder: Path, words: Iterable[str], own: Mapping[str, str], given: bytes = b"", s: int = 600) -> Ran | None:
-    """Run git in a folder, with variables of its own; None if it cannot be started, or takes more than `s` seconds."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}  # of a hook that runs us
-    kept |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_NO_LAZY_FETCH": "1", "LC_ALL": "C", **own}
-    command = ["git", "-C", str(folder), *words]
-    try:
-        return subprocess.run(command, env=kept, input=given, capture_output=True, timeout=s, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
+    names = {path: os.path.relpath(path, repository.top) for path in paths}
+    small, files = [names[path] for path in paths if path not in large], [path for path in paths if path.is_file()]
+    tracked = repository.tracked([names[path] for path in files]) if files else set()
+    new = [names[path] for path in files if names[path] not in tracked]
+    changed = {one.path for one in repository.uncommitted([names[path] for path in large])} if large else set()
+    diff = repository.changes(small, [name for name in new if name in small])
+    listed = ""
+    for name in (names[path] for path in large):
+        if name in new or name in changed:
+            listed += f"# too large for this file: {'??' if name in new else ' M'} {name}\n"
+    for path, name in repository.unread.items():
+        listed += f"# compared only by the git filter {name}, which was not run: {path}\n"
+    return listed + diff
 
 
 def versions(packages: Iterable[str] | None) -> dict[str, str]:
@@ -149,5 +143,5 @@ def host() -> dict[str, str]:
     return {
         "host": socket.gethostname(),
         "platform": platform.platform(),
-        "command": " ".join(sys.argv)[:500],
+        "command": masked(" ".join(sys.argv))[:500],
     }

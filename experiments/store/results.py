@@ -4,6 +4,7 @@ A child writes them, the coordinator adds the attempt's number, reports read the
 """
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -205,6 +206,17 @@ class Output(Facts):
 
     ranges: list[list[Count]] = Field(default_factory=list)  # begin and end in bytes; several where the log was cut
     left_out: Count = 0  # bytes of its middle that were not kept
+
+
+def seed_value(text: str) -> int | str:
+    """A seed as a value: 1, 01 and 1.0 are the same whole number; anything else is text."""
+    if text.isdecimal() and len(text) < 100:
+        return int(text)
+    try:
+        found = float(text) if "_" not in text else math.nan  # Python reads 1_000 as a number, no other program does
+    except ValueError:
+        return text
+    return int(found) if abs(found) < 1 << 53 and found.is_integer() else text
 
 
 class TrainingResult(Record):

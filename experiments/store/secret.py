@@ -56,7 +56,7 @@ def check_secret(store: Store, passphrase: str | None) -> None:
 
 def _recorded(store: Store) -> str:
     """The digest of the file when the passphrase was set, which the ledger has; "" if it never was."""
-    return next((str(entry["secret"]) for entry in ledger.entries(store) if entry["what"] == "protect"), "")
+    return next((str(entry["secret"]) for entry in ledger.since(store, 0)[0] if entry["what"] == "protect"), "")
 
 
 def _derived(passphrase: str, salt: bytes) -> str:

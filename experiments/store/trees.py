@@ -1,28 +1,25 @@
 """A run's code as a tree of git: base's with what is uncommitted, a commit's, or with a patch; kept once in the store.
 
-git computes and packs the trees in a scratch repository that borrows the objects of the user's. So nothing is written
-in the working copy or in its .git, no hook, filter or setting of theirs runs, and nothing is fetched. A tree's name is
-git's digest of all its files, byte by byte: attributes that would change or leave out files on the way are off.
+git computes the trees without touching the user's repository (repository.py). A tree's name is git's digest of all its
+files, byte by byte.
 """
 
-import atexit
 import contextlib
-import itertools
+import hashlib
 import os
 import re
-import shutil
 import tarfile
-import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError, explain_os_errors
+from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
-from experiments.store.durable import locked, write_bytes
+from experiments.store.durable import clear, locked, make_folder, parts_below, read_regular, write_bytes
 from experiments.store.layout import Store, config_of, rows_of
-from experiments.store.provenance import Revision, run_git
+from experiments.store.provenance import Revision
+from experiments.store.repository import LINK, Repository
 from experiments.store.spec import FILE as SPEC
 from experiments.store.spec import AttemptSpec
 
@@ -30,147 +27,8 @@ TREES = "trees"  # in the store: an archive of each tree, read-only
 # Settings that say which code trains a run: its tree, base's tree if the row is base with a patch, and the size of the
 # difference in lines.
 CODE, BASE, LINES = "code_tree", "code_base", "code_lines"
-LINK, SUBMODULE = "120000", "160000"  # git's modes of what is no file
-_OFF = "* -export-ignore -export-subst -filter -ident -text -eol -working-tree-encoding !diff\n"
-_QUIET = ("-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "protocol.allow=never",
-          "-c", "core.quotePath=false")  # fmt: skip
-
-
-class GitError(UserError):
-    """What git does not do, such as apply a patch: the message is git's."""
-
-
-def top_of(folder: Path) -> Path | None:
-    """The repository in which a folder lies, found without git, which a node of a cluster may lack."""
-    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), None)
-
-
-class Repository:
-    """The repository of a study's folder, which is only read."""
-
-    def __init__(self, folder: Path) -> None:
-        """Raises UserError for a folder in no repository, or in one without a commit."""
-        folder = folder.resolve()
-        top = top_of(folder)
-        if top is None:
-            raise UserError(f"{folder} lies in no git repository, which rows that change code need: `git init`.")
-        self.top, self.prefix = top, folder.relative_to(top)
-        self._scratch, self._numbers = Path(tempfile.mkdtemp(prefix="ablations-git-")), itertools.count()
-        atexit.register(shutil.rmtree, self._scratch, ignore_errors=True)
-        self.head = self.commit("HEAD")
-        kind = self._theirs("rev-parse", "--show-object-format").decode().strip()
-        self.git("init", "-q", "--bare", f"--object-format={kind}", str(self._scratch))
-        objects = top / self._theirs("rev-parse", "--git-path", "objects").decode().rstrip("\n")
-        (self._scratch / "objects/info/alternates").write_text(f"{objects}\n", encoding="utf-8")
-        (self._scratch / "info").mkdir(exist_ok=True)
-        (self._scratch / "info/attributes").write_text(_OFF, encoding="utf-8")
-        self.nothing = self.git("mktree").decode().strip()
-
-    # --- what the repository has
-
-    def commit(self, name: str) -> str:
-        """The commit that a name means now. Raises GitError where there is none."""
-        try:
-            found = self._theirs("rev-parse", "--verify", "-q", "--end-of-options", f"{name}^{{commit}}")
-        except GitError:
-            raise GitError(f"{self.top} has no commit {name!r}. Correct the name, or fetch it.") from None
-        return found.decode().strip()
-
-    def log(self, *words: str) -> list[tuple[str, str]]:
-        """(commit, subject) of each commit that `git log` lists."""
-        listed = self._theirs("log", "--format=%H %s", *words, "--").decode(errors="replace")
-        return [(commit, subject) for commit, _, subject in (line.partition(" ") for line in listed.splitlines())]
-
-    def fork(self, first: str, last: str) -> str:
-        """The commit from which two lines began. Raises GitError where there is none."""
-        return self._theirs("merge-base", first, last).decode().strip()
-
-    def uncommitted(self) -> list[str]:
-        """The tracked files that differ from the last commit, as the user's git sees them."""
-        words = ("diff", "--name-only", "-z", "--no-renames", "--no-ext-diff", "--ignore-submodules=all", "HEAD", "--")
-        return _split(self._theirs(*words))
-
-    def untracked(self, *which: str, below: Iterable[str] = ()) -> list[str]:
-        """What git does not track, anywhere or below some paths; a folder without a tracked file once, with a slash.
-
-        which: options that say what of it is left out.
-        """
-        words = ("ls-files", "-z", "--others", "--directory", "--no-empty-directory", *which, "--")
-        return _split(self._theirs(*words, *(f":(literal){path}" for path in below)))
-
-    def pointers(self) -> list[str]:
-        """The files whose content git LFS keeps elsewhere."""
-        return _split(self._theirs("ls-files", "-z", "--", ":(attr:filter=lfs)"))
-
-    # --- trees
-
-    def base(self) -> str:
-        """The tree of the last commit with the uncommitted changes of tracked files."""
-        return self._changed(
-            self.head, ("update-index", "-z", "--add", "--remove", "--stdin"), _list(self.uncommitted()), self.top
-        )
-
-    def without(self, tree: str, paths: Iterable[str]) -> str:
-        """A tree without some of its paths."""
-        words = ("update-index", "-z", "--force-remove", "--stdin")
-        return self._changed(tree, words, _list(paths), self._scratch)  # reads nothing in that work tree
-
-    def apply(self, tree: str, patch: bytes, *options: str) -> str:
-        """A tree with a patch. Raises GitError."""
-        words = ("apply", "--cached", "--whitespace=nowarn", *options, "-")
-        return self._changed(tree, words, patch)
-
-    def entries(self, before: str, tree: str) -> list[tuple[str, str, str]]:
-        """(path, mode, object) where a tree differs from another; of what it lacks mode and object are zeros."""
-        parts = _split(self.git("diff-tree", "-r", "-z", "--raw", "--no-renames", before, tree))
-        about = [words.split(" ") for words in parts[::2]]
-        return [(path, words[1], words[3]) for path, words in zip(parts[1::2], about, strict=True)]
-
-    def diff(self, before: str, tree: str, option: str, without: Iterable[str] = ()) -> bytes:
-        """What a tree has otherwise than another, as `git apply` reads it. without: paths."""
-        words = ("diff-tree", "-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", option, before, tree, "--")
-        return self.git(*words, *(f":(exclude,top,literal){path}" for path in without))
-
-    def lines(self, before: str, tree: str) -> int:
-        """The lines that a diff adds and removes; a binary file counts as none."""
-        counted = self.git("diff-tree", "-r", "--numstat", before, tree).decode(errors="replace")
-        return sum(int(number) for line in counted.splitlines() for number in line.split("\t")[:2] if number != "-")
-
-    # --- git
-
-    def git(self, *words: str, index: str = "", given: bytes = b"", work_tree: Path | None = None) -> bytes:
-        """Run git in the scratch repository. Raises GitError where it fails."""
-        own = {"GIT_DIR": str(self._scratch), "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
-        own |= {"GIT_INDEX_FILE": index} if index else {}
-        own |= {"GIT_WORK_TREE": str(work_tree)} if work_tree else {}
-        return _git(words, work_tree or self._scratch, own, given)
-
-    def _theirs(self, *words: str) -> bytes:
-        return _git(words, self.top, {}, b"")
-
-    def _changed(self, tree: str, words: Sequence[str], given: bytes, work_tree: Path | None = None) -> str:
-        """The tree that a command makes of another, in an index of its own."""
-        index = str(self._scratch / f"index-{next(self._numbers)}")
-        self.git("read-tree", tree, index=index)
-        self.git(*words, index=index, given=given, work_tree=work_tree)
-        return self.git("write-tree", index=index).decode().strip()
-
-
-def _git(words: Sequence[str], folder: Path, own: dict[str, str], given: bytes) -> bytes:
-    done = run_git(folder, (*_QUIET, *words), own, given)
-    if done is None:
-        raise UserError("git cannot be started, and rows that change code need it: install it.")
-    if done.returncode:
-        raise GitError(f"git {words[0]}: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout
-
-
-def _list(paths: Iterable[str]) -> bytes:
-    return os.fsencode("".join(f"{path}\0" for path in paths))
-
-
-def _split(listed: bytes) -> list[str]:
-    return [os.fsdecode(part) for part in listed.split(b"\0") if part]
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+_MOST_LINKS = 40  # Linux follows no more in one path
 
 
 # --- The parts of a patch: its hunks; a file that is made, removed, renamed or binary is one part
@@ -187,12 +45,22 @@ class Part(NamedTuple):
 _WHOLE = re.compile(rb"^(new file|deleted file|rename|copy|old mode|new mode|GIT binary|Binary files) ?", re.MULTILINE)
 
 
+def _file_of(head: bytes) -> str:
+    """The file that a diff changes, from its first line: `a/NAME b/NAME`, or `a/OLD b/NEW`, with any prefixes."""
+    names = head.splitlines()[0].removeprefix(b"diff --git ")
+    half = len(names) // 2
+    old, new = names[:half].strip(b'" '), names[half:].strip(b'" ')
+    if old.partition(b"/")[2] != new.partition(b"/")[2]:  # of a rename
+        new = re.sub(rb'^.* "?\w/', b"/", names).rstrip(b'"')
+    return os.fsdecode(new.partition(b"/")[2])
+
+
 def parts_of(patch: bytes) -> list[Part]:
     """The parts of what `git diff` prints, in order; [] for another patch. No line of a hunk begins as these do."""
     found = list[Part]()
     for text in re.split(rb"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
         head, *hunks = re.split(rb"^(?=@@ -)", text, flags=re.MULTILINE)
-        file = os.fsdecode(re.sub(rb'^diff --git .* "?b/', b"", head.splitlines()[0]).rstrip(b'"'))
+        file = _file_of(head)
         if _WHOLE.search(head) or not hunks:
             found.append(Part(file, f"the change of {file}", text))
             continue
@@ -216,11 +84,11 @@ def keep(tree: str, store: Path) -> None:
         if file.with_suffix(".json").exists():
             return
         if tree not in planned:
-            raise UserError(f"No row of the study has the code {tree}: leave out --set code_tree.")
+            raise UserError(f"No row of the study has the code {tree}.")
         git, commit, hidden = planned[tree]
         write_bytes(file, git.git("archive", "--format=tar", tree))
         file.chmod(0o444)
-        diff = git.diff(f"{commit}^{{tree}}", tree, "--binary", hidden).decode(errors="replace")
+        diff = git.text(f"{commit}^{{tree}}", tree, hidden)
         facts = {"archive": describe_file(file), "repository": git.top.name, "commit": commit, "diff": diff}
         write_json(file.with_suffix(".json"), facts)
 
@@ -263,7 +131,12 @@ def is_kept(store: Path, tree: str) -> bool:
 
 
 def archive(store: Path, tree: str) -> Path:
-    """The file of a tree in the store; beside it, in JSON, its hash and where it comes from."""
+    """The file of a tree in the store; beside it, in JSON, its hash and where it comes from.
+
+    Raises UserError for a name that is no digest of git's, which could lead anywhere.
+    """
+    if not _DIGEST.fullmatch(tree):
+        raise UserError(f"{tree[:80]!r} is no tree of git: only a row's `patch` or `commit` gives one.")
     return store / TREES / f"{tree}.tar"
 
 
@@ -279,23 +152,151 @@ def _facts(store: Path, tree: str) -> dict[str, Any]:
     raise UserError(f"The store lacks the code of this run, {tree}: `ablations run` with the study packs it again.")
 
 
-def unpack(store: Path, tree: str, place: Path) -> list[Path]:
-    """Copy a tree to a place; returns its folders and files there. What an earlier attempt left in their way goes.
+# --- A copy of a tree for a run. What is in its way there, left by an earlier attempt, is removed
 
-    Raises UserError for a tree that the store lacks, Damaged for one that has changed there.
+
+Files = dict[str, tuple[str, str]]  # path → git's mode and digest
+
+
+def unpack(store: Path, tree: str, place: Path) -> Files:
+    """Copy a tree to a place; returns its files. All of it lies below the place, and no link of it leads out.
+
+    Raises UserError for a tree that the store lacks, Damaged for one that is not what its name says.
     """
-    check_file(archive(store, tree), _facts(store, tree)["archive"])
-    place.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive(store, tree)) as packed:
-        for member in (members := packed.getmembers()):
-            path = place / member.name
-            if path.is_symlink() or (path.is_file() and not member.isdir()):
-                path.unlink()
+    file = archive(store, tree)
+    check_file(file, _facts(store, tree)["archive"])
+    make_folder(place.parent, place.name)
+    found: Files = {}
+    with explain_os_errors(f"copy the code of the run to {place}"), tarfile.open(file) as packed:
+        members = packed.getmembers()
+        links = {member.name: member.linkname for member in members if member.issym()}
+        if out := leading_out(links):
+            raise Damaged(f"{file.name} has a link that leads out of the tree: {out}")
+        for member in members:
+            _check_name(file, member.name)
+            folder, _, name = member.name.rpartition("/")
+            if member.isdir():
+                make_folder(place, member.name)
+                continue
+            if not (member.issym() or member.isreg()):
+                raise Damaged(f"{file.name} has an entry that is neither a file nor a link: {member.name}")
+            path = clear(make_folder(place, folder) / name)
             if member.issym():
-                path.symlink_to(member.linkname)  # of a tree whose links were checked when it was planned
-            elif stream := packed.extractfile(member):
-                path.write_bytes(stream.read())
-                path.chmod(0o755 if member.mode & 0o100 else 0o644)
+                path.symlink_to(member.linkname)
+                found[member.name] = LINK, _blob(os.fsencode(member.linkname), tree)
+                continue
+            stream = packed.extractfile(member)
+            content = stream.read() if stream else b""
+            path.write_bytes(content)
+            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+            found[member.name] = ("100755" if member.mode & 0o100 else "100644"), _blob(content, tree)
+    if _tree_digest(found, tree) != tree:
+        raise Damaged(f"{file.name} is not the tree that its name says")
+    return found
+
+
+def _check_name(file: Path, name: str) -> None:
+    try:
+        inside = ".git" not in parts_below(name)
+    except ValueError:
+        inside = False
+    if not inside:
+        raise Damaged(f"{file.name} has an entry that no tree of git has: {name}")
+
+
+def altered(place: Path, files: Files) -> list[str]:
+    """The files of a copy that are missing, are in other folders by way of a link, or have another content."""
+    found = []
+    for name, (mode, digest) in sorted(files.items()):
+        path = place / name
+        try:
+            if not _is_below(place, path):
+                content = None
+            elif mode == LINK:
+                content = os.fsencode(path.readlink())
             else:
-                path.mkdir(exist_ok=True)
-    return [place / member.name for member in members]
+                content = None if path.is_symlink() else read_regular(path)
+        except OSError:
+            content = None
+        if content is None or _blob(content, digest) != digest:
+            found.append(name)
+    return found
+
+
+def remove_copy(place: Path, files: Files) -> None:
+    """Remove the files of a copy and the folders that are then empty; what else lies there stays."""
+    for name in files:
+        if _is_below(place, place / name):
+            with contextlib.suppress(OSError):  # one that the trainer moved, or a folder in its place
+                (place / name).unlink()
+    folders = {parent for name in files for parent in Path(name).parents if parent.name}
+    for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+        if _is_below(place, place / folder):
+            with contextlib.suppress(OSError):  # what the trainer wrote is there
+                (place / folder).rmdir()
+
+
+def leading_out(links: Mapping[str, str], outside: Collection[str] = ()) -> str | None:
+    """The first link of a tree that leads out of it, also by way of others; None if all stay inside.
+
+    links: path → target. outside: places where links to elsewhere will be, which a link may name or lead into, but not
+    leave by "..".
+    """
+    return next((path for path in sorted(links) if _leads_out(path, links, outside)), None)
+
+
+def _leads_out(path: str, links: Mapping[str, str], outside: Collection[str]) -> bool:
+    rest, at, followed = path.split("/")[::-1], list[str](), 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            if not at:
+                return True
+            at.pop()
+        elif part not in ("", "."):
+            at.append(part)
+            here = "/".join(at)
+            if here in outside:
+                return ".." in rest
+            if here in links:
+                followed += 1
+                if followed > _MOST_LINKS:
+                    return False  # the system follows no more, so it leads nowhere
+                if links[here].startswith("/"):
+                    return True
+                at.pop()
+                rest += links[here].split("/")[::-1]
+    return False
+
+
+def _is_below(place: Path, path: Path) -> bool:
+    """Whether no folder on the way from a place to a path is a link."""
+    parents = path.relative_to(place).parents
+    return not any((place / parent).is_symlink() for parent in parents)
+
+
+def _blob(content: bytes, like: str) -> str:
+    """git's digest of a file, of the length of another digest."""
+    return _digest(b"blob", content, like)
+
+
+def _digest(kind: bytes, content: bytes, like: str) -> str:
+    made = hashlib.sha1(usedforsecurity=False) if len(like) == 40 else hashlib.sha256()
+    made.update(b"%s %d\0" % (kind, len(content)) + content)
+    return made.hexdigest()
+
+
+def _tree_digest(files: Files, like: str) -> str:
+    """git's digest of a folder with these files."""
+    inside: dict[str, Files] = {}
+    entries: dict[bytes, bytes] = {}  # in git's order: a folder's name counts with a slash
+    for path, (mode, digest) in files.items():
+        first, _, rest = path.partition("/")
+        if rest:
+            inside.setdefault(first, {})[rest] = mode, digest
+        else:
+            entries[os.fsencode(first)] = mode.encode() + b" " + os.fsencode(first) + b"\0" + bytes.fromhex(digest)
+    for name, below in inside.items():
+        line = b"40000 " + os.fsencode(name) + b"\0" + bytes.fromhex(_tree_digest(below, like))
+        entries[os.fsencode(name) + b"/"] = line
+    return _digest(b"tree", b"".join(entries[name] for name in sorted(entries)), like)

@@ -59,7 +59,7 @@ class Column:
     set: str  # the evaluated set: "dev"; "*" for every set but dev
     metric: str  # the metric's name in an evaluation: "perplexity"
     header: str  # the paper's head: "PPL (dev)"
-    better: str  # "lower" or "higher"
+    better: str  # "lower", "higher", or "" where that is not known
     digits: int  # after the decimal point
     paper: str = ""  # the key in a variation's `paper` values
     about: str = ""  # a sentence on how the metric is measured, for the table's notes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from experiments.client.ablations_task.values import Channel
 from experiments.config import DataConfig, EvaluationConfig, InferencePrecision, RunConfig, TrainingConfig
@@ -226,10 +226,11 @@ IDLE_S = 20.0  # then the process ends
 _LOOK = f"""
 import ablations  # puts its rooms on the path
 from experiments.client.ablations_task.values import Channel
-from experiments.training.network_rows import answer
+from experiments.training.network_operations import answer
 answer(Channel(0, 1), {IDLE_S})
 """
-_lookers: list[tuple["subprocess.Popen[bytes]", Channel]] = []
+_lookers: list[tuple["subprocess.Popen[bytes]", Channel, IO[bytes]]] = []
+_CHANGES = "network-changes-1"  # the cache of `changed_by`
 
 
 @functools.cache
@@ -238,25 +239,63 @@ def looked_at(
 ) -> list[dict[str, Any]]:
     """The modules of a network (tasks/base.py: modules), one of `sizes` and `lengths` for each side.
 
-    model, lines: JSON. Raises UserError for lines that do not fit; [] if it cannot be found out here: the run says so.
+    model, lines: JSON. Raises UserError for lines that do not fit, and where the network does not compute a batch.
     """
-    given = {"model": model, "sizes": sizes, "lengths": lengths}
-    request = {**given, "lines": json.loads(lines), "selector": selector}
+    given = {"model": model, "sizes": sizes, "lengths": lengths, "lines": json.loads(lines), "selector": selector}
+    rows: list[dict[str, Any]] = _asked_of_network({"do": "modules", **given})
+    return rows
+
+
+class Change(NamedTuple):
+    """What lines add to a network: parameters, and operations of its training on one pair."""
+
+    params: int = 0
+    flops: float = 0.0
+
+
+@functools.cache
+def changed_by(model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str) -> Change:
+    """What lines add to a network.
+
+    model, lines: JSON. Raises UserError as `looked_at` does. Kept in the user's cache: it takes seconds.
+    """
+    key = digest([model, *sizes, *lengths, lines, metadata.version("torch")])
+    with UserCache(_CHANGES) as cache:
+        found: Any = cache.get(key)
+        if found is None:
+            given = {"model": model, "sizes": sizes, "lengths": lengths, "lines": json.loads(lines)}
+            found = _asked_of_network({"do": "change", **given})
+            cache.put(key, found)
+    return Change(int(found["params"]), float(found["flops"]))
+
+
+def _asked_of_network(request: Mapping[str, Any]) -> Any:
+    """The answer of the process that builds networks (experiments/training/network_operations.py). Raises UserError."""
+    why = ""
     for _ in range(2):  # an idle one has ended
         if not _lookers:
-            command = [sys.executable, "-P", "-c", _LOOK]
-            child = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the process has ended
+            child = subprocess.Popen(
+                [sys.executable, "-P", "-c", _LOOK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
+            )
             assert child.stdin is not None and child.stdout is not None
-            _lookers.append((child, Channel(child.stdout.fileno(), child.stdin.fileno())))
+            _lookers.append((child, Channel(child.stdout.fileno(), child.stdin.fileno()), said))
+        child, channel, said = _lookers[0]
         answer: dict[str, Any] | None = None
         with contextlib.suppress(BrokenPipeError):
-            answer = _lookers[0][1].ask(request)
+            answer = channel.ask(dict(request))
         if answer is None:
-            child, _channel = _lookers.pop()
+            _lookers.clear()
             child.communicate()
+            said.seek(0)
+            lines = said.read().decode(errors="replace").strip().splitlines()
+            said.close()
+            why = f"the process that builds the network ended with {child.returncode}: {(lines or ['no message'])[-1]}"
         elif "refused" in answer:
             raise UserError(answer["refused"])
+        elif "failed" in answer:
+            why = answer["failed"]
+            break
         else:
-            rows: list[dict[str, Any]] = answer["rows"]
-            return rows
-    return []
+            return answer["answer"]
+    raise UserError(f"modules: the network of this row does not compute a batch: {why}")

@@ -38,7 +38,7 @@ from experiments.tasks.network import (
     spacing_of,
     state_numbers,
 )
-from experiments.tasks.preflight import Ability, ability, looked_at, of_corpus, of_settings
+from experiments.tasks.preflight import Ability, Change, ability, changed_by, looked_at, of_corpus, of_settings
 from experiments.training import retention
 from experiments.training.warm_start import why_no_branch
 from model import cost as count
@@ -147,7 +147,24 @@ class NetworkTask(Task):
         return self.target_symbols(config) or target, source
 
     def num_params(self, config: RunConfig) -> int | None:
-        return None if config.modules else count.num_params(config.model, *self.vocab_sizes(config))
+        unchanged, change = count.num_params(config.model, *self.vocab_sizes(config)), self._change(config)
+        return None if change is None else unchanged + change.params
+
+    def _change(self, config: RunConfig) -> Change | None:
+        """What `modules` adds to parameters, and to the operations on a pair of typical length; None: unknown."""
+        if not config.modules:
+            return Change()
+        lines = json.dumps(list(config.modules))
+        try:
+            sizes, lengths = self.vocab_sizes(config), self._lengths(config)
+            return changed_by(config.model.model_dump_json(), sizes, lengths, lines)
+        except UserError:  # `network_preflight` says why
+            return None
+
+    def _lengths(self, config: RunConfig) -> tuple[int, int]:
+        """Pieces of target and source of a typical pair."""
+        length = self.typical_length(config)
+        return length, length if config.model.encoder else 0
 
     def network_preflight(self, config: RunConfig) -> list[UserError]:
         """Whether the lines of `modules` and `evaluation.modules` fit the network."""
@@ -160,15 +177,17 @@ class NetworkTask(Task):
 
     def modules(self, config: RunConfig, selector: str | None = "") -> list[dict[str, Any]]:
         """Of the network on a pair of typical length."""
-        length = self.typical_length(config)
-        lengths = (length, length if config.model.encoder else 0)
-        lines = [list(config.modules), list(config.evaluation.modules)]
-        return looked_at(config.model.model_dump_json(), self.vocab_sizes(config), lengths, json.dumps(lines), selector)
+        lines = json.dumps([list(config.modules), list(config.evaluation.modules)])
+        sizes, lengths = self.vocab_sizes(config), self._lengths(config)
+        return looked_at(config.model.model_dump_json(), sizes, lengths, lines, selector)
 
     def cost(self, config: RunConfig) -> float:
         vocab_size, _ = self.vocab_sizes(config)
         length = self.typical_length(config)
-        per_token = count.flops_per_token(config.model, vocab_size, length, length)
+        change, samples = self._change(config), config.training.gleu_samples
+        if change is None:
+            return 0.0
+        per_token = count.flops_per_token(config.model, vocab_size, length, length, samples) + change.flops / length
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:

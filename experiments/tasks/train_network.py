@@ -28,6 +28,7 @@ from experiments.tasks.base import Context
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import Start, add_file
 from experiments.training.loss import real_places
+from experiments.training.network_operations import TrainingChange
 from experiments.training.network_rows import STEPS, change_network
 from experiments.training.parallel import joined, replicas_for
 from experiments.training.trainer import train
@@ -87,6 +88,7 @@ def train_network(
         replicas = replicas_for(model, settings, device, group)
         batches = material.batches((group.rank, group.size), replicas)
         changes = change_network(model, config.modules, first_batches(batches))
+        change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
         measures = any(keep.what == BEST for keep in keeps)
         facts = train(
@@ -113,34 +115,38 @@ def train_network(
         for name, content in material.files.items():
             add_file(context.folder / "final", name, content)
         return {
-            # rows that only pad the vocabulary do not count
-            "num_params": cost.num_params(config.model, *vocab_sizes)
-            + changes.get("params_after", 0)
-            - changes.get("params_before", 0),
+            "num_params": changes.get("params_after", cost.num_params(config.model, *vocab_sizes)),
             **changes,
             "seed": config.seed,
             "data": dict(material.data),
             "batches": batches.describe(),
             **facts,
-            **_trained_on(config, vocab_sizes[0], batches, facts["step"], shared),
+            **_trained_on(config, vocab_sizes[0], batches, (shared, facts["step"]), change),
         }
 
 
 def _trained_on(
-    config: RunConfig, target_vocab_size: int, batches: BatchSource, steps: int, shared: int
+    config: RunConfig,
+    target_vocab_size: int,
+    batches: BatchSource,
+    steps: tuple[int, int],
+    change: TrainingChange | None,
 ) -> dict[str, Any]:
     """Tokens and operations of a training, from the lengths that it used (model/cost.py has the formula).
 
-    shared: the first steps of a branch, which its parent run trained: they are not counted here.
+    steps: the first steps of a branch, which its parent run trained (they are not counted here), and the last step.
+    change: what the row's `modules` adds.
     """
+    shared, last = steps
 
     def until(step: int) -> NDArray[np.float64]:
         seen, source, target = batches.trained_on(step)
-        flops = cost.training_flops(config.model, target_vocab_size, source, target)
-        sums = ((seen * source).sum(), (seen * target).sum(), (seen * flops).sum())
-        return np.array(sums, dtype=np.float64)
+        samples = config.training.gleu_samples
+        flops = (seen * cost.training_flops(config.model, target_vocab_size, source, target, samples)).sum()
+        added = (seen * change(source, target)).sum() if change is not None else 0
+        return np.array(((seen * source).sum(), (seen * target).sum(), flops + added), dtype=np.float64)
 
-    own = until(steps) - until(shared) if shared else until(steps)
+    own = until(last) - until(shared) if shared else until(last)
     source_tokens, tokens, flops = int(own[0]), int(own[1]), float(own[2])
     return {
         "source_tokens": source_tokens,

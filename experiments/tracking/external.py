@@ -13,14 +13,18 @@ from urllib.parse import unquote, urlsplit
 
 from experiments.errors import UserError
 from experiments.exchange.external import ExternalRun
+from experiments.tracking.database import ROWS_OF, SHARED
 from experiments.tracking.page import runs_of
+from experiments.tracking.reachable import refuse_unreachable
 
 _OF_MLFLOW = "mlflow."  # its own tags
+_PAGE = {"heading", ROWS_OF, SHARED}  # tags of what this program writes besides trainings: the table's page and rows
 
 
-def read_mlflow(place: str) -> Iterator[ExternalRun]:
+def read_mlflow(place: str) -> Iterator[ExternalRun | str]:
     """The runs of URI#EXPERIMENT, or of the only experiment with runs. Raises UserError, and MLflow's own errors."""
     uri, _, experiment = place.partition("#")
+    refuse_unreachable(uri)
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders of earlier versions
     from mlflow import MlflowClient
@@ -31,7 +35,11 @@ def read_mlflow(place: str) -> Iterator[ExternalRun]:
             warnings.simplefilter("ignore")
             client = MlflowClient(tracking_uri=_readable(uri, Path(folder)))
             chosen = _experiment(client, experiment)
-            yield from map(_run, runs_of(client, chosen.experiment_id, order_by=["start_time ASC"]))
+            found = runs_of(client, chosen.experiment_id, order_by=["start_time ASC"])
+            pages = [run for run in found if _PAGE & run.data.tags.keys()]
+            if pages:
+                yield f"{len(pages)} runs that this program wrote for the table's page: they were not trained"
+            yield from (_run(run) for run in found if run not in pages)
     finally:
         logging.disable(logging.NOTSET)
 

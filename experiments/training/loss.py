@@ -196,8 +196,10 @@ def sampled_loss(
     """The loss with Σ over the other pieces estimated from pieces drawn evenly, each once, for all tokens together.
 
     Σ_others exp z ≈ (V−1)/S · Σ_drawn exp z, S being the drawn pieces besides the token's own, and their mean of z for
-    that of the others: Jean et al. 2015 (arXiv 1412.2007) with an even proposal. With all pieces drawn it
-    is the whole loss.
+    that of the others: an estimate of the softmax's sum by importance sampling (Bengio & Senécal 2003, "Quick Training
+    of Probabilistic Neural Nets by Importance Sampling"), with an even proposal and the token's own term exact. Jean et
+    al. 2015 (arXiv 1412.2007) take the softmax over the drawn pieces and the token's own, without the factor. With all
+    pieces drawn it is the whole loss.
     """
     drawn_S = permutation(vocab_size, target_N.device)[:samples]
     z_y_N = (hidden_ND * weight_WD[target_N]).sum(-1).to(torch.promote_types(hidden_ND.dtype, torch.float32))

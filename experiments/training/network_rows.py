@@ -1,29 +1,23 @@
-"""Rows that change a network of this program: lines of docs/network-rows.md on its layers, sub-layers and heads.
+"""Rows that change a network of this program: lines of docs/network-rows.md on its layers, sub-layers and heads."""
 
-`python -c` runs `answer` for a plan, which has no torch (experiments/tasks/preflight.py).
-"""
-
-import copy
-import functools
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from experiments.client.ablations_task.modules import Inspected, Stand, ablate, inspect
-from experiments.client.ablations_task.values import Channel
+from experiments.client.ablations_task.modules import Stand, ablate
 from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
-from model.config import ModelConfig
 from model.layers.contract import CacheShape, Inputs, State, Sublayer
-from model.network import EncoderDecoder, build_model, initialise
+from model.network import EncoderDecoder, initialise, num_params
+from model.parts.dropout import thread_generator
 from model.parts.embedding import Embedding
 from model.stack import Layer, Stack
 
 STEPS = 8  # of the training, whose batches give the outputs of `mean` and `resample`
+PACKAGES = ("torch", "model")  # whose classes a line may put in a module's place
 
 
 class Stepping(Stand, Sublayer):
@@ -54,8 +48,8 @@ def change_network(
 ) -> dict[str, Any]:
     """Change a network in place; returns the facts of the record. Searches then take no quick form.
 
-    saved: weights of a network that was changed in the same way, for outputs fixed then. seed: of `reinitialise` and
-    `resample` in a trained network; None: torch's present state. Raises UserError as `ablate` does.
+    saved: weights of a network that was changed in the same way, for outputs fixed then. seed: of `reinitialise` in a
+    trained network; None: torch's present state. Raises UserError as `ablate` does.
     """
     if not lines:
         return {}
@@ -74,41 +68,18 @@ def change_network(
         if seed is not None:
             torch.manual_seed(seed)
         pairs = ((b.source, _mask(b.source), b.target_input) for b in batches)
-        return ablate(model, lines, pairs, own=own, initialise=initialise, saved=saved)  # type: ignore[arg-type]
+        return ablate(
+            model,
+            lines,
+            pairs,
+            own=own,
+            initialise=initialise,  # type: ignore[arg-type]
+            saved=saved,
+            count=num_params,
+            packages=PACKAGES,
+            draws=thread_generator,
+        )
 
 
 def _mask(source_BS: Tensor) -> Tensor | None:
     return source_BS != PAD_ID if source_BS.numel() else None
-
-
-def answer(channel: Channel, idle_s: float) -> None:
-    """Answer requests for the modules of networks until none comes for a while."""
-    while channel.readable(idle_s) and (request := channel.next()) is not None:
-        try:
-            channel.say({"rows": _looked_at(**request)})
-        except UserError as error:
-            channel.say({"refused": str(error)})
-
-
-@functools.lru_cache(maxsize=1)
-def _built(model: str, *sizes: int) -> EncoderDecoder:
-    """The network of a plan's rows, which is drawn once."""
-    return build_model(ModelConfig.from_mapping(json.loads(model)), *sizes)
-
-
-def _looked_at(
-    model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[Sequence[str]], selector: str | None
-) -> list[dict[str, Any]]:
-    """The modules of a network (tasks/base.py: modules) on two random pairs. lines: of training, then of evaluation."""
-    network = copy.deepcopy(_built(model, *sizes))
-    target, source = (torch.randint(4, size, (2, length)) for size, length in zip(sizes, lengths, strict=True))
-    for each in lines:
-        change_network(network, each, [Batch(source, target, target, source.numel(), target.numel())])
-    if selector is None:
-        return []
-    inspect(network.eval(), selector)
-    try:
-        network(source, None, target)
-    except Inspected as found:
-        return found.rows
-    raise AssertionError

@@ -23,6 +23,12 @@ def draw_from(generator: torch.Generator) -> None:
     _thread.generator = generator
 
 
+def thread_generator() -> torch.Generator | None:
+    """The generator of this thread; None for torch's default one. A training seeds it before every step."""
+    found: torch.Generator | None = getattr(_thread, "generator", None)
+    return found
+
+
 class Dropout(nn.Module):
     """Zero elements with probability `rate` and scale the rest, in training only."""
 
@@ -47,12 +53,12 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 def drawn(rate: float) -> bool:
     """True with probability `rate`, from this thread's generator."""
-    return torch.rand((), generator=getattr(_thread, "generator", None)).item() < rate
+    return torch.rand((), generator=thread_generator()).item() < rate
 
 
 def permutation(count: int, device: torch.device) -> Tensor:
     """0 … count − 1 in drawn order, on a processor from this thread's generator."""
-    generator = getattr(_thread, "generator", None) if device.type == "cpu" else None
+    generator = thread_generator() if device.type == "cpu" else None
     return torch.randperm(count, device=device, generator=generator)
 
 
@@ -60,12 +66,12 @@ def normal_like(x: Tensor) -> Tensor:
     """Draws from N(0, 1) in x's shape and type, on a processor from this thread's generator."""
     if not x.is_cpu:
         return torch.randn_like(x)
-    return torch.randn(x.shape, dtype=x.dtype, generator=getattr(_thread, "generator", None))
+    return torch.randn(x.shape, dtype=x.dtype, generator=thread_generator())
 
 
 def _kept(x: Tensor, dropped: int) -> Tensor:
     """1 where an element is kept, else 0, in x's shape and type: P(0) = dropped / LEVELS."""
-    generator = getattr(_thread, "generator", None)
+    generator = thread_generator()
     draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
     draws_16 = draws.view(torch.int16)[: x.numel()].view(x.shape)
     return torch.ge(draws_16, LOWEST + dropped, out=torch.empty(x.shape, dtype=x.dtype))

@@ -68,7 +68,7 @@ class _Column(_Record, total=False):
     set: Required[Word]
     metric: Required[Word]
     header: Required[Word]
-    better: Required[Literal["lower", "higher"]]
+    better: Required[Literal["lower", "higher", ""]]
     digits: Required[Annotated[int, Field(ge=0, le=12)]]
     paper: Required[Word]
     about: Required[Word]

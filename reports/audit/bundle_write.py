@@ -115,8 +115,9 @@ def _head(
     shown = plan_to_json(plan)
     shared = redaction.value(shown)
     if not redaction.texts and plan.study.code_tree:  # a reviewer's rows have their numbers and the words of the author
-        shared["notes"] = [note for note in shared["notes"] if note != plan.study.code_note]
-        shared["study"]["code_note"] = ""
+        written = (plan.study.code_note, plan.study.trees_note)
+        shared["notes"] = [note for note in shared["notes"] if note not in written]
+        shared["study"] |= {"code_note": "", "trees_note": ""}
         for row in shared["study"]["variation"]:
             row |= {"diff": "", "commit": "", "commits": ""}
             row["label"] = re.sub("^commit .*", "another commit", row["label"])

@@ -1,6 +1,7 @@
 """Compare an earlier printed table with what the store gives now: which cells changed."""
 
 import csv
+import html
 import io
 import json
 import re
@@ -102,14 +103,25 @@ def _differences(before: list[list[str]], after: list[list[str]], rows: list[str
 
 
 def _notes(text: str, now: str, format_: str) -> Iterator[str]:
-    if format_ in ("csv", "json", "html"):
-        return
     old, new = (_other_lines(part, format_) for part in (text, now))
+    if format_ == "json" and not old:  # of a version that wrote no notes
+        return
     yield from (f"only in the file: {line}" for line in old if line not in new)
     yield from (f"not in the file: {line}" for line in new if line not in old)
 
 
 def _other_lines(text: str, format_: str) -> list[str]:
+    """The notes under a table, and in Markdown and LaTeX all other lines that are no cells; a CSV file has none."""
+    if format_ == "csv":
+        return []
+    if format_ == "json":
+        said = [row[NOTES_FIELD] for row in _parsed(text) if isinstance(row, dict) and NOTES_FIELD in row]
+        notes = [note.get("text", "") for notes in said for note in notes if isinstance(note, dict)]
+        return [note for note in notes if _lasts(note)]
+    if format_ == "html":
+        lists = re.findall(r'<ul class="notes">(.*?)</ul>', text, re.DOTALL)
+        notes = [html.unescape(note) for found in lists for note in re.findall("<li>(.*?)</li>", found, re.DOTALL)]
+        return [note for note in notes if _lasts(note)]
     lines = [line.strip() for line in text.split("\n") if line.strip()]
     if format_ == "latex":
         return [line for line in lines if not line.endswith(r"\\") and _lasts(line)]

@@ -110,6 +110,8 @@ def logarithmic(axis: Any) -> None:
 
 def toward(words: str, column: Column) -> str:
     """An axis's words with the side on which values are better."""
+    if not column.better:
+        return words
     return f"{LOWER}   {words}" if column.better == "lower" else f"{words}   {HIGHER}"
 
 

@@ -17,7 +17,7 @@ from reports.results.results import Outcome
 from reports.results.table import Table, missing_cells
 from reports.table.cost import count, duration, in_words, training_seconds
 from reports.table.notes import branch_in_words, imported, places
-from reports.table.provenance import code, corpus_name, device, software, typical
+from reports.table.provenance import OF_PROGRAM, code, corpus_name, device, software, typical
 from reports.table.settings import show, unexpected
 
 # Settings that the paragraph has words for.
@@ -55,7 +55,7 @@ def _sentences(table: Table) -> Iterator[str]:
     row = next(row for row in table.rows if row.key == base.run.row)
     if row.num_params is not None:
         yield f"The model of {row.key} has {number(row.num_params, 'parameter')}."
-    others = ", ".join(unexpected(base.run.config, table.rows, _SAID if ours else ()))
+    others = ", ".join(unexpected(base.run.config, table.rows, _SAID if ours else (*OF_PROGRAM, "command")))
     if others:
         of = "other than the defaults (in brackets)" if ours else f"of {row.key}"
         yield f"Settings {of}: {others}."
@@ -195,8 +195,13 @@ def checklist(table: Table) -> list[tuple[str, str]]:
         ("Data", distinct(map(_data_of, outcomes)) or "not recorded"),
         ("Evaluation metrics", "; ".join(dict.fromkeys(f"{c.metric} on {c.set}" for c in table.columns))),
         ("Hyperparameters", _hyperparameters(table)),
-        ("Code", distinct(map(code, outcomes)) or "not recorded"),
+        ("Code", _code(table)),
     ]
+
+
+def _code(table: Table) -> str:
+    places, program = code(trained(table), {row.key for row in table.rows if row.diff})
+    return "; ".join(filter(None, [*places, program])) or "not recorded"
 
 
 def _runtime(outcomes: list[Outcome]) -> str:

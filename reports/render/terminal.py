@@ -162,8 +162,10 @@ def _style(head: Head, cell: Cell, row: Row | None, measure: Measure | None, tab
     if cell.emphasis:
         return "bold"
     if head.role in CHANGES and measure.change:
-        lower = next(column for column in table.columns if column.key == head.metric).better == "lower"
-        colour = "green" if (measure.change < 0) == lower else "red"
+        better = next(column for column in table.columns if column.key == head.metric).better
+        if not better:
+            return ""
+        colour = "green" if (measure.change < 0) == (better == "lower") else "red"
         tested = measure.test is not None and not measure.test.marked
         return f"dim {colour}" if tested else colour
     return ""

@@ -1,6 +1,8 @@
-"""Dunnett's comparisons of many rows with one control, by numerical integration; and their power. Imports no torch.
+"""Dunnett's comparisons of many rows with one control, by numerical integration. Imports no torch.
 
-Equal variances: Dunnett's test (1955). Unequal ones: his T3 (1980), which for a single row is Welch's t test.
+Dunnett's test (1955) assumes equal variances; his T3 (1980) does not. For a single row they are Student's and Welch's
+t tests. `benchmarks/levels.py` measures how often tables without any effect get a star from each of them, and from the
+larger of the two p-values, which is what the tables use.
 
 scipy.stats.dunnett gives the same p-values from random draws: four seconds for 19 rows, minutes for 99, and other last
 digits with another seed. All rows share the control and the pooled variance, so that the joint distribution is one
@@ -19,7 +21,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 ALPHA = 0.05
-POWER = 0.8
 _POINTS = 161
 
 
@@ -43,17 +44,19 @@ class Family:
         return min(1.0, max(0.0, 1 - self._inside(abs(difference) / self.error(n))))
 
     def critical(self) -> float:
-        """The t beyond which a row differs: differences of critical × error(n) and less are not marked."""
+        """The t beyond which p is below alpha."""
         return _critical(replace(self, variance=1.0))  # it does not depend on the variance
 
     def _inside(self, t: float) -> float:
         """P(every row's |t| ≤ t) where no row differs."""
         spread, weight = _pooled_spread(self.freedom)
+        if not self.correlated:
+            return float(weight @ _between(-t * spread, t * spread) ** len(self.rows))
         z = np.linspace(-8.5, 8.5, _POINTS)
         density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi) * (z[1] - z[0])
         joint = np.ones((len(spread), len(z)))
         for n, count in Counter(self.rows).items():
-            share = n / (n + self.control) if self.correlated else 0.0  # correlation of two such rows
+            share = n / (n + self.control)  # correlation of two such rows
             own, shift = math.sqrt(1 - share), math.sqrt(share) * z
             joint *= _between((-t * spread[:, None] + shift) / own, (t * spread[:, None] + shift) / own) ** count
         return float(weight @ joint @ density)
@@ -61,7 +64,7 @@ class Family:
 
 @lru_cache(maxsize=1000)
 def _critical(family: Family) -> float:
-    return _solve(lambda t: 1 - family._inside(t) - family.alpha, 0.0, 200.0)
+    return solve(lambda t: 1 - family._inside(t) - family.alpha, 0.0, 200.0)
 
 
 def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family | None:
@@ -76,25 +79,6 @@ def family(control: Sequence[float], rows: Sequence[Sequence[float]]) -> Family 
     if not 1e-12 * scale < math.sqrt(variance) < math.inf:
         return None
     return Family(len(control), tuple(len(values) for values in rows), variance, freedom)
-
-
-RATIO = 4.0  # of the largest to the smallest variance: from here on the rows' variances are looked at
-
-
-def variances(samples: Sequence[Sequence[float]]) -> float | None:
-    """Bartlett's p for equal variances where they differ by more than RATIO; None: they do not, or nothing shows it.
-
-    By chance alone they do: of 7 rows with 3 seeds and one true variance 98 % pass RATIO, and 5 % have p < 0.05.
-    """
-    from scipy.stats import bartlett
-
-    several = [np.asarray(values, dtype=float) for values in samples if len(values) > 1]
-    with np.errstate(all="ignore"):  # a row without a spread has p = 0, and sizes beyond floating point none
-        found = [float(values.var(ddof=1)) for values in several]
-        if len(found) < 2 or not RATIO * min(found) < max(found) < math.inf:
-            return None
-        p = float(bartlett(*several).pvalue)
-    return None if math.isnan(p) else p
 
 
 def t3(control: Sequence[float], row: Sequence[float], rows: int = 1) -> Family | None:
@@ -135,24 +119,6 @@ def holm(p_values: Mapping[str, float]) -> dict[str, float]:
     return {key: corrected[key] for key in p_values}
 
 
-@lru_cache(maxsize=256)  # 60 ms, and asked for each row of a column
-def detectable(of: Family, n: int) -> float:
-    """The true difference that is marked with probability POWER, for a row of `n` values."""
-    limit = of.critical()
-    return _solve(lambda shift: POWER - _marked(of, limit, shift), 0.0, 400.0) * of.error(n)
-
-
-def _marked(of: Family, limit: float, shift: float) -> float:
-    """The probability that a row is marked, by its true difference over the standard error (`shift`).
-
-    The estimate of that has a noncentral t distribution.
-    """
-    from scipy.special import nctdtr
-
-    above, below = (float(nctdtr(of.freedom, shift, t)) for t in (limit, -limit))
-    return 1.0 if math.isnan(above) else 1 - above + (0.0 if math.isnan(below) else below)  # nan: too far to compute
-
-
 def t_interval(values: Sequence[float]) -> tuple[float, float, float]:
     """Mean of values and its two-sided 95 % interval by Student's t; infinite for a single value."""
     from scipy.special import stdtrit
@@ -183,26 +149,11 @@ def _between(low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.
     return np.clip(found, 0.0, 1.0)
 
 
-def _solve(falling: Callable[[float], float], low: float, high: float) -> float:
-    """The root of a falling function between low and high, to 1e-12."""
+def solve(falling: Callable[[float], float], low: float, high: float) -> float:
+    """Return the root of a falling function between low and high, to 1e-12."""
     from scipy.optimize import brentq
 
     return float(brentq(falling, low, high, xtol=1e-12))
-
-
-# --- Power: which differences a number of seeds can show, before any of them is trained
-# A table of `rows` rows and a base with `seeds` seeds each is tested by Dunnett's test with the spread pooled over all
-# of them. Its power for one row depends on the true difference over the spread alone.
-
-
-def table_of(sd: float, rows: int, seeds: int) -> Family:
-    """The test of a table with so many seeds a row, where single seeds spread by `sd`."""
-    return Family(seeds, (seeds,) * rows, sd**2, (rows + 1) * (seeds - 1))
-
-
-def smallest_difference(sd: float, rows: int, seeds: int) -> float | None:
-    """The true difference from base that is marked with probability POWER; None: one seed shows no spread."""
-    return detectable(table_of(sd, rows, seeds), seeds) if seeds > 1 else None
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:

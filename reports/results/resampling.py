@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from experiments.store.layout import Store
 from experiments.tasks.columns import EXAMPLE_FILE, Column
-from reports.results.dunnett import ALPHA, holm
+from reports.results.dunnett import holm
 from reports.results.results import CountsOf, Outcome, folder_of
 from reports.results.table import Row, Table, Test
 
@@ -198,7 +198,7 @@ def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[s
 
 def _tests(raw: dict[str, Resampled], bounds: dict[str, Resampled]) -> dict[str, Test]:
     corrected = holm({key: found.p for key, found in raw.items()})
-    return {key: Test(p, bounds[key].low, bounds[key].high, p <= ALPHA, None, TEST) for key, p in corrected.items()}
+    return {key: Test(p, bounds[key].low, bounds[key].high, None, TEST) for key, p in corrected.items()}
 
 
 def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple[dict[str, Test], str]:

@@ -1,29 +1,31 @@
 """Which changes from base are more than chance: between seeds or between sentences, never both under one mark.
 
-"seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values, or his
-T3 where the rows' variances are shown to differ (`dunnett.variances`); rows that share steps with another are paired by
-seed.
+"seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values, and
+his T3, which does not assume equal variances. The larger of the two p-values decides: Dunnett's test alone marks too
+much where one row varies more than the others, T3 alone where many rows of three seeds do (benchmarks/levels.py). Rows
+that share steps with another are paired by seed.
 "sentences" asks whether these very weights would differ on other sentences: paired approximate randomisation of the
 stored counts, Holm's correction over a column's rows; it knows nothing of the noise between trainings. "auto" takes
 seeds where base and every compared row have three, and no test otherwise.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.store.results import seed_value
 from experiments.tasks.columns import Column
-from reports.results import comparable, dunnett, resampling
+from reports.results import comparable, dunnett, power, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
-from reports.results.results import CountsOf
+from reports.results.results import CountsOf, Outcome
 from reports.results.table import Note, Row, Table, Test
 
 MODES = ("auto", "seeds", "paired", "sentences", "none")
-ALPHA, POWER = dunnett.ALPHA, dunnett.POWER
+ALPHA, POWER = dunnett.ALPHA, power.POWER
 ENOUGH_SEEDS = 3  # "auto" tests from this many on
 
 
@@ -52,15 +54,18 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         return replace(table, test_notes=tuple(_untested(table, mode)))
     tests: dict[tuple[str, str], Test] = {}
     notes: list[Note] = []
-    unequal = [column.header for column in table.columns if chosen == "seeds" and _unequal(table, column)]
     base = "the base of its group" if apart else table.base
     for column in table.columns:
         if chosen == "seeds":
             found, note = _seeds(table, column)
             of_branches, more = paired(table, column)
             found, note = found | of_branches, " ".join(filter(None, (note, more)))
+            table, of_pairs = _with_changes_of_pairs(table, column, every=False)
+            notes += of_pairs
         elif chosen == "paired":
             found, note = paired(table, column, every=True)
+            table, of_pairs = _with_changes_of_pairs(table, column, every=True)
+            notes += of_pairs
         elif column.counts is not None:
             found, note = by_counts(table, column, counts_of)
         else:
@@ -73,7 +78,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
             table = _with_best(table, column)
     made = [Note(f"No change is tested{'' if notes else f': {_NEEDED}'}.", "sign")]
     if tests:
-        made = [Note(_about(chosen, base or "base", unequal, len(table.columns), apart), "sign")]
+        made = [Note(_about(chosen, base or "base", tests.values()), "sign")]
     if chosen == "seeds" and tests and (shared := _that_share(table)):
         alone = {key for key, _ in tests} <= shared
         made = [*([] if alone else made), Note(ABOUT.format(base=base, alpha=_LEVEL), "sign")]
@@ -83,11 +88,13 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
 _NEEDED = "that needs complete rows, measured over the same tokens and sentences and by the same code as base"
 
 _LEVEL = f"{ALPHA:g}".lstrip("0")
-DUNNETT, T3 = "Dunnett", "Dunnett's T3, for unequal variances"
+DUNNETT = "Dunnett"
+BOTH = "the larger p of Dunnett's test and Dunnett's T3, which does not assume equal variances"
+OF_ONE_ROW = "the larger p of Student's and Welch's t tests"
 
 
-def _about(chosen: str, base: str, unequal: list[str], columns: int, apart: bool) -> str:
-    """What a star means: the level and the test. Of several families the sentence is the same, and printed once."""
+def _about(chosen: str, base: str, tests: Iterable[Test]) -> str:
+    """What a star means: the level and the tests."""
     if chosen == "paired":
         return f"*: p < {_LEVEL} against {base} ({PAIRED})."
     if chosen == "sentences":
@@ -95,10 +102,8 @@ def _about(chosen: str, base: str, unequal: list[str], columns: int, apart: bool
             f"*: p < {_LEVEL} against {base}, between sentences or single examples (paired approximate randomisation, "
             f"{resampling.TRIALS:,} trials, Holm over a column's rows). Other trainings may differ by more."
         )
-    if apart:
-        return f"*: p < {_LEVEL} against {base} ({DUNNETT}, or {T3})."
-    test = T3 if len(unequal) == columns else f"{DUNNETT}; {', '.join(unequal)} by {T3}" if unequal else DUNNETT
-    return f"*: p < {_LEVEL} against {base} ({test})."
+    used = dict.fromkeys(test.by for test in tests if test.by != PAIRED)  # of branches a note of their own says it
+    return f"*: p < {_LEVEL} against {base} ({'; or '.join(used)})."
 
 
 def _with(row: Row, tests: dict[tuple[str, str], Test]) -> Row:
@@ -141,13 +146,6 @@ def _samples(table: Table, column: Column) -> list[list[float]]:
     return [comparable.scale(row.measures[column.key].values, column) for row in tested]
 
 
-def _unequal(table: Table, column: Column) -> bool:
-    """Whether more than chance says that the variances of a column's rows differ: then T3 tests it."""
-    samples = _samples(table, column)
-    p = dunnett.variances(samples)
-    return p is not None and p < ALPHA and len(samples[0]) > 1
-
-
 def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
     base, rows, samples = table.base_row, _with_seeds(table, column), _samples(table, column)
     if base is None or not samples:
@@ -156,21 +154,22 @@ def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
     pooled = dunnett.family(control, values)
     if pooled is None:
         return {}, f"{column.header}: not tested, {_no_spread(samples)}."
-    unequal = _unequal(table, column)
-    tests, used, without = {}, {}, []
+    tests, equal, without = dict[str, Test](), list[str](), list[str]()
     for row, own in zip(rows, values, strict=True):
-        family = dunnett.t3(control, own, len(rows)) if unequal else pooled
-        if family is None:
-            without.append(row.key)
-            continue
-        used[row.key] = family
-        difference, half = float(np.mean(own) - np.mean(control)), family.critical() * family.error(len(own))
-        p, marked = family.p(difference, len(own)), abs(difference) >= dunnett.detectable(family, len(own))
-        interval = (difference - half, difference + half)
-        tests[row.key] = Test(p, *interval, marked, _paired(base, row, column), T3 if unequal else DUNNETT)
-    if not unequal:
-        return tests, _power(pooled, column, len(rows), dunnett.variances(samples))
-    return tests, _power_each(used, column, samples, without)
+        families, by = [pooled], DUNNETT
+        if min(len(control), len(own)) > 1:
+            separate = dunnett.t3(control, own, len(rows))
+            if separate is None:
+                without.append(row.key)
+                continue
+            families, by = [pooled, separate], BOTH if len(rows) > 1 else OF_ONE_ROW
+        else:
+            equal.append(row.key)
+        difference, n = float(np.mean(own) - np.mean(control)), len(own)
+        half = max(family.critical() * family.error(n) for family in families)
+        p = max(family.p(difference, n) for family in families)
+        tests[row.key] = Test(p, difference - half, difference + half, _paired(base, row, column), by)
+    return tests, _power(pooled, column, samples, equal, without)
 
 
 def _no_spread(samples: list[list[float]]) -> str:
@@ -181,14 +180,19 @@ def _no_spread(samples: list[list[float]]) -> str:
     return "its spread between seeds is lost beside values of another order of magnitude"
 
 
+FAILED = frozenset({"failed", "diverged", "nan", "infinite"})  # reasons for a seed without a value that do not pass
+
+
 def _with_best(table: Table, column: Column) -> Table:
     """The best of a column in bold; by the study's choice also the rows that a test cannot tell from it.
 
-    None is bold where that would be all of them, where rows cannot be compared, share steps, or where one has no value.
+    None is bold where it is not known whether lower or higher is better, where that would be all of them, where rows
+    cannot be compared or share steps, or where one is not done yet. Rows that failed have no part in it.
     """
-    if _that_share(table):
+    if _that_share(table) or not column.better:
         return table
-    asked = [row for row in table.rows if row.measures[column.key].requested]
+    requested = [row for row in table.rows if row.measures[column.key].requested]
+    asked = [row for row in requested if FAILED.isdisjoint(row.measures[column.key].lacking)]
     tested = [row for row in asked if row.measures[column.key].test is not None]
     if not tested or any(row.measures[column.key].mean is None for row in asked):
         return table
@@ -213,41 +217,31 @@ def _with_best(table: Table, column: Column) -> Table:
 
 
 def _paired(base: Row, row: Row, column: Column) -> tuple[float, float] | None:
-    """The t interval of the seeds' own differences, uncorrected: seeds pair by number, with equal order of data."""
+    """The t interval of the seeds' own differences, uncorrected: equal seeds are pairs, with equal order of data."""
     differences = _differences(row, base, column)
     whole = 1 < len(differences) == len(row.outcomes) == len(base.outcomes)
     return dunnett.t_interval(differences)[1:] if whole else None
 
 
-def _power(family: dunnett.Family, column: Column, rows: int, chance: float | None) -> str:
-    """The differences that the test can detect, so that a reader can judge a missing star."""
-    n = min(family.rows)
-    unit, digits = _scale(column)
-    significant, found = family.critical() * family.error(n), dunnett.detectable(family, n)
-    of = f" (a row of {n} seeds)" if len(set(family.rows)) > 1 else ""
-    by_chance = ""
-    if chance is not None:
-        why = "as equal ones do by chance" if chance >= ALPHA else "and the one seed of base leaves no other test"
-        by_chance = f" (the rows' own differ, {why}: Bartlett p = {chance:.2g})"
-    return (
-        f"{column.header}: {number(rows, 'row')} compared, sd {family.variance**0.5:.{digits}f}{unit}{by_chance} on "
-        f"{number(round(family.freedom), 'degree')} of freedom. Differences below {found:.{digits}f}{of} may be missed "
-        f"({POWER:.0%} power) and are not marked; p is {_LEVEL} at {significant:.{digits}f}."
-    )
-
-
-def _power_each(
-    used: Mapping[str, dunnett.Family], column: Column, samples: list[list[float]], without: list[str]
+def _power(
+    pooled: dunnett.Family, column: Column, samples: list[list[float]], equal: list[str], without: list[str]
 ) -> str:
-    """The same of T3, where each row has its own variance."""
+    """The spread between seeds, and the difference that so many seeds can show, so that a missing star can be judged.
+
+    equal: rows that were tested under the assumption of equal variances. without: rows without a test.
+    """
     unit, digits = _scale(column)
     sds = [float(np.std(values, ddof=1)) for values in samples if len(values) > 1]
-    least = (f"{dunnett.detectable(of, of.rows[0]):.{digits}f} ({key})" for key, of in used.items())
-    return (
-        f"{column.header}: unequal variances (sd {min(sds):.{digits}f} to {max(sds):.{digits}f}{unit}; Bartlett p < "
-        f"{_LEVEL}), so each row has its own. Differences below {', '.join(least)} may be missed ({POWER:.0%} power) "
-        f"and are not marked{'; not tested, without a spread: ' if without else ''}{', '.join(without)}."
+    n = min(pooled.rows)
+    of = f" (a row of {number(n, 'seed')})" if len(set(pooled.rows)) > 1 else ""
+    words = (
+        f"{column.header}: {number(len(pooled.rows), 'row')} compared, sd {min(sds):.{digits}f} to "
+        f"{max(sds):.{digits}f}{unit}, pooled {pooled.variance**0.5:.{digits}f}. If all rows vary by the pooled sd, "
+        f"true differences below {power.detectable_by_both(pooled):.{digits}f}{of} may get no star ({POWER:.0%} power)."
     )
+    if equal:
+        words += f" By Dunnett's test alone, which assumes equal variances (one seed has none): {', '.join(equal)}."
+    return words + (f" Not tested, without a spread: {', '.join(without)}." if without else "")
 
 
 def _scale(column: Column) -> tuple[str, int]:
@@ -288,26 +282,62 @@ def paired(table: Table, column: Column, *, every: bool = False) -> tuple[dict[s
             alike.append(row.key)
             continue
         n, mean = len(differences), float(np.mean(differences))
-        half, least = family.critical() * family.error(n), dunnett.detectable(family, n)
+        half = family.critical() * family.error(n)
         p = min(1.0, family.p(mean, n) * len(rows))
         _, low, high = dunnett.t_interval(differences)
-        tests[row.key] = Test(p, mean - half, mean + half, abs(mean) >= least, (low, high), PAIRED)
-        words.append(f"{least:.{_scale(column)[1]}f} ({row.key})")
+        tests[row.key] = Test(p, mean - half, mean + half, (low, high), PAIRED)
+        words.append(f"{power.detectable(family, n):.{_scale(column)[1]}f} ({row.key})")
     what = "paired differences" if every else "differences of branches"
-    notes = [f"{column.header}: {what} below {', '.join(words)} may be missed"] if words else []
+    least = ", ".join(words)
+    notes = [f"{column.header}: true {what} below {least} may get no star ({POWER:.0%} power)"] if words else []
     notes += [f"{column.header}: {', '.join(alike)} not tested, no spread of the seeds' differences"] if alike else []
     return tests, ". ".join(notes) + "." if notes else ""
 
 
 def _differences(row: Row, base: Row, column: Column) -> list[float]:
-    """Row minus base, of the seeds that both have."""
+    """Row minus base, of the pairs of runs: those with the same seed, by its value."""
     values = []
     for one in (row, base):
         measured = one.measures[column.key].values  # complete, as all compared rows are
-        seeds = [outcome.run.seed for outcome in one.outcomes]
+        seeds = map(pair_of, one.outcomes)
         values.append(dict(zip(seeds, comparable.scale(measured, column), strict=True)))
     ours, theirs = values
-    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs]
+    return [ours[seed] - theirs[seed] for seed in ours if seed in theirs and seed != ""]
+
+
+def pair_of(outcome: Outcome) -> int | str:
+    """What a run has in common with its pair: its seed; of an imported run the value there, "" where it has none.
+
+    The number of an imported run's seed in the study only counts the row's runs.
+    """
+    imported = outcome.record.imported if outcome.record is not None else None
+    return outcome.run.seed if imported is None else seed_value(imported.seed or "")
+
+
+def _with_changes_of_pairs(table: Table, column: Column, *, every: bool) -> tuple[Table, list[Note]]:
+    """The table where the changes of paired rows are those of their pairs, and a note where some runs have no pair."""
+    base = table.base_row
+    if base is None or base.ensemble:
+        return table, []
+    changed: dict[str, Row] = {}
+    apart: dict[tuple[int, int], list[str]] = {}  # (pairs, runs) → rows
+    for row in table.compared(column):
+        if row.ensemble or not (every or shares_steps(row, base)):
+            continue
+        differences = _differences(row, base, column)
+        measure = row.measures[column.key]
+        if len(differences) < max(len(measure.values), len(base.measures[column.key].values)):
+            apart.setdefault((len(differences), len(measure.values)), []).append(row.key)
+            change = float(np.mean(differences)) if differences else None
+            measures = {**row.measures, column.key: replace(measure, change=change)}
+            changed[row.key] = replace(row, measures=measures)
+    words = [
+        f"{', '.join(keys)}: {number(pairs, 'pair')} of {number(runs, 'run')} and the "
+        f"{len(base.measures[column.key].values)} of {base.key}"
+        for (pairs, runs), keys in apart.items()
+    ]
+    notes = [Note(f"{column.header}: Δ, intervals and tests are of the pairs alone ({'; '.join(words)}).", "sign")]
+    return replace(table, rows=tuple(changed.get(row.key, row) for row in table.rows)), notes if words else []
 
 
 def _family(differences: list[float], rows: int) -> dunnett.Family | None:

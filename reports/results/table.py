@@ -12,6 +12,7 @@ from typing import Any, Literal, NamedTuple
 from ablations.study.parts import Choices, TableChoices
 from experiments.tasks.columns import Column
 from reports.results.accounting import TableSpent
+from reports.results.dunnett import ALPHA
 from reports.results.results import Outcome
 
 # The state of a row is the first of these that one of its seeds has.
@@ -39,9 +40,13 @@ class Test:
     p: float  # two-sided, corrected for the column's rows
     low: float  # 95 % interval of the change; between seeds for all rows at once, between sentences for each
     high: float
-    marked: bool
     paired: tuple[float, float] | None  # between seeds: 95 % interval of the seeds' own differences, this row alone
     by: str = ""  # the test, in words
+
+    @property
+    def marked(self) -> bool:
+        """Whether the change has a star."""
+        return self.p < ALPHA
 
 
 @dataclass(frozen=True)
@@ -195,13 +200,18 @@ class Table:
     profile: str = ""  # of the study, by which the rows are sized
     last_change: str = ""  # day (UTC) on which the last attempt at its runs ended; "" if no record says
     bundle: str = ""  # of a bundle: what of it was computed again; the first line of every format, whatever is chosen
-    not_shown: int | None = 0  # rows of its study that were tried besides; None: the store's ledger is damaged
+    not_shown: int | None = 0  # other rows of its study that got results; None: the store's ledger is damaged
     papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
 
     @property
     def outcomes(self) -> list[Outcome]:
         """Of all rows."""
         return [outcome for row in self.rows for outcome in row.outcomes]
+
+    @cached_property
+    def trainings(self) -> dict[str, Outcome]:
+        """The outcomes of all rows, members and parent runs, by run_id."""
+        return {outcome.run.run_id: outcome for outcome in (*self.members, *self.outcomes)}
 
     def compared(self, column: Column) -> list[Row]:
         """Rows whose change from base is known: complete, over the same tokens and sentences."""

@@ -86,13 +86,15 @@ def build_table(
 
 
 def _not_shown(plan: Plan, store: Store) -> int | None:
-    """Rows of the study that were ever requested in the store and are not in the table; None: its ledger is damaged."""
-    shown = {(run.run_id, *run.eval_ids) for run in (*plan.runs, *plan.members)}
+    """Rows of the study that got results in the store and are not in the table; None: the store's ledger is damaged."""
+    shown = {pair for run in (*plan.runs, *plan.members) for pair in ledger.pairs(run.run_id, run.eval_ids)}
     try:
-        found = ledger.entries(store)
+        found = None if ledger.damaged(store) else ledger.entries(store)
     except UserError:
+        found = None
+    if found is None:
         return None
-    return sum(not shown & runs for runs in ledger.tried(found, plan.study.name).values())
+    return sum(shown.isdisjoint(row) for row in ledger.rows_with_results(found, plan.study.name))
 
 
 Outcomes = Mapping[str, list[Outcome]]  # by row

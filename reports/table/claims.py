@@ -48,6 +48,9 @@ def check(comparison: Comparison, study: Study, known: "_Differences") -> tuple[
     """A sentence in the published numbers (None where nothing of it is published), and in the table's runs."""
     pairs = compared(comparison, study.variations, study.cited)
     of = _compared(comparison.number, known.table)
+    if isinstance(of, Column) and not of.better and not comparison.within:
+        unknown = Finding(UNKNOWN, f"whether lower or higher {of.metric} is better is not known: declare `better`")
+        return None, unknown
     return _published(comparison, pairs, of), _here(comparison, pairs, of, known)
 
 
@@ -159,8 +162,7 @@ class _Differences:
             return _Gap(gain, -math.inf, math.inf, False, f"{words}; not tested")
         low, high = sorted((sign * test.low, sign * test.high))
         shown = (f"{math.exp(end) if comparison.factor else end:.3g}".replace("-", "−") for end in (low, high))
-        small = "" if test.marked or low <= 0 <= high else "; smaller than these seeds can show"
-        return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)}{small})")
+        return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)})")
 
     def _from(self, base: Row, other: Row, column: Column) -> Table:
         """The table with changes from `base`: itself where they are already."""

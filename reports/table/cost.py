@@ -10,7 +10,7 @@ That counts what a device could have done meanwhile; for base it is 3.5 times th
 
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan
 from ablations.study.messages import number
@@ -26,12 +26,26 @@ from reports.results.table import Note, Row, Table
 SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}
 
 
-def counted(row: Row) -> float | None:
+def counted(row: Row, table: Table) -> float | None:
     """Operations of the matrix products of one training, forward and backward, the mean over seeds.
 
     None while a seed is not trained, and where the task does not count them.
     """
-    return _mean(row, _counted)
+    return _mean(row, lambda outcome: _with_parent(outcome, table, _counted))
+
+
+def _with_parent(outcome: Outcome, table: Table, of: Callable[[Outcome], float | None]) -> float | None:
+    """A cost of a training; of a branch with its parent run's, in proportion to the steps up to where it begins.
+
+    None where a part of it is not known.
+    """
+    own, start = of(outcome), outcome.run.parent_run
+    if own is None or start is None:
+        return own
+    parent = table.trainings.get(start.run_id)
+    steps = parent.record.step if parent and parent.record else None
+    theirs = of(parent) if parent else None
+    return None if theirs is None or not steps else own + theirs * start.step / steps
 
 
 def _counted(outcome: Outcome) -> float | None:
@@ -41,12 +55,12 @@ def _counted(outcome: Outcome) -> float | None:
     return outcome.run.cost or None  # a user's task: `cost` of its settings, if it is declared
 
 
-def by_time(row: Row, rates: Mapping[str, float]) -> float | None:
+def by_time(row: Row, table: Table) -> float | None:
     """Time × devices × their share × sustained rate, the mean over seeds.
 
     None while a seed is not trained, and where a device's rate or the whole time is unknown.
     """
-    return _mean(row, lambda outcome: _by_time(outcome, rates))
+    return _mean(row, lambda outcome: _with_parent(outcome, table, lambda one: _by_time(one, table.sustained_flops)))
 
 
 def _by_time(outcome: Outcome, rates: Mapping[str, float]) -> float | None:
@@ -87,9 +101,18 @@ def _mean(row: Row, of: Callable[[Outcome], float | None]) -> float | None:
     return statistics.fmean(known) if known and len(known) == len(values) else None
 
 
-def hours(row: Row) -> float | None:
+def hours(row: Row, table: Table) -> float | None:
     """Hours of one training on its devices, the mean over seeds; None where a seed's whole time is not known."""
-    return _mean(row, lambda o: None if _time_unknown(o) else (training_seconds(o) or 0.0) / 3600)
+    return _mean(row, lambda outcome: _with_parent(outcome, table, _hours))
+
+
+def _hours(outcome: Outcome) -> float | None:
+    return None if _time_unknown(outcome) else (training_seconds(outcome) or 0.0) / HOUR
+
+
+def _done(outcome: Outcome) -> float | None:
+    """The steps of a finished training."""
+    return outcome.record.step if outcome.record else None
 
 
 def _time_unknown(outcome: Outcome) -> bool:
@@ -137,13 +160,13 @@ class Cost:
 
 COSTS = (
     Cost("params", "params ×10⁶", "ours", "num_params", lambda row, _: row.num_params, unit=1e6, always=True),
-    Cost("flops", "training FLOPs", "counted", "flops_counted", lambda row, _: counted(row), power=True, about=(
+    Cost("flops", "training FLOPs", "counted", "flops_counted", counted, power=True, about=(
         "Training FLOPs: counted, from the matrix products of forward and backward pass over the tokens trained on; "
         "by time, as the paper does: training time × devices (a shared one by its share) × sustained rate."
     )),
     Cost("flops", "training FLOPs", "by time", "flops_by_time",
-         lambda row, table: by_time(row, table.sustained_flops), power=True),
-    Cost("hours", "training hours", "ours", "train_hours", lambda row, _: hours(row),
+         by_time, power=True),
+    Cost("hours", "training hours", "ours", "train_hours", hours,
          about="Training hours: of all attempts together, on the devices named below."),
     Cost("decode_s", "decoding s/sentence", "ours", "decode_s", lambda row, _: _mean(row, decoding_seconds), about=(
         "Decoding seconds: of processor time (all threads) on a processor, of the clock on a GPU."
@@ -154,6 +177,16 @@ COSTS = (
          "A batch has as many hypotheses whatever the beam."
     )),
 )  # fmt: skip
+
+
+def fitting(cost: Cost, known: Collection[float], published: Collection[float]) -> Cost:
+    """A cost in a unit that fits its values: parameters of small networks, without published ones, in less than 10⁶."""
+    largest = max(known, default=0.0)
+    if cost.key != "params" or published or largest >= 1e6:
+        return cost
+    if largest < 1e4:
+        return replace(cost, header="params", unit=1.0, digits=0)
+    return replace(cost, header="params ×10³", unit=1e3)
 
 
 def _measured(name: str, head: str, about: str) -> Cost:
@@ -206,6 +239,11 @@ def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
 def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
     """How printed costs were found, and of which devices and rows they are not known."""
     yield from (Note(cost.about) for cost in printed if cost.about)
+    if any(cost.key in ("flops", "hours") for cost in printed):
+        branches = [outcome for outcome in table.outcomes if outcome.record is not None and outcome.run.parent_run]
+        lacking = [outcome.run.row for outcome in branches if _with_parent(outcome, table, _done) is None]
+        if rows := ", ".join(dict.fromkeys(lacking)):
+            yield Note(f"Costs of training are blank for {rows}: no record of the parent run is here.", "gap")
     if not any(cost.name == "flops_by_time" for cost in printed):
         return
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]

@@ -48,12 +48,17 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
     ]
     parts += [Note(f"{row.variation.key}: {row.variation.note}", "study") for row in plan.rows if row.variation.note]
     of_profile = plan.study.profiles[plan.profile].notes
-    parts += [Note(text, "study" if text in of_profile else "gap") for text in plan.notes]
+    # What base's code is now is for the plan: the numbers are of the code that the runs recorded.
+    said = [text for text in plan.notes if text != plan.study.code_note]
+    parts += [Note(text, "study" if text in of_profile else "gap") for text in said]
     if table.not_shown is None:
-        parts.append(Note("The store's ledger is damaged: how many rows were tried is not known.", "gap"))
+        note = "The store's ledger is damaged (see `ablations ledger`): how many rows got results is not known."
+        parts.append(Note(note, "gap"))
     elif table.not_shown:
-        rows = len(table.rows)
-        parts.append(Note(f"{number(rows, 'row')} shown of {rows + table.not_shown:,} tried.", "sign"))
+        rows = sum(any(outcome.record is not None for outcome in row.outcomes) for row in table.rows)
+        shown_ = "1 is" if rows == 1 else f"{rows:,} are"
+        every = number(rows + table.not_shown, "row")
+        parts.append(Note(f"Of {every} that got results in this store, {shown_} shown.", "sign"))
     return tuple(parts)
 
 
@@ -80,7 +85,7 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
     if gaps := missing_cells(table) - (some if table.provisional else 0):
         yield Note(f"–: not available, in {number(gaps, 'cell')} (seeds done/requested, reason).", "gap")
     if some and not table.provisional:
-        yield Note("`ablations report … --provisional` prints the mean over the seeds done so far.", "gap")
+        yield Note("`--provisional` prints the mean over the seeds done so far.", "gap")
 
 
 def _shown(table: Table) -> list[Column]:
@@ -118,9 +123,11 @@ def _signs(table: Table) -> Iterator[Note]:
         pieces = any(column.per_piece for column in shown)
         what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
         yield Note(f"paper: as published, {what}; compare changes, not values.", "sign", "paper")
+    yield from _undirected(table)
     if any(m.best for m in measures):
         near = ", and rows that Welch's t test (Holm) cannot tell from it" if table.bold == "undistinguished" else ""
-        yield Note(f"Bold: the best of its column{near}.", "sign")
+        of = " among the rows that have a number" if missing_cells(table) else ""
+        yield Note(f"Bold: the best of its column{of}{near}.", "sign")
     if missing_cells(table):
         yield from _missing(table, measures)
     if any("diverged" in measure.lacking for measure in measures):
@@ -138,6 +145,20 @@ def _signs(table: Table) -> Iterator[Note]:
             yield Note(f"{column.header}: {NOT_REPORTED} by finished runs of {keys}. {why}".strip(), "gap")
     if any(row.stale for row in table.rows):
         yield Note("†: trained or scored by other code than the present one.", "sign")
+
+
+def _undirected(table: Table) -> Iterator[Note]:
+    """A sentence for the columns of which it is not known whether lower or higher is better."""
+    unknown = [column for column in _shown(table) if not column.better]
+    if unknown and len(table.rows) > 1:
+        heads, names = (", ".join(getattr(one, part) for one in unknown) for part in ("header", "metric"))
+        one = unknown[0].metric
+        yield Note(
+            f"{heads}: whether lower or higher is better is not known, so nothing is bold and no claim is judged. "
+            f'Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, --metric '
+            f"{one}:min (or :max).",
+            "sign",
+        )
 
 
 # --- Notes on rows that are ensembles: what they are made of, and which member is missing
@@ -225,13 +246,11 @@ def branch_in_words(rows: list[Row], parent_run: str, step: int) -> str:
 
 def branches(table: Table) -> Iterator[Note]:
     """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
-    shown = {row.key for row in table.rows}
     for (parent_run, step), rows in places(table).items():
-        absent = f"; {parent_run} is no row of this table, so its steps are in none of them"
         yield Note(
             f"{BRANCH}: {branch_in_words(rows, parent_run, step)}: the steps up to there are those of {parent_run} "
-            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on, and costs are of those "
-            f"steps alone{'' if parent_run in shown else absent}.",
+            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on. A branch's costs of "
+            "training include its parent run's, in proportion to those steps.",
             "sign",
         )
     parent_runs = {outcome.run.run_id: outcome.run for outcome in table.members}

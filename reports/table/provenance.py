@@ -1,9 +1,9 @@
 """Notes on how a table's numbers were made: data, training, settings, evaluated sets, seeds, devices, code."""
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 from ablations.study.messages import number
 from experiments.config import flatten
@@ -132,8 +132,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    of_own = (PATTERNS, PROGRESS, *OF_TREES)
-    said = [*_IN_TRAINING, *of_own, *(name for name in table.settings if name in row.settings)]
+    said = [*_IN_TRAINING, *OF_PROGRAM, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
         yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")
@@ -151,11 +150,13 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
             yield Note(f"{other.key}, base of its {place}, differs from {row.key} in: {differing}.")
 
 
+# Settings of own trainers that the program derives from a study: they are not the user's.
+OF_PROGRAM = (PATTERNS, PROGRESS, *OF_TREES)
 _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
 
 
 def _without_column(row: Row, table: Table) -> str:
-    hidden = {name: value for name, value in row.settings.items() if name not in table.settings}
+    hidden = {n: value for n, value in row.settings.items() if n not in table.settings and n not in OF_PROGRAM}
     return _in_words(hidden) if row is not table.base_row and row.key not in table.bases.values() else ""
 
 
@@ -265,10 +266,15 @@ def made_with(table: Table) -> Iterator[Note]:
     """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
     done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.imported]
     trained = [o for o in done if not o.run.members]  # an ensemble is only decoded
-    for opening, of, made in (("Trained on", device, trained), ("Software:", software, done), ("Code:", code, trained)):
+    for opening, of, made in (("Trained on", device, trained), ("Software:", software, done)):
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
         if found:
             yield Note(f"{opening} {'; '.join(found)}.")
+    changed = {row.key for row in table.rows if row.diff}
+    places, program = code(trained, changed)
+    if places:
+        kind: Literal["sign", "setup"] = "sign" if changed or len(places) > 1 else "setup"
+        yield Note(f"Code: {'; '.join(filter(None, [*places, program]))}.", kind)
 
 
 def device(outcome: Outcome) -> str:
@@ -290,29 +296,45 @@ def software(outcome: Outcome) -> str:
     )
 
 
-def code(outcome: Outcome) -> str:
-    """The revision that trained, with its digest; of a user's own trainer also the program that ran it."""
-    facts = outcome.record
-    if facts is None:
-        return ""
-    ours = outcome.run.config.setting_roles.frozen_defaults  # our own code trained, not the user's
-    tool, digest = facts.tool, facts.code_digest or ""
-    program = f"{TOOL} {tool.version or ''}".rstrip()
-    if ours:
-        return _joined(program, _commit(tool, kept=True)) + (f" ({digest})" if digest else "")
-    theirs = facts.revision
-    place = _joined(theirs.repository, _commit(theirs, kept=True)) or "in no repository"
-    return f"{place} ({digest}), run by {_joined(program, _commit(tool, kept=False))}"
+def code(trained: Iterable[Outcome], changed: Collection[str] = ()) -> tuple[list[str], str]:
+    """Return the revisions that trained, as the runs recorded them: each once, with its rows where there are several.
+
+    changed: keys of the rows that change code themselves. The second text is the program that ran a user's own trainer.
+    """
+    places, programs = dict[str, dict[str, None]](), dict[str, None]()
+    digests = dict[str, set[str]]()
+    for outcome in trained:
+        facts = outcome.record
+        if facts is None:
+            continue
+        program = f"{TOOL} {facts.tool.version or ''}".rstrip()
+        if outcome.run.config.setting_roles.frozen_defaults:  # our own code trained, not the user's
+            place = _joined(program, _commit(facts.tool, UNCOMMITTED))
+        else:
+            why = "the row's change" if outcome.run.row in changed else UNCOMMITTED
+            place = _joined(facts.revision.repository, _commit(facts.revision, why)) or "in no repository"
+            programs[_joined(program, _commit(facts.tool, UNCOMMITTED, kept=False))] = None
+        places.setdefault(place, {})[outcome.run.row] = None
+        digests.setdefault(place, set()).update(filter(None, [facts.code_digest]))
+    found = []
+    for place, rows in places.items():
+        digest = f" ({min(digests[place])})" if len(digests[place]) == 1 else ""
+        found.append(f"{place}{digest}{f': {_names(rows)}' if len(places) > 1 else ''}")
+    return found, f"run by {' and '.join(programs)}" if programs else ""
 
 
 def _joined(*texts: str | None) -> str:
     return ", ".join(filter(None, texts))
 
 
-def _commit(revision: Revision, *, kept: bool) -> str:
+UNCOMMITTED = "uncommitted changes"
+
+
+def _commit(revision: Revision, changes: str, *, kept: bool = True) -> str:
+    """Return "commit 0123456789 with uncommitted changes (kept beside the run)"; "" where no commit was recorded."""
     if not revision.commit:
         return ""
-    changed = f" with uncommitted changes{' (kept beside the run)' if kept else ''}" if revision.dirty else ""
+    changed = f" with {changes}{' (kept beside the run)' if kept else ''}" if revision.dirty else ""
     return f"commit {revision.commit[:10]}{changed}"
 
 
@@ -419,9 +441,9 @@ def _code(table: Table) -> str:
             words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
             changed = _names(what for outcome in row.outcomes for what in outcome.run.changed)
             groups.setdefault((words or "made", changed), []).append(row.key)
-    for (how, changed), keys in groups.items():
+    for (verb, changed), keys in groups.items():
         which = f" ({changed})" if changed else ""
-        said.append(f"{how.capitalize()} by other code than the present one{which}, and kept (†): {_names(keys)}.")
+        said.append(f"{verb.capitalize()} by other code than the present one{which}, and kept (†): {_names(keys)}.")
     if groups:
         said.append(
             "`ablations run … --stale rerun` makes these runs again; their present results stay as earlier attempts."

@@ -141,7 +141,7 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     assert "begins with the state of run" in cli("log", "smooth", *store).stdout
     assert "branch from base after step 30" in cli("report", study, *store, "--format", "setup").stdout
     alone = cli("report", study, *store, "--rows", "smooth").stdout
-    assert "base is no row of this table" in alone
+    assert "A branch's costs of training include its parent run's" in alone
     packed, crate = tmp_path / "tiny.tar.gz", tmp_path / "crate.zip"
     assert "2 runs" in cli("bundle", study, *store, "--rows", "smooth", "--out", packed).stdout
     assert cli("report", packed).stdout.partition("\n\n")[2] == alone
@@ -149,7 +149,8 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     assert cli("report", crate).stdout.partition("\n\n")[2] == table
     assert "2 runs imported" in cli("import", packed, "--store", tmp_path / "other").stdout
     elsewhere = cli("report", study, "--rows", "smooth", "--store", tmp_path / "other").stdout
-    assert elsewhere == alone.replace("- 1 row shown of 3 tried.\n", "")  # tries are of a store
+    of_the_store = "- Of 3 rows that got results in this store, 1 is shown.\n"
+    assert elsewhere == alone.replace(of_the_store, "")
     assert '"row": "smooth"' in cli("evaluate", study, *store, "--set", "evaluation.beam_size=1", "--json").stdout
     again = as_json(cli("plan", study, *store, "--set", "training.tokens_per_batch=300", "--json"))
     assert {run["state"] for run in again} == {"missing"}

@@ -313,6 +313,67 @@ def test_a_row_whose_python_reported_nothing_fails(cli: Cli, mine: Path, words: 
         assert imported_files(attempt) is None
 
 
+@pytest.mark.parametrize("kind", ["command", "function"])
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ("open('net.py', 'a').write('# more')", "changed net.py in its copy"),
+        ("os.rename('eval', 'old'); shutil.copytree('old', 'eval'); open('eval/score.py', 'a').write('x = 2')",
+         "changed eval/score.py in its copy"),
+        ("os.rename('eval', 'old'); os.symlink('old', 'eval')", "changed eval/score.py in its copy"),
+        ("open('new.txt', 'w').write('of the run'); os.makedirs('eval/__pycache__', exist_ok=True)", ""),
+    ],
+)  # fmt: skip
+def test_a_run_that_changed_its_own_tree_is_failed(cli: Cli, mine: Path, act: str, said: str, kind: str) -> None:
+    (mine / "eval").mkdir()
+    (mine / "eval/score.py").write_text("x = 1\n")
+    act = f"import os, shutil\nos.chdir(os.path.dirname(os.path.abspath(__file__)))\n{act}\n"
+    if kind == "command":
+        (mine / "train.py").write_text(f"import net\n{act}print('{{\"acc\": 4}}')\n")
+        head = f'command = "{sys.executable} train.py"\nmetric = [{{name = "acc"}}]\n'
+    else:
+        inside = "".join(f"    {line}\n" for line in act.splitlines())
+        text = FUNCTION.replace("    number = float", f"{inside}    return {{'acc': 4}}\n    number = float")
+        (mine / "walking.py").write_text(text)
+        head = 'task = "walking:TASK"\n'
+    commit(mine, "A trainer")
+    (mine / "p.diff").write_text(NEW.format("other.txt", "100644", "new"))
+    text = f'name = "c"\ntitle = "C"\n{head}variation = [{PATCHED}]\n[protected]\npaths = ["eval/"]\n'
+    (mine / "study.toml").write_text(text)
+    cli("run", "study.toml", "--devices", "cpu:1", "--seeds", "1", cwd=mine, code=1 if said else 0)
+    assert said in cli("log", "p", cwd=mine).stdout.replace("\n", " ")
+    assert (mine / "eval/score.py").read_text() == "x = 1\n" and (mine / "net.py").read_text() == NET
+    (attempt,) = mine.glob("runs/runs/*/attempts/0001")
+    assert [*attempt.rglob("train.py"), *attempt.rglob("walking.py")] == []
+
+
+def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
+    settings = ("code_tree", "code_lines", "code_base", "folder_links")
+    for code in (True, False):
+        row = PATCHED if code else '{key = "p", set = {lr = 0.2}}'
+        for name in settings:
+            given = f'{name} = "../../x"'
+            texts = {
+                "set": rows(BASE, row.replace('key = "p"', f'key = "p", fixed = {{{given}}}')),
+                "row": rows(BASE, f'{{key = "q", set = {{{given}}}}}', row),
+                "base": rows(BASE, row).replace("base = {lr = 0.1}", f"base = {{lr = 0.1, {given}}}"),
+                "profile": rows(BASE, row, ablate=f"[profiles.default]\nset = {{{given}}}\n"),
+                "tune": rows(BASE, row, ablate=f'[tune]\nranges = {{{name} = ["a", "b"]}}\n'),
+            }
+            for place, text in texts.items():
+                (mine / "p.diff").write_text(NO_GATE)
+                (mine / "study.toml").write_text(text)
+                said = cli("plan", "study.toml", "--profile", "default", cwd=mine, code=2).stderr
+                assert name in said and "Traceback" not in said, (place, said)
+            (mine / "study.toml").write_text(rows(BASE, row))
+            assert name in cli("plan", "study.toml", "--set", f"{name}=../../x", cwd=mine, code=2).stderr
+    (mine / "walking.py").write_text(
+        FUNCTION.replace("lr: float = 0.1", 'lr: float = 0.1\n    code_tree: str = "../x"')
+    )
+    (mine / "study.toml").write_text('name = "w"\ntitle = "W"\ntask = "walking:TASK"\nvariation = [{key = "base"}]\n')
+    assert "code_tree" in cli("plan", "study.toml", cwd=mine, code=2).stderr
+
+
 def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
     (mine / "no-gate.diff").write_text(NO_GATE)
     (mine / "study.toml").write_text(rows(BASE, '{key = "p", patch = "no-gate.diff"}'))
@@ -412,6 +473,8 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
 @pytest.mark.parametrize(
     ("patch", "said"),
     [
+        (NO_GATE.replace("gate = 2", "gate = 3").replace("a/train", "i/train").replace("b/train", "w/train"),
+         "hunk 1 (train.py, line 5)"),
         (NO_GATE.replace("gate = 2", "gate = 3"), "p.diff does not apply to base's code: hunk 1 (train.py, line 5)"),
         (NO_GATE.replace("train.py", "there/no.py"), "there/no.py: does not exist in index"),
         (NO_GATE.replace("\n", "\r\n"), "(CRLF)"),
@@ -424,6 +487,8 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
         ("diff --git a/a.bin b/a.bin\nnew file mode 100644\nindex 000..123\nBinary files /dev/null and b/a.bin differ\n"
          , "git diff --binary"),
         ("nothing\n", "No valid patches"),
+        (NO_GATE.replace("a/", "").replace("b/", ""), "no prefixes a/ and b/"),
+        (NO_GATE.replace("diff", "\x1b[1mdiff"), "colour codes"),
         (NO_GATE.replace("train.py", "study.toml"), "changes study.toml, which is the study"),
         (NO_GATE.replace("train.py", "p.diff"), "changes p.diff, which is the study, a patch or a link"),
     ],

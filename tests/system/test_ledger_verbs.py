@@ -43,12 +43,14 @@ def call(tmp_path, monkeypatch):
 
 def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path):
     call("run", "said.toml", "--because", "a first look")
-    assert "tried" not in call("report", "said.toml", "--format", "markdown")
+    assert "got results" not in call("report", "said.toml", "--format", "markdown")
     (tmp_path / "said.toml").write_text(STUDY.replace("rate = 5", "rate = 7"))  # another row of the same name
     call("run", "said.toml", "--because", "seven?")
     printed = call("report", "said.toml", "--format", "markdown")
-    assert "2 rows shown of 3 tried." in printed
-    assert "1 row shown of 3 tried." in call("report", "said.toml", "--rows", "base", "--format", "markdown")
+    assert "Of 3 rows that got results in this store, 2 are shown." in printed
+    assert "Of 3 rows that got results in this store, 1 is shown." in call(
+        "report", "said.toml", "--rows", "base", "--format", "markdown"
+    )
     store, head = Store.open("runs"), call("ledger", "--head").strip()
     found = json.loads(call("ledger", "said.toml", "--json"))
     requests = [entry for entry in found if entry["what"] == "request"]
@@ -66,7 +68,7 @@ def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path
     for name, redacted in (("b.tar.gz", ()), ("a.tar.gz", ("--anonymous",)), ("c.zip", ("--crate",))):
         call("bundle", "said.toml", "--out", name, *redacted)
         call("verify", name, "--head", head)
-        assert "2 rows shown of 3 tried." in call("report", name, "--format", "markdown")
+        assert "Of 3 rows that got results in this store, 2 are shown." in call("report", name, "--format", "markdown")
     with pytest.raises(UserError, match="N:DIGEST"):
         call("verify", "--head", "3:abc")
     path = store.root / ledger.FILE
@@ -74,7 +76,63 @@ def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path
     assert "one of them was changed" in call("verify", "table.md", code=1)
     assert "ledger" in json.loads(call("verify", "--head", head, "--json", code=1))
     path.write_bytes(b"damaged\n")
-    assert "how many rows were tried is not known" in call("report", "said.toml", "--format", "markdown")
+    assert "how many rows got results is not known" in call("report", "said.toml", "--format", "markdown")
+
+
+def test_only_rows_that_got_results_are_counted_each_once(call, tmp_path):
+    """Not what was planned, queued or failed, and not the same row again after an edit of the study."""
+    study = tmp_path / "said.toml"
+    call("run", "said.toml")
+    study.write_text(STUDY.replace("rate = 5", "rate = 6"))
+    call("queue", "said.toml")
+    call("cancel", "fast")
+    study.write_text(STUDY.replace("printf", "exit 3; printf"))
+    call("run", "said.toml", code=1)
+    study.write_text(STUDY.replace('title = "A command"', 'title = "Another title"\nseeds = 2'))
+    call("run", "said.toml")
+    assert "shown" not in call("report", "said.toml", "--format", "markdown")
+
+
+def test_damaged_lines_are_named_and_the_verbs_go_on(call, tmp_path, capfd):
+    call("run", "said.toml")
+    path = tmp_path / "runs" / ledger.FILE
+    whole = path.read_bytes()
+    for key in (b'"settings"', b'"who"', b'"n"', b'"time"', b'"rows"'):
+        path.write_bytes(whole.replace(key, key[:-2] + b'_"', 1))
+        assert "base" in call("report", "said.toml", "--format", "markdown")
+        assert "Line " in call("plan", "said.toml").partition("budget: not known. ")[2]
+        assert len(json.loads(call("ledger", "--json"))) >= len(whole.splitlines()) - 1
+        call("bundle", "said.toml", "--out", "b.tar.gz")
+        assert "base" in call("report", "b.tar.gz", "--format", "markdown")
+        call("verify", "b.tar.gz", code=1)
+    with pytest.raises(UserError, match="No run is started"):
+        call("run", "said.toml", "--seeds", "2")  # the damaged line may have been a limit
+
+
+@pytest.mark.parametrize("hours", ["inf", "1e308"])
+def test_hours_without_end_are_no_limit(call, hours):
+    with pytest.raises(UserError, match="--hours"):
+        call("budget", "--hours", hours)
+    store = Store.open("runs")
+    ledger.append(store, "budget", limits={"hours": float("inf")}, allowed="")  # as earlier versions accepted it
+    found = json.loads(call("budget", "--json"), parse_constant=lambda name: pytest.fail(name))
+    assert found["hours"] is None and json.loads(call("budget", "--hours", 2, "--json"))["hours"]["left"] == 2
+
+
+def test_a_budget_of_runs_holds_for_stale_runs_that_are_trained_again(call, tmp_path):
+    script = "import sys\nprint('{\"accuracy\": ' + sys.argv[1] + '}')\nchange = "
+    (tmp_path / "train.py").write_text(f"{script}1")
+    (tmp_path / "said.toml").write_text(STUDY.replace("""printf '{"accuracy": %s}\\n' "$(expr {rate} '*' {seed})" """,
+                                                      "python3 train.py {rate} {seed}"))  # fmt: skip
+    call("run", "said.toml")
+    (tmp_path / "train.py").write_text(f"{script}2")
+    assert "stale" in call("plan", "said.toml")
+    call("budget", "--runs", 1)
+    call("run", "said.toml", "--stale", "rerun", code=1)
+    (tmp_path / "train.py").write_text(f"{script}3")
+    call("run", "said.toml", "--stale", "rerun", code=1)
+    assert json.loads(call("budget", "--json"))["runs"] == {"limit": 1, "used": 1, "left": 0}
+    assert len(list((tmp_path / "runs" / "runs").glob("*/attempts/*"))) == 3
 
 
 def test_a_bundle_tells_of_other_studies_only_when_and_of_people_nothing_if_anonymous(call, tmp_path):
@@ -151,4 +209,6 @@ def test_cancel_retry_and_forget_are_recorded(call):
     ]
     [cancelled] = [entry for entry in found if entry["what"] == "cancel"]
     assert (cancelled["verb"], cancelled["because"], len(cancelled["run_ids"])) == ("cancel", "too dear", 1)
-    assert "1 row shown of 2 tried." in call("report", "said.toml", "--rows", "base", "--format", "markdown")
+    assert "Of 2 rows that got results in this store, 1 is shown." in call(
+        "report", "said.toml", "--rows", "base", "--format", "markdown"
+    )

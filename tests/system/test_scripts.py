@@ -152,15 +152,23 @@ def test_a_study_written_for_a_script_runs_at_once(cli: Cli, mine: Path) -> None
     assert "already exists" in cli("new", "mine", "--from", "train.py", cwd=mine, code=2).stderr
 
 
-def test_a_script_whose_options_only_its_help_knows(cli: Cli, mine: Path) -> None:
+def test_ask_compares_the_parser_with_the_study_and_never_trains(cli: Cli, mine: Path) -> None:
     (mine / "train.py").write_text(
-        "from optparse import OptionParser\nparser = OptionParser()\n"
-        "parser.add_option('-r', '--rate', default=0.5, help='speed [default: %default]')\n"
-        "parser.add_option('--other')\nparser.parse_args()\nopen('trained', 'w')\nprint('acc', 1.5)\n"
+        "import argparse\np = argparse.ArgumentParser()\np.add_argument('--lr', type=float, default=0.1)\n"
+        "p.add_argument('--width', type=int, default=8)\np.add_argument('--ema', type=bool, default=False)\n"
+        "p._actions[2].default = 16\np.parse_args()\nopen('trained', 'w')\nprint('acc', 1.5)\n"
     )
-    cli("new", "other", "--from", f"{sys.executable} train.py", cwd=mine)
+    said = cli("new", "other", "--from", f"{sys.executable} train.py", "--ask", cwd=mine).stdout
+    assert "agrees with 2 of 3 settings" in said and "width is 16 without the option, and 8 with it" in said
     text = (mine / "other.toml").read_text()
-    assert "rate = 0.5   # --rate" in text and "# other: no default" in text
+    assert "lr = 0.1" in text and "# width: --ask:" in text and "{width}" not in text
     (mine / "train.py").write_text("open('trained', 'w')\nprint('acc', 1.5)\n")
-    cli("new", "none", "--from", f"{sys.executable} train.py", cwd=mine)
-    assert not (mine / "trained").exists()
+    assert "No options were found" in cli("new", "none", "--from", f"{sys.executable} train.py", cwd=mine).stdout
+    assert (
+        "imports no parser"
+        in cli("new", "no", "--from", f"{sys.executable} train.py", "--ask", cwd=mine, code=2).stderr
+    )
+    (mine / "train.py").write_text("import argparse\nprint(argparse.ArgumentParser().parse_known_args(['--fixed']))\n")
+    said = cli("new", "no", "--from", f"{sys.executable} train.py", "--ask", cwd=mine, code=2).stderr
+    assert "ended before it parsed options" in said
+    assert not (mine / "trained").exists() and not (mine / "no.toml").exists()

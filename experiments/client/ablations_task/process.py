@@ -13,7 +13,7 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Iterable, Mapping, Sequence
 
 from .errors import Preempted, UserError, failure
 from .trainer import RunContext, Trainer
@@ -172,6 +172,7 @@ class _Looking(RunContext):
     """Ends the trainer once its network has computed one batch; what it reports is dropped."""
 
     selector = ""
+    _classes: ClassVar[Mapping[str, Any]] = {"packages": ("torch",), "planning": True}
 
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
         from .modules import inspect

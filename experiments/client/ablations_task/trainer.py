@@ -7,7 +7,7 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, ClassVar, Iterable, Iterator, Mapping, Sequence
 
 from .errors import Preempted, UserError
 from .values import SHOWN, Channel, plain, shown, text
@@ -46,7 +46,7 @@ def column(
     header: str = "",
     *,
     set: str = "test",  # noqa: A002 - the word of the table
-    better: str = "higher",
+    better: str = "",
     digits: int = 2,
     key: str = "",
     about: str = "",
@@ -55,15 +55,18 @@ def column(
 ) -> Column:
     """A column of the table. `key`: its name in JSON, CSV and among published numbers; metric_set if unset.
 
-    about: a sentence for the table's notes. logarithmic: changes are differences of natural logarithms, as for
-    perplexity. counts: fields of `context.examples` whose sums give the metric; differences between rows are then
-    tested between examples. Raises UserError for a `better` other than "higher" and "lower", and for a name or a head
-    that is no line of printable text.
+    better: "lower" or "higher"; if unset, what the metric's name says (loss, accuracy …), else it is unknown: then
+    nothing of the column is bold, and no claim about it is judged. about: a sentence for the table's notes.
+    logarithmic: changes are differences of natural logarithms, as for perplexity. counts: fields of
+        `context.examples` whose sums give the metric; differences between rows are then tested between examples.
+
+    Raises UserError for a `better` other than "higher" and "lower", and for a name or a head that is no line of
+    printable text.
     """
     for name in (metric, header, set, key):
         if not name.isprintable() or len(name) > LONGEST_NAME or not metric:
             raise UserError(f"column: {name[:60]!r} is not a line of 1 to {LONGEST_NAME} printable characters.")
-    if better not in ("higher", "lower"):
+    if better not in ("higher", "lower", ""):
         raise UserError(f'The column {metric}: better is "higher" or "lower", not {better!r}.')
     key = key or f"{metric}_{set}"
     header = header or f"{metric} ({set})"
@@ -139,6 +142,7 @@ class RunContext:
     _channel: Channel
     _modules: Sequence[str] = ()  # the row's lines
     _facts: dict[str, Any] = dataclasses.field(default_factory=dict)
+    _classes: ClassVar[Mapping[str, Any]] = {}  # of modules.ablate: which classes may replace a module
 
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
         """The network (a torch.nn.Module, changed in place) as the row has it: as it is, unless it has `modules`.
@@ -149,9 +153,11 @@ class RunContext:
         if self._modules:
             from .modules import ablate  # torch is loaded only where a row changes a network
 
-            facts = ablate(model, self._modules, batches)
+            facts = ablate(model, self._modules, batches, **self._classes)
             self.facts(num_params=facts["params_after"], **facts)
             print("modules:", json.dumps(facts), file=sys.stderr, flush=True)
+        elif parameters := getattr(model, "parameters", None):
+            self._facts.setdefault("num_params", sum(int(one.numel()) for one in parameters()))
         return model
 
     def log(self, /, step: int, **metrics: float) -> None:

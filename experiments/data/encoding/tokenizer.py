@@ -10,7 +10,7 @@ import functools
 import hashlib
 import io
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -68,7 +68,10 @@ def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) 
         settings = {**_SETTINGS, **_learnt(data), "shared": shared, **sample}
     if data.units == "wordpiece":
         settings["units"] = "wordpiece"
-    return {**settings, "target": {**_SYMBOLS, "vocab_size": target_symbols}} if target_symbols else settings
+    if _mark(data) in _EACH:
+        settings["unknown"] = ONE_EACH
+    target = {**_SYMBOLS, "vocab_size": target_symbols, "unknown": ONE_EACH}
+    return {**settings, "target": target} if target_symbols else settings
 
 
 def _learnt(data: DataConfig) -> dict[str, Any]:
@@ -104,7 +107,17 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
         if raised:
             raise raised[0] from None
         raise _explained(str(error), data, what) from error
-    write_bytes(path, (GREEDY if data.units == "wordpiece" and not symbols else b"") + model.getvalue())
+    write_bytes(path, (WORDS if symbols else _mark(data)) + model.getvalue())
+
+
+def _mark(data: DataConfig) -> bytes:
+    """What stands before a learnt model that SentencePiece does not apply by itself; b"" for the others.
+
+    Of running text it applies all: what is no piece there becomes bytes.
+    """
+    if data.units == "wordpiece":
+        return GREEDY
+    return b"" if isinstance(data, TextData) else {"word": WORDS, "char": CHARACTERS}.get(data.units, b"")
 
 
 def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]:
@@ -147,8 +160,8 @@ class Tokenizer:
     """A trained model. Pieces are ids in [0, vocab_size); `encode` adds neither BOS nor EOS."""
 
     def __init__(self, model: bytes) -> None:
-        greedy = model.startswith(GREEDY)
-        self._model: Any = Utf8() if model == FILE else WordPiece(model) if greedy else _learnt_model(model)
+        known = next((kind for mark, kind in _KINDS.items() if model.startswith(mark)), _learnt_model)
+        self._model: Any = Utf8() if model == FILE else known(model)
         self.sha256 = hashlib.sha256(model).hexdigest()
 
     @classmethod
@@ -213,10 +226,15 @@ def _learnt_model(model: bytes) -> Any:
     return processor
 
 
-# --- WordPiece: greedy longest match
+# --- Pieces that are chosen here, of a learnt vocabulary
 
 
-GREEDY = b"transformer-ablations tokenizer: greedy longest match\n"  # stands before the learnt model
+# These stand before the learnt model.
+GREEDY = b"transformer-ablations tokenizer: greedy longest match\n"
+WORDS = b"transformer-ablations tokenizer: a piece for each word\n"
+CHARACTERS = b"transformer-ablations tokenizer: a piece for each character\n"
+ONE_EACH = "one piece each"  # of neighbours that are no pieces SentencePiece would make one piece
+_EACH = (WORDS, CHARACTERS)
 
 
 class WordPiece:
@@ -230,7 +248,7 @@ class WordPiece:
     """
 
     def __init__(self, model: bytes) -> None:
-        learnt = _learnt_model(model.removeprefix(GREEDY))
+        learnt = _learnt_model(model.partition(b"\n")[2])  # after the line that names the kind
         self.Decode, self.DecodePieces = learnt.Decode, learnt.DecodePieces
         self.IdToPiece, self.GetPieceSize = learnt.IdToPiece, learnt.GetPieceSize
         self._ids = {learnt.IdToPiece(piece): piece for piece in range(UNK_ID + 1, learnt.GetPieceSize())}
@@ -256,6 +274,24 @@ class WordPiece:
             pieces.append(word[at:end])
             at = end
         return pieces
+
+
+class Words(WordPiece):
+    """Each word is a piece, known or not; words stand between spaces."""
+
+    def _cut_word(self, word: str) -> list[str]:
+        return [word] if word else []
+
+
+class Characters(WordPiece):
+    """Each character is a piece, known or not."""
+
+    def EncodeAsPieces(self, text: str) -> list[str]:  # noqa: N802
+        """The characters, with "▁" for a space."""
+        return list(text.replace(" ", SPACE))
+
+
+_KINDS: dict[bytes, Callable[[bytes], Any]] = {GREEDY: WordPiece, WORDS: Words, CHARACTERS: Characters}
 
 
 # --- Bytes of UTF-8 as pieces: nothing is learnt, and any text comes back

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
+from experiments.masking import masked
 from experiments.records import FailureClass
 from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.store.retention import Keep, union
@@ -217,6 +218,11 @@ class Ending:
     stalls: int = 0
     hangs: int = 0
     alone: bool = False
+
+    def __post_init__(self) -> None:
+        """Mask credentials: the texts go to the queue, to MLflow and to people."""
+        object.__setattr__(self, "error", masked(self.error))
+        object.__setattr__(self, "detail", masked(self.detail))
 
 
 # --- The JSON columns of the queue

@@ -8,6 +8,7 @@ the coordinator claims and finishes jobs (work_queue.py). The queue is disposabl
 import contextlib
 import heapq
 import json
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -98,10 +99,29 @@ class Reading:
         )
         return cost / seconds if cost and seconds else None
 
+    def usual_s(self) -> float | None:
+        """The mean time of the runs without a predicted cost that finished at their first attempt."""
+        [(seconds,)] = self._read(
+            "SELECT avg(max(a.ended - a.started, 0)) FROM jobs j JOIN attempts a "
+            "ON a.run_id = j.run_id AND a.number = j.attempt "
+            "WHERE j.state='finished' AND j.attempt=1 AND j.cost = 0 AND a.ended IS NOT NULL"
+        )
+        return seconds or None
+
     def running_left(self) -> list[float]:
-        """Predicted seconds of training left of each running job; 0 if unknown."""
-        rows = self._read("SELECT COALESCE(left_s, 0) FROM jobs WHERE state='running'")
-        return [row[0] for row in rows]
+        """Predicted seconds of training left of each running job; 0 if unknown.
+
+        A job without steps and without a predicted cost ends after the usual time.
+        """
+        rows = self._read(
+            "SELECT j.left_s, j.cost, a.started FROM jobs j LEFT JOIN attempts a "
+            "ON a.run_id = j.run_id AND a.number = j.attempt WHERE j.state='running'"
+        )
+        usual, now = self.usual_s() or 0.0, time.time()
+        return [
+            left if left is not None else 0.0 if cost or started is None else max(0.0, usual - (now - started))
+            for left, cost, started in rows
+        ]
 
     def waiting_costs(self) -> list[float]:
         rows = self._read("SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC")
@@ -363,12 +383,15 @@ def left_s(queue: Queue, speed_now: float | None = None) -> float | None:
     """Seconds until the queue is empty, on as many slots as run now; None if unknown.
 
     At the speed of finished runs; before there are any, at `speed_now`, that of the running ones (cost per second).
+    Runs without a predicted cost take the usual time of those that have finished.
     """
     speed, running, waiting = queue.speed() or speed_now, queue.running_left(), queue.waiting_costs()
-    if not (running or waiting) or not (speed or not waiting):
+    usual = queue.usual_s() if 0.0 in waiting else None
+    known = all(speed if cost else usual for cost in waiting)
+    if not (running or waiting) or not known:
         return None
     slots = max(1, len(running))
-    lengths = [(cost / speed, 1) for cost in waiting] if speed else []
+    lengths = [(cost / speed if cost and speed else usual or 0.0, 1) for cost in waiting]
     return makespan(lengths, running + [0.0] * (slots - len(running)))  # running jobs are fixed to their slots
 
 

@@ -7,7 +7,8 @@ stands for a setting, quoted for the shell (so `'{name}'` is refused). Besides t
     {seed}      also in the environment as ABLATIONS_SEED
     {folder}    stored with the results; a resumed run finds its old content there
     {metrics}   a file for the metrics, if they are not printed: a JSON object
-    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested
+    {settings}  a JSON file with all settings by dotted name; {settings.yaml}: a YAML file with all settings, nested;
+                {settings.yaml:FILE}: the content of the YAML file FILE with the settings laid over it
     {device} {threads}
 
 Metrics are what the study's patterns find in the output (patterns.py), and the last JSON object printed on its own
@@ -22,9 +23,9 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import ValidationError, create_model, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
@@ -38,7 +39,16 @@ from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, ope
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.shell import PLACEHOLDER, expanded, flags, names, refuse_quoted, run_command, word
+from experiments.tasks.own.shell import (
+    PLACEHOLDER,
+    expanded,
+    flags,
+    laid_over,
+    names,
+    refuse_quoted,
+    run_command,
+    word,
+)
 from experiments.tasks.own.tree import CODE, GIVEN_BY_STUDY, LINKS, OF_TREES, check_watched, imported, link_in, own_code
 from model.settings import StrictModel
 
@@ -81,6 +91,8 @@ ROLES = SettingRoles(
 class CommandConfig(TaskConfig):
     """Created for each study: its settings are those of [base]."""
 
+    model_config = ConfigDict(serialize_by_alias=True)
+
     setting_roles = ROLES
     task: str = "command"
     command: str = ""
@@ -101,13 +113,15 @@ class _Declared(OwnTask):
     """A task whose settings each study declares in its [base]; `base` has those of every study."""
 
     base: ClassVar[type[TaskConfig]]
+    typed: ClassVar[bool] = True  # whether a row's value has the type of base's
 
     def __init__(self, name: str) -> None:
         super().__init__(name, self.base)
 
     def with_settings(self, settings: Mapping[str, Any]) -> Self:
         """This task with the settings of a study, or of a run's configuration."""
-        fields = fields_of({name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE})
+        declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
+        fields = fields_of(declared, self.base, self.typed)
         changed = copy.copy(self)
         changed.config_type = create_model(self.name.title(), __base__=self.base, __module__=__name__, **fields)
         return changed
@@ -130,6 +144,12 @@ class CommandTask(_Declared):
         refuse_quoted(command)
         return changed
 
+    def preflight(self, config: Any, store: Path) -> list[UserError]:
+        named, home, tree = laid_over(config.command), self.folder, getattr(config, CODE, "")
+        if not named or home is None or tree or is_file(home / named):
+            return []
+        return [UserError(f"The command lays the settings over {named}, and {home} has no such file.")]
+
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         _copy_earlier(context)
         open_folder(context)
@@ -137,10 +157,6 @@ class CommandTask(_Declared):
         settings = {name: value for name, value in flatten(config) if name == "seed" or name not in SAID}
         files = {name: folder / name for name in ("settings.json", "settings.yaml", "metrics.out")}
         write_json(files["settings.json"], settings, checksummed=False)
-        import yaml  # a hundredth of a second that a plan does not need
-
-        nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
-        files["settings.yaml"].write_text(yaml.safe_dump(nested, sort_keys=False), encoding="utf-8")
         files["metrics.out"].unlink(missing_ok=True)
         given = {**settings, **{name.removesuffix(".json").removesuffix(".out"): file for name, file in files.items()}}
         given |= {"folder": folder, "device": device.kind, "threads": device.threads}
@@ -151,11 +167,13 @@ class CommandTask(_Declared):
         before = self.code_now(config, context.store)
         if getattr(config, CODE, ""):
             with own_code(config, context, home, folder / WORK) as where:
+                write_yaml(files["settings.yaml"], config, where)
                 ended = run_command(config.command, given, where, context, readings, look_for_python=True)
                 if ended.is_python:
                     check_watched(context)
         else:
             where = link_in(folder / WORK, home, links) if links else home
+            write_yaml(files["settings.yaml"], config, home)
             ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
         self._refuse_changed(config, context, "while the run trained")
         wrote = files["metrics.out"] if "metrics" in names(config.command) else None
@@ -181,13 +199,17 @@ class CommandTask(_Declared):
 
 
 class ImportedConfig(TaskConfig):
+    """Created for each study: its settings are those of [base]; "" is a setting that a run does not have."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
     task: str = "imported"
 
 
 class ImportedTask(_Declared):
     """The task of studies whose rows were all trained elsewhere. Its metrics are those of the study's [[metric]]."""
 
-    base = ImportedConfig
+    base, typed = ImportedConfig, False
     how = "Rows of this task are trained elsewhere: write imported = true in the row, and use `ablations import`."
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
@@ -197,17 +219,39 @@ class ImportedTask(_Declared):
         raise UserError(self.how)
 
 
-def fields_of(declared: Mapping[str, Any]) -> dict[str, Any]:
-    """Types from the values in [base]; where base has an integer, a row may have a fraction."""
+class _Group(StrictModel):
+    """A group of declared settings."""
+
+    model_config = ConfigDict(serialize_by_alias=True)
+
+
+def _or_unset(given: Any) -> Any:
+    return None if given == "" else given
+
+
+_ANY = Annotated[Any, BeforeValidator(_or_unset)]  # of runs that were trained elsewhere: nothing reads the value
+
+
+def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typed: bool = True) -> dict[str, Any]:
+    """Types from the values in [base]; where base has an integer, a row may have a fraction.
+
+    A name that the configuration's class has itself, or that pydantic takes for another thing, is an alias.
+    """
     fields: dict[str, Any] = {}
-    for name, value in declared.items():
+    for number, (name, value) in enumerate(declared.items()):
         if isinstance(value, Mapping):
-            kind = create_model(name, __base__=StrictModel, __module__=__name__, **fields_of(value))
-            fields[name] = (kind, kind())
+            group = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
+            field: tuple[Any, Any] = (group, group())
+        elif not typed:
+            field = (_ANY, _or_unset(value))
         elif isinstance(value, bool) or not isinstance(value, int):
-            fields[name] = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
+            field = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
         else:
-            fields[name] = (int | float, value)
+            field = (int | float, value)
+        if hasattr(parent, name) or name.startswith("_"):
+            fields[f"setting{number}_{name.strip('_')}"] = (field[0], Field(field[1], alias=name))
+        else:
+            fields[name] = field
     return fields
 
 
@@ -247,6 +291,46 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                     f"The setting {name} of [base] is not in the command, so changing it would change nothing. Write "
                     f"{{{name}}} where the trainer takes it, or {{settings}} for a JSON file with all of them."
                 )
+
+
+def write_yaml(file: Path, config: CommandConfig, home: Path) -> None:
+    """Write the settings, nested, as YAML: alone, or laid over the file of `home` that the command names.
+
+    Whatever the settings do not name stays as that file has it. The seed replaces one that the file has at its top.
+    """
+    import yaml  # a hundredth of a second that a plan does not need
+
+    nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
+    if named := laid_over(config.command):
+        content = _read_yaml(home / named)
+        if "seed" not in content:
+            del nested["seed"]
+        nested = _over(content, nested)
+    file.write_text(yaml.safe_dump(nested, sort_keys=False, allow_unicode=True), encoding="utf-8")
+
+
+def _read_yaml(file: Path) -> dict[Any, Any]:
+    import yaml
+
+    if not is_file(file):
+        raise UserError(f"The command lays the settings over {file}, and there is no such file.")
+    with explain_os_errors(f"read {file}"):
+        try:
+            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
+    if not isinstance(content, dict):
+        raise UserError(f"The command lays the settings over {file}, which is no table of keys and values.")
+    return content
+
+
+def _over(below: Mapping[Any, Any], above: Mapping[str, Any]) -> dict[Any, Any]:
+    """The tables with the values of `above` in place of those of `below`."""
+    laid = dict(below)
+    for name, value in above.items():
+        old = laid.get(name)
+        laid[name] = _over(old if isinstance(old, Mapping) else {}, value) if isinstance(value, Mapping) else value
+    return laid
 
 
 def _copy_earlier(context: Context) -> None:
@@ -318,7 +402,9 @@ class Scripts:
     def _read(self, text: str, places: list[Path], program: str, depth: int) -> None:
         """Take the files that shell commands name, relative to one of the places; `program` runs the commands."""
         before = ""
-        for each in _words(text, strict=depth == 0):
+        for token in _words(text, strict=depth == 0):
+            original = next((place[3] for place in PLACEHOLDER.finditer(token) if place[3]), "")
+            each = original or token  # {settings.yaml:FILE} names FILE
             named = os.path.expandvars(os.path.expanduser(each))  # noqa: PTH111 - takes any text
             paths = [place / named for place in places]
             if before == "cd":

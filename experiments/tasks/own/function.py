@@ -38,6 +38,7 @@ from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingRes
 from experiments.store.trees import keep
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
+from experiments.tasks.direction import direction
 from experiments.tasks.own.code_files import (
     PlannedTree,
     WorkingCopy,
@@ -312,13 +313,16 @@ class FunctionTask(OwnTask):
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
         """Whether the row's changes of the network fit it: the trainer runs until its network has computed a batch."""
+        if not config.modules:
+            return []
         try:
-            if config.modules:
-                self.modules(config, None)
+            self.modules(config, None)
         except UserError as error:
             return [error]
-        except TrainerFailed:  # the run fails with the same, and its log says where
-            pass
+        except TrainerFailed as error:
+            with contextlib.suppress(UserError, TrainerFailed):  # it cannot be looked at here: the run's log says why
+                self.modules(config.model_copy(update={"modules": ()}), None)
+                return [UserError(f"modules: with these lines the network does not compute a batch: {error}")]
         return []
 
     def modules(self, config: Any, selector: str | None = "") -> list[dict[str, Any]]:
@@ -330,7 +334,8 @@ class FunctionTask(OwnTask):
         return None if config.modules else self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
-        return self._number("cost", config, float) or 0.0
+        """That of the settings; unknown for a row that changes the network."""
+        return 0.0 if config.modules else self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
         answer = self._process.answer(what, settings_of(config))
@@ -376,14 +381,19 @@ class FunctionTask(OwnTask):
 def column(*arguments: Any, **options: Any) -> Column:
     """A column that a study declares (experiments/client/ablations_task describes it)."""
     counts = options.pop("counts", None)
-    return Column(**{**vars(ablations_task.column(*arguments, **options)), "counts": counts})
+    return _directed({**vars(ablations_task.column(*arguments, **options)), "counts": counts})
+
+
+def _directed(declared: Mapping[str, Any]) -> Column:
+    """The column; its direction is by the metric's name where it is not declared."""
+    return Column(**{**declared, "better": declared["better"] or direction(declared["metric"])})
 
 
 def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
     """A column that a trainer declares; the function of its counts is called in the trainer's process."""
     counts = declared["counts"]
     if counts is None:
-        return Column(**declared)
+        return _directed(declared)
 
     def value(sums: Any) -> Any:
         import numpy as np
@@ -396,9 +406,8 @@ def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
             raise RuntimeError(str(failed)) from None
         return np.frombuffer(base64.b64decode(answer["values"]), dtype="<f8").reshape(answer["shape"])
 
-    return Column(
-        **{**declared, "counts": Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])}
-    )
+    kept = Counts(tuple(counts["names"]), value, file=counts["file"], length=counts["length"])
+    return _directed({**declared, "counts": kept})
 
 
 def _digest(path: Path) -> str:
@@ -454,7 +463,7 @@ def settings_of(config: TaskConfig) -> dict[str, Any]:
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
-    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, "modules") or hasattr(OwnConfig, name)]
+    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, *OF_TREES, "modules") or hasattr(OwnConfig, name)]
     if taken:
         raise UserError(
             f"{name}.{taken[0]}: the harness has this name for itself (the task's name and the seed are given by it: "

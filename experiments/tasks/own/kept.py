@@ -17,11 +17,11 @@ from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import LOG
 from experiments.store.results import RESULT_FILE, EvaluationResult, Output, TrainingResult
 from experiments.tasks.own.context import FINAL, of_set
-from experiments.tasks.own.patterns import LAST_LINES, Readings, Take, check_pattern
+from experiments.tasks.own.patterns import LAST_LINES, Readings, check_pattern
 from experiments.tasks.own.shell import CHUNK, Printed
 
 READINGS = "readings.json"
-Pattern = tuple[str, str, str, Take]  # set, metric, regular expression, and which of its numbers
+Pattern = tuple[str, ...]  # set, metric, regular expression, which of its numbers, and perhaps how they are written
 
 
 @dataclass
@@ -30,13 +30,14 @@ class Kept:
 
     metrics: dict[str, float] = field(default_factory=dict)
     lacking: dict[str, str] = field(default_factory=dict)
-    readings: dict[str, list[str]] = field(default_factory=dict)  # metric → the pattern and `take` that read it
+    readings: dict[str, list[str]] = field(default_factory=dict)  # metric → pattern, `take`, perhaps `number`
 
 
 def keep_readings(folder: Path, readings: Readings, sealed: Collection[str] = ()) -> None:
     """Write what the patterns found while the command ran, without those of sealed sets."""
     found = [
         {"set": one.set, "metric": one.metric, "pattern": one.pattern, "take": one.take, "value": one.value}
+        | ({"number": one.number} if one.number else {})
         for one in readings.each
         if one.set not in sealed
     ]
@@ -45,7 +46,7 @@ def keep_readings(folder: Path, readings: Readings, sealed: Collection[str] = ()
 
 def patterns_of(patterns: Iterable[Sequence[str]], set_: str) -> list[Pattern]:
     """Those of a study's patterns that read a metric of this set."""
-    return [(each[0], each[1], each[2], each[3]) for each in patterns if each[0] == set_]  # type: ignore[misc]
+    return [tuple(each) for each in patterns if each[0] == set_]
 
 
 def outdated(made: EvaluationResult, printed: Iterable[str], patterns: Iterable[Pattern]) -> bool:
@@ -53,7 +54,7 @@ def outdated(made: EvaluationResult, printed: Iterable[str], patterns: Iterable[
 
     printed: the metrics of this set that the study prints.
     """
-    now = {metric: [pattern, take] for _, metric, pattern, take in patterns}
+    now = {metric: read_by for _, metric, *read_by in patterns}
     return any(now.get(metric) != made.readings.get(metric) for metric in {*printed, *now})
 
 
@@ -70,7 +71,7 @@ def read_kept(
     promised: the metrics that the study prints, as in EvaluationSpec. before: an earlier evaluation of the same
     weights, whose numbers stay unless their pattern has changed. emit: takes new points of the training curve.
     """
-    now = {metric: [pattern, take] for _, metric, pattern, take in patterns}
+    now = {metric: read_by for _, metric, *read_by in patterns}
     printed = {*now, *(name.removeprefix(f"{set_}.") for name in promised)}
     earlier: Mapping[str, list[str]] = before.readings if before else {}
     found = Kept(readings={**{name: read for name, read in earlier.items() if name not in printed}, **now})
@@ -80,8 +81,9 @@ def read_kept(
     found.metrics |= of_set(read_json(weights / FINAL / "metrics.json") or {}, set_, promised)
     while_training = (read_json(weights / FINAL / READINGS) or {}).get("readings", [])
     # a renamed metric has the number of its pattern
-    numbers = {(one["pattern"], one["take"]): one["value"] for one in while_training}
-    drawn = [(one["set"], one["metric"], one["pattern"], one["take"]) for one in while_training]
+    read_by = [(one["pattern"], one["take"], *filter(None, [one.get("number")])) for one in while_training]
+    numbers = {by: one["value"] for by, one in zip(read_by, while_training, strict=True)}
+    drawn = [(one["set"], one["metric"], *by) for by, one in zip(read_by, while_training, strict=True)]
     found.metrics |= {each[1]: value for each in patterns if (value := numbers.get(each[2:])) is not None}
     unread = [each for each in patterns if numbers.get(each[2:]) is None]
     curves = [

@@ -5,6 +5,10 @@ a carriage return ends a line too, so each state of a progress bar is one. Its n
 group. With a group `step` every match is also a point of the training curve. A line that several ranks print counts
 like one: the last of them, and the first as the curve's point of its step. What is not a number (nan, inf) is taken
 also by a group that is written for digits, so that no earlier number stands for it.
+
+A group's text is a number as Python writes it: 1234.5, 1e-05. A comma in it, or a number that goes on behind the group,
+can be read in two ways and is no number, unless the metric says how its numbers are written: `number = "1.234,5"`.
+Only an exponent behind the group belongs to it, because it can be nothing else.
 """
 
 import math
@@ -23,7 +27,13 @@ LAST_LINES = "The last lines:"  # of the output, at the end of a message
 SHOWN_LINES, SHOWN = 5, 200  # of the output in a message, and characters of each
 NOT_A_NUMBER = r"(?i:[-+]?(?:nan|inf(?:inity)?))(?![A-Za-z])"
 ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
-_REST = re.compile(r"(?:,\d{3})*(?:\.\d+)?(?:[eE][-+]?\d+)?")
+NUMBERS = ("1234.5", "1,234.5", "1 234.5", "1'234.5", "1234,5", "1.234,5", "1 234,5", "1'234,5")
+_EXPONENT = re.compile(r"[eE][-+]?\d+(?![\w.])")
+_GOES_ON = re.compile(r"[.,'_\u2019\xa0\u202f]\d[\d.,]*|\d[\d.,]*")  # a number behind a group of digits
+_SPACES = str.maketrans({"\xa0": " ", "\u202f": " ", "\u2009": " ", "\u2019": "'"})
+_TRAILING = ".,;:%)]}"
+_GROUPS = r"[-+]?\d{1,3}(\.\d{3})+"  # points that may separate thousands
+_CUT = "|"  # where a group ends within a number
 _BETTER: dict[Take, Callable[[float, float], float]] = {"highest": max, "lowest": min}
 
 
@@ -45,6 +55,37 @@ def check_pattern(pattern: str, needs: int = 1) -> re.Pattern[str]:
     return compiled
 
 
+def check_number(number: str) -> str:
+    """An example of how numbers are written, such as 1.234,5. Raises ValueError for one that is not of these."""
+    if number and number.translate(_SPACES) not in NUMBERS:
+        raise ValueError(f"number = {number!r}: expected one of {', '.join(NUMBERS)}, as the trainer prints 1234.5")
+    return number.translate(_SPACES)
+
+
+def as_number(text: str, number: str = "") -> float:
+    """The value of a text that is written like `number`; like 1234.5 if that is "". Raises ValueError."""
+    thousands, decimal = number[1:-5], number[-2:-1] or "."
+    text = text.translate(_SPACES)
+    if not thousands and decimal == ".":
+        if "_" in text:
+            raise ValueError(text)
+        return float(text)
+    digits = rf"(?:\d{{1,3}}(?:{re.escape(thousands)}\d{{3}})+|\d+)" if thousands else r"\d+"
+    if math.isfinite(_float(text)) and not re.fullmatch(
+        rf"[-+]?(?:{digits}(?:{re.escape(decimal)}\d*)?|{re.escape(decimal)}\d+)(?:[eE][-+]?\d+)?", text
+    ):
+        raise ValueError(text)
+    return float(text.replace(thousands, "").replace(decimal, ".") if thousands else text.replace(decimal, "."))
+
+
+def _float(text: str) -> float:
+    """The value of a text for nan and inf; 0 for every other text."""
+    try:
+        return float(text)
+    except ValueError:
+        return 0.0
+
+
 @dataclass
 class Reading:
     """A metric that is read from the output: `metric` of `set` by `pattern`, of all its matches the one to `take`."""
@@ -53,8 +94,10 @@ class Reading:
     metric: str
     pattern: str
     take: Take
+    number: str = ""  # how numbers are written, by an example
     value: float | None = None
     captured: str = ""  # a text that is no number
+    ambiguous: str = ""  # a number that can be read in two ways, which stands for the value
     _step: int = -1  # the last point of the curve
     # compiled patterns, their group of the number
     _forms: list[tuple[re.Pattern[str], int]] = field(default_factory=list)
@@ -76,13 +119,14 @@ class Reading:
         found = {match.start(number): (match, number) for form, number in self._forms for match in form.finditer(line)}
         for _, (match, number) in sorted(found.items(), key=lambda each: each[0]):
             text = match[number] or ""
-            if text[-1:].isdigit():  # a group of digits and points ends before an exponent: 1e-05 is not 1
-                text += _REST.match(line, match.end(number))[0]  # type: ignore[index]
-            text = text.rstrip(".,;:%)]}").replace(",", "")
+            whole = self._whole_number(text, line, match, number)
             try:
-                value = float(text)
+                value = as_number(whole.strip().rstrip(_TRAILING), self.number)
             except ValueError:
-                self.captured = text
+                if re.search(r"\d", whole):
+                    self._refuse(whole)
+                else:
+                    self.captured = text
                 continue
             self._take(value)
             step = _whole(match["step"]) if "step" in match.re.groupindex else None
@@ -90,8 +134,28 @@ class Reading:
                 self._step = step
                 yield step, value
 
+    def _whole_number(self, text: str, line: str, match: re.Match[str], number: int) -> str:
+        """The text of the group, with what makes it another number behind it, if the pattern ends there."""
+        end = match.end(number)
+        if not text[-1:].isdigit() or end != match.end():
+            return text
+        if exponent := _EXPONENT.match(line, end):
+            return text + exponent[0]
+        goes_on = _GOES_ON.match(line, end)
+        if goes_on is None or ("." in text and goes_on[0].startswith(",") and not re.fullmatch(_GROUPS, text)):
+            return text
+        return f"{text}{_CUT}{goes_on[0]}"
+
+    def _refuse(self, text: str) -> None:
+        """A number that cannot be read: it stands for the last number, and for the best of all."""
+        self.value, self.ambiguous = None, text.strip()
+
     def _take(self, value: float) -> None:
         better = _BETTER.get(self.take)
+        if better is None:
+            self.ambiguous = ""
+        elif self.ambiguous:
+            return
         if better is None or self.value is None or not math.isfinite(self.value):
             self.value = value
         elif math.isfinite(value):
@@ -102,8 +166,11 @@ class Readings:
     """All that a study reads from the output of one run, from threads for its two streams."""
 
     def __init__(self, patterns: Sequence[Sequence[str]], progress: str, emit: Callable[..., None]) -> None:
-        """patterns: set, metric, pattern and `take` of each. progress: the pattern of step and total; "": none."""
-        self.each = [Reading(set_, metric, pattern, take) for set_, metric, pattern, take in patterns]  # type: ignore[arg-type]
+        """patterns: set, metric, pattern, `take` and perhaps `number` of each.
+
+        progress: the pattern of step and total; "": none.
+        """
+        self.each = [Reading(*each) for each in patterns]  # type: ignore[arg-type]
         self._progress = check_pattern(progress, 2) if progress else None
         self._emit, self._turn = emit, threading.Lock()
         self._last: deque[str] = deque(maxlen=SHOWN_LINES)
@@ -130,19 +197,37 @@ class Readings:
     def forget(self) -> None:
         """Forget the numbers, not the steps of the curve: what follows is behind a gap in the output."""
         for one in self.each:
-            one.value, one.captured = None, ""
+            one.value, one.captured, one.ambiguous = None, "", ""
 
     def never(self, one: Reading) -> str:
         """Why a pattern has no number, with the last lines of the output."""
-        why = (
-            f"took {one.captured[:SHOWN]!r}, which is no number" if one.captured else "matched nothing that it printed"
-        )
+        why = "matched nothing that it printed"
+        if one.ambiguous:
+            why = _unread(one)
+        elif one.captured:
+            why = f"took {one.captured[:SHOWN]!r}, which is no number"
         last = "".join(f"\n    {line[:SHOWN]}" for line in self._last)
         return (
             f"The command succeeded, and the pattern of {one.metric}, '{one.pattern}', {why}. Correct it in the "
             "study's [[metric]]: `ablations run` then reads the number from the kept log, and trains nothing. "
             + (f"{LAST_LINES}{last}" if last else "The command printed nothing at all.")
         )
+
+
+def _unread(one: Reading) -> str:
+    """Why a number is not read, and how the study says what it is."""
+    taken, cut, rest = one.ambiguous[:SHOWN].partition(_CUT)
+    how = 'Say beside the pattern how such numbers are written, by an example: number = "1,234.5" or number = "1.234,5"'
+    if cut:
+        return (
+            f"took {taken!r} of {taken + rest!r}, a part of a number. Let its group take all of it, as in ([-+\\d.,e]+)"
+            f"{'' if one.number else f'. {how}'}"
+        )
+    if one.number:
+        return f"took {taken!r}, which is not written like number = {one.number!r}"
+    if re.search(r"\d[,' ]\d", taken.translate(_SPACES)):
+        return f"took {taken!r}, which can be read in two ways. {how}"
+    return f"took {taken!r}, which is no number"
 
 
 def report_progress(emit: Callable[..., None], done: Any, total: Any) -> None:

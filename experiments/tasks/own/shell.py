@@ -28,13 +28,15 @@ from experiments.tasks.own.tree import WATCH, environment
 
 # --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
 # `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
+# `{settings.yaml:FILE}` is the place of FILE with the settings laid over it (`laid_over`).
 # A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does
 # not parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
 
 
 _FLAG = r"-[^{}|\s]*"
 # ${HOME} is the shell's
-PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::((?:{_FLAG})?\|{_FLAG}|{_FLAG}))?\}}")
+_FILE = r"(?<=\{settings\.yaml:)[^-{}|][^{}|]*"
+PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::(?:((?:{_FLAG})?\|{_FLAG}|{_FLAG})|({_FILE})))?\}}")
 _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": "a backslash", "<": "a here-document"}
 
 
@@ -48,6 +50,11 @@ def flags(command: str) -> dict[str, str]:
     return {
         placeholder[1]: placeholder[2] for placeholder in PLACEHOLDER.finditer(command) if placeholder[2] is not None
     }
+
+
+def laid_over(command: str) -> str:
+    """The file over which `{settings.yaml:FILE}` lays the settings; "" if the command has no such place."""
+    return next((place[3] for place in PLACEHOLDER.finditer(command) if place[3]), "")
 
 
 def flag(name: str, written: str, value: Any) -> str:

@@ -168,7 +168,6 @@ MISTAKES = {
         "model.d_ff changes nothing",
     ),
     "a row too large at its smallest": (BY_D_FF, "fixed = {model.num_layers = 60}\n", "even with 1 it is above base"),
-    "a count that a row has only once trained": (BY_D_FF, 'modules = ["encoder -> zero"]\n', "not known before"),
 }
 
 

@@ -1,12 +1,18 @@
 """The study that `ablations new NAME --from SCRIPT` writes: options are settings, what is printed gives metrics."""
 
 import pytest
+import yaml
 
-from ablations.service.script import study_of
+from ablations.cli import describe
+from ablations.cli.describe import new
+from ablations.service.script import WrittenStudy, study_of
 from ablations.service.selected import task_of
+from ablations.study.overrides import nested
 from ablations.study.study import Study, load_study
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.tasks.own.command import write_yaml
+from experiments.tasks.own.patterns import Readings
 
 ARGPARSE = """
 import argparse
@@ -32,6 +38,7 @@ import click, logging
 @click.argument("data")
 def main(lr, shuffle, data):
     logging.info("Test F1 %.3f", lr)
+main()
 """
 TYPER = """
 import typer
@@ -56,13 +63,14 @@ import hydra, json
 @hydra.main(version_base=None, config_path="conf", config_name="config")
 def main(cfg):
     print(json.dumps({"accuracy": 1}))
+main()
 """
 YAML = "defaults:\n  - db: mysql\nlr: 1.0e-05\nmodel:\n  width: 8\n  name: null\n"
 
 
 def written(tmp_path, given: str) -> Study:
     """The study, which its task accepts."""
-    (tmp_path / "mine.toml").write_text(study_of("mine", given, tmp_path))
+    (tmp_path / "mine.toml").write_text(study_of("mine", given, tmp_path).text)
     study = load_study(str(tmp_path / "mine.toml"))
     task_of(study)
     return study
@@ -85,8 +93,9 @@ def test_argparse(tmp_path):
     ]  # fmt: skip
     assert study.progress == r"\bepoch\W*(\d+) ?/ ?(\d+)"
     text = (tmp_path / "mine.toml").read_text()
-    assert "# --lr: float, learning rate" in text and "# init: no default" in text
-    assert '# name = "loss"' in text
+    assert "# --lr: float, learning rate" in text and "# init: it has no default" in text
+    assert '# name = "loss"' in text and r"pattern = '\bepoch\W*(?P<step>\d+).*?\bloss\s*([-+\d.e]+)'" in text
+    assert """# guessed from train.py:14: print(f'epoch {1}/{2} loss {3:.2f}')""" in text
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,12 @@ def test_argparse(tmp_path):
             "acc",
         ),
         (HYDRA, "train.py", "python train.py db={db} lr={lr} model.width={model.width}", "accuracy"),
-        ("print('acc', 1)", "python train.py --config c.yaml", "python train.py --config {settings.yaml}", "acc"),
+        (
+            "print('acc', 1)",
+            "python train.py --config c.yaml",
+            "python train.py --config {settings.yaml:c.yaml}",
+            "acc",
+        ),
         (ARGPARSE, "torchrun --nproc-per-node 2 train.py", "", "best_test_acc"),
         (ARGPARSE, "accelerate launch train.py", "", "best_test_acc"),
     ],
@@ -118,13 +132,16 @@ def test_other_ways_to_take_options(tmp_path, script, given, command, metric):
     (tmp_path / "conf").mkdir()
     for file in ("conf/config.yaml", "c.yaml"):
         (tmp_path / file).write_text(YAML)
+    (tmp_path / "conf" / "db").mkdir()
+    (tmp_path / "conf/db/mysql.yaml").write_text("{}")
     (tmp_path / "train.py").write_text(script)
     study = written(tmp_path, given)
     assert study.command == command or (not command and study.command.startswith(f"{given} --"))
     assert study.command.count("--depth") <= 1
     assert study.metrics[0].name == metric
     if "yaml" in given or script == HYDRA:
-        assert dict(flatten(study.base)) == {"db": "mysql", "lr": 1e-05, "model.width": 8}
+        of_hydra = {"db": "mysql"} if script == HYDRA else {}
+        assert dict(flatten(study.base)) == {**of_hydra, "lr": 1e-05, "model.width": 8}
     if script == HYDRA:
         assert set(study.links) == {"train.py", "conf"}
 
@@ -141,7 +158,7 @@ def test_a_seed_beside_a_configuration_file_and_the_keys_of_hydra_s_groups(tmp_p
         "p.add_argument('--seed', type=int, default=0)\np.add_argument('--workers', default=2)\nprint('acc', 1)\n"
     )
     study = written(tmp_path, "python train.py --config c.yaml")
-    assert (study.command, study.seeds) == ("python train.py --config {settings.yaml} --seed {seed}", 2)
+    assert (study.command, study.seeds) == ("python train.py --config {settings.yaml:c.yaml} --seed {seed}", 2)
     (tmp_path / "train.py").write_text(HYDRA)
     study = written(tmp_path, "train.py")
     assert study.command.endswith(" db={db_} db.rate={db.rate} lr={lr} model.width={model.width}")
@@ -149,16 +166,17 @@ def test_a_seed_beside_a_configuration_file_and_the_keys_of_hydra_s_groups(tmp_p
         dict(flatten(study.base))["db.rate"] == 0.5 and 'key = "db.rate-0.25"' in (tmp_path / "mine.toml").read_text()
     )
     (tmp_path / "conf/db/other.yaml").unlink()
-    assert "db.user={db.user}" in written(tmp_path, "train.py").command
+    assert r"db.user=\'{db.user}\'" in written(tmp_path, "train.py").command
 
 
 def test_colours_in_what_it_prints_and_a_total_in_words(tmp_path):
     (tmp_path / "train.py").write_text(
         "import sys\nfor e in range(3):\n    sys.stderr.write(f'\\repoch {e}/3 \\x1b[32mtest_acc {e}\\x1b[0m')\n"
-        "print(f'test_acc {e}')\n"
     )
     study = written(tmp_path, "train.py")
-    assert [(one.name, one.pattern) for one in study.metrics] == [("acc", r"\btest_acc\s*([-+\d.e]+)")]
+    assert [(one.name, one.pattern) for one in study.metrics] == [
+        ("acc", r"\bepoch\W*(?P<step>\d+).*?\btest_acc\s*([-+\d.e]+)")
+    ]  # fmt: skip
     assert study.progress == r"\bepoch\W*(\d+) ?/ ?(\d+)"
 
 
@@ -168,7 +186,7 @@ def test_a_package_with_its_options_in_another_file(tmp_path):
     (tmp_path / "pkg" / "__main__.py").write_text("from .opts import parse\nparse()\nprint(f'perplexity {1}')\n")
     (tmp_path / "pkg" / "opts.py").write_text(
         "import argparse\ndef parse():\n    p = argparse.ArgumentParser()\n"
-        "    p.add_argument('--n', type=int, required=True)\n    p.add_argument('--lr', default=0.1)\n"
+        "    p.add_argument('--n', type=int, required=True)\n    p.add_argument('--lr', type=float, default=0.1)\n"
     )
     study = written(tmp_path, "python -m pkg --n 3")
     assert (study.command, study.links) == ("python -m pkg --n 3 --lr {lr}", ("pkg",))
@@ -189,8 +207,108 @@ def test_data_that_the_script_names_is_linked_and_what_it_writes_is_not(tmp_path
     for name in ("data", "out"):
         (tmp_path / name).mkdir()
     (tmp_path / "train.py").write_text("open('data/x.txt'); open('./out/y.txt', 'w'); print('acc', 1)\n")
-    assert "data" in study_of("mine", "python train.py --lr 1", tmp_path).partition("links")[2].splitlines()[0]
-    assert "out" not in study_of("mine", "python train.py --lr 1", tmp_path).partition("links")[2].splitlines()[0]
+    assert "data" in study_of("mine", "python train.py --lr 1", tmp_path).text.partition("links")[2].splitlines()[0]
+    assert "out" not in study_of("mine", "python train.py --lr 1", tmp_path).text.partition("links")[2].splitlines()[0]
+
+
+CONFIG = """\
+lr: 0.1
+resume: null
+scheduler: {}
+milestones: []
+seed: 7
+transforms:
+  - {name: flip, p: 0.5}
+model: {width: 8, pretrained: null, _target_: a.B, "a b": 1, copy: 2}
+2d: 3
+when: 2024-05-01
+rate: 1e-4
+"""
+
+
+def test_a_configuration_file_keeps_whatever_no_setting_names(tmp_path):
+    (tmp_path / "conf.yaml").write_text(CONFIG)
+    (tmp_path / "train.py").write_text("print('acc', 1)")
+    study = written(tmp_path, "python train.py --config=conf.yaml")
+    assert study.command == "python train.py --config={settings.yaml:conf.yaml}" and "conf.yaml" in study.links
+    base = {"lr": 0.1, "milestones": [], "model.width": 8, "rate": "1e-4"}
+    assert dict(flatten(study.base)) == base and study.seeds == 2
+    task, original = task_of(study), yaml.safe_load(CONFIG)
+
+    def given(**changed):
+        config = task.config_type.model_validate(nested({**base, **changed}))
+        write_yaml(tmp_path / "given.yaml", config, tmp_path)
+        return yaml.safe_load((tmp_path / "given.yaml").read_text())
+
+    assert given() == {**original, "seed": 1}
+    model = {**original["model"], "width": 16}
+    assert given(seed=3, lr=0.2, **{"model.width": 16}) == {**original, "seed": 3, "lr": 0.2, "model": model}
+    assert task.preflight(task.config_type(), tmp_path) == []
+    assert (tmp_path / "conf.yaml").resolve() in task.named
+    (tmp_path / "conf.yaml").unlink()
+    assert "has no such file" in str(task.preflight(task.config_type(), tmp_path)[0])
+
+
+def test_a_study_that_plan_refuses_is_not_written(tmp_path, monkeypatch):
+    (tmp_path / "train.py").write_text("print('acc', 1)")
+    new("good", folder=tmp_path, script="train.py")
+    assert (tmp_path / "good.toml").exists()
+    text = (tmp_path / "good.toml").read_text()
+    for wrong in ("[base]\nunused = 1", "[base", "[base]\nx = 1\nx.y = 2"):
+        bad = WrittenStudy(text.replace("[base]", wrong), ())
+        monkeypatch.setattr(describe, "study_of", lambda *words, bad=bad: bad)
+        with pytest.raises(UserError, match="No study was written"):
+            new("bad", folder=tmp_path, script="train.py")
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["good.toml", "train.py"]
+
+
+def test_python_stands_before_a_script_with_options(tmp_path):
+    (tmp_path / "train.py").write_text(ARGPARSE)
+    study = written(tmp_path, "train.py --lr 0.2 --no-bias")
+    assert study.command.startswith("python train.py --lr 0.2 --no-bias --layers {layers} --opt {opt} {warm")
+    assert set(study.base) == {"layers", "opt", "warm", "task_"}
+
+
+PRINTS = {
+    "print(f'Acc@1: {top1.val:>7.3f} ({top1.avg:>7.3f})')": ("Acc@1", "Acc@1:  100.000 ( 75.000)", 75.0),
+    "print('Acc@1 {top1.val:.3f} ({top1.avg:.3f})'.format(top1=m))": ("Acc@1", "Acc@1 100.000 (75.000)", 75.0),
+    "print('acc %.2f (best %.2f)' % (acc, best))": ("acc", "acc 1.50 (best 2.50)", 1.5),
+    "print(f'loss {now:.1f} ({before:.1f})')": ("loss", "loss 1.5 (2.5)", 1.5),
+    "print('Test set: Average loss: {:.4f}, Accuracy: {}/{} ({:.0f}%)'.format(l, c, n, 100 * c / n))": (
+        "Average loss", "Test set: Average loss: 0.2500, Accuracy: 9876/10000 (99%)", 0.25,
+    ),
+    "print(f'Test: Accuracy: {c}/{n} ({100 * c / n:.1f}%)')": ("Accuracy", "Test: Accuracy: 9/10 (90.0%)", 90.0),
+    "print(f'Accuracy: {c}/{n}')": None,
+    "print('Loss is {}, stopping training'.format(loss))": None,
+    "if x:\n    print('val_acc', acc)\n    sys.exit(1)": None,
+    "if x:\n    print('val_acc', acc)\n    raise ValueError(x)": None,
+    "try:\n    x()\nexcept OSError:\n    print('val_acc', acc)": None,
+    "logging.warning('acc %.3f', acc)": None,
+    "print('the roadmap:', 3)": None,
+    "logging.info('step %d: valAcc %.3f', step, acc)": ("valAcc", "step 7: valAcc 0.5", 0.5),
+    "print('Test WER is', wer)": None,
+    "print(f'val/acc={acc:.3f}, lr={lr}')\nsys.exit(0)": ("acc", "val/acc=0.25, lr=1", 0.25),
+    "print('Epoch: [{0}][{1}/{2}]\\tLoss {loss.val:.4f} ({loss.avg:.4f})'.format(1, 2, 3, loss=m))": (
+        "Loss", "Epoch: [1][2/3]\tLoss 0.5000 (0.2500)", 0.25,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "expected"), PRINTS.items())
+def test_a_guessed_pattern_finds_the_number_in_what_the_line_prints(tmp_path, source, expected):
+    """The average of `val (avg)`; no line that only an error prints, and no word that is no metric."""
+    (tmp_path / "train.py").write_text(f"import logging, sys\n{source}\n")
+    text = study_of("mine", "train.py", tmp_path).text
+    found = [line.lstrip("# ") for line in text.splitlines() if "[[metric]]" in line or "name = " in line][1:]
+    if expected is None:
+        assert found == ["[[metric]]", 'name = "accuracy"'] and "Nothing that it prints" in text
+        return
+    name, printed, value = expected
+    assert found == ["[[metric]]", f'name = "{name}"']
+    pattern = next(line.partition("'")[2].rpartition("'   #")[0] for line in text.splitlines() if "pattern = " in line)
+    readings = Readings([("test", name, pattern, "last")], "", lambda kind, **fields: None)
+    readings.line(printed)
+    assert readings.each[0].value == value
 
 
 @pytest.mark.parametrize("given", ["nothing.py", "python -c 'print(1)'", "true"])

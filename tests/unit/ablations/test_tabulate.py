@@ -8,7 +8,6 @@ import gzip
 import json
 import re
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -20,21 +19,11 @@ from typer.testing import CliRunner
 
 from ablations.cli.main import app
 from experiments.errors import UserError
+from reports.results.dunnett import t3
+from tests.tabulated import rows, tabulate, written
 
 EXPORTS = Path(__file__).parents[2] / "exports"
 RUNS = EXPORTS / "runs.csv"
-
-
-def tabulate(*words: object) -> tuple[str, str]:
-    """What is printed, and what is said on standard error. Raises UserError."""
-    done = CliRunner().invoke(app, ["tabulate", *map(str, words)])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.stdout, done.stderr
-
-
-def rows(*words: object) -> list[dict[str, Any]]:
-    return json.loads(tabulate(*words, "--json")[0])
 
 
 def cells(*words: object) -> dict[str, dict[str, Any]]:
@@ -131,15 +120,42 @@ def test_p_values_are_those_of_scipy(case: int, tmp_path: Path) -> None:
     expected = [min(1.0, scipy.stats.ttest_rel(row, values[0]).pvalue * count) for row in values[1:]]
     assert paired == pytest.approx(expected, abs=1e-6)
     independent = [row.get("acc_test_p") for row in rows(tmp_path / "runs.csv", "--significance", "seeds")][1:]
-    if scipy.stats.bartlett(*values).pvalue >= 0.05:  # else T3
-        dunnett = scipy.stats.dunnett(*values[1:], control=values[0], random_state=np.random.default_rng(0))
-        assert independent == pytest.approx(list(dunnett.pvalue), abs=2e-3)
+    equal = scipy.stats.dunnett(*values[1:], control=values[0], random_state=np.random.default_rng(0)).pvalue
+    unequal = [t3(values[0], row, count).p(row.mean() - values[0].mean(), seeds) for row in values[1:]]
+    assert independent == pytest.approx(list(np.maximum(equal, unequal)), abs=2e-3)
+    if count == 1:
+        welch = scipy.stats.ttest_ind(values[1], values[0], equal_var=False).pvalue
+        assert independent == pytest.approx([welch], abs=1e-6)
 
 
-def written(folder: Path, lines: Iterable[str]) -> Path:
-    file = folder / "runs.csv"
-    file.write_text("\n".join(lines) + "\n")
-    return file
+FOLDS = {"a": {1: 10.0, 2: 20.0, 3: 30.0, 4: 40.0}, "b": {2: 21.0, 3: 31.1, 4: 40.9}, "c": {4: 39.0, 2: 22.0, 1: 11.0}}
+
+
+@pytest.mark.parametrize("name", [str, "fold{}".format, "0{}".format, lambda n: ["mon", "tue", "wed", "thu"][n - 1]])
+def test_runs_pair_by_the_value_of_their_fold(name: Any, tmp_path: Path) -> None:
+    """Whatever the order of the lines, and whichever folds a row lacks; Δ, interval and test are of the same pairs."""
+    lines = [f"{row},{name(fold)},{acc}" for row, accs in FOLDS.items() for fold, acc in accs.items()]
+    file = written(tmp_path, ["row,fold,acc", *sorted(lines, reverse=True)])
+    importing = ["import", tmp_path / "s.toml", "--from", file, "--seed-by", "fold", "--metric", "acc"]
+    done = CliRunner().invoke(app, [*map(str, importing), "--store", str(tmp_path / "runs")])
+    assert done.exit_code == 0, done.output
+    report = CliRunner().invoke(
+        app,
+        ["report", str(tmp_path / "s.toml"), "--store", str(tmp_path / "runs"), "--significance", "paired", "--json"],
+    )
+    stored = json.loads(report.stdout)
+    base = stored[0]["row"]
+    for printed in (rows(file, "--pair", "fold", "--base", f"row={base}"), stored):
+        for row in printed[1:]:
+            common = sorted(FOLDS[row["row"]].keys() & FOLDS[base].keys())
+            ours, theirs = ([FOLDS[key][fold] for fold in common] for key in (row["row"], base))
+            test = scipy.stats.ttest_rel(ours, theirs)
+            interval = test.confidence_interval(1 - 0.05 / 2)  # Bonferroni: two rows
+            assert row["acc_test"] == pytest.approx(np.mean(list(FOLDS[row["row"]].values())))
+            assert row["acc_test_change"] == pytest.approx(np.subtract(ours, theirs).mean())
+            assert row["acc_test_p"] == pytest.approx(min(1.0, 2 * test.pvalue))
+            assert [row["acc_test_low"], row["acc_test_high"]] == pytest.approx([interval.low, interval.high])
+    assert "of the pairs alone" in tabulate(file, "--pair", "fold", "--base", f"row={base}", "--format", "markdown")[0]
 
 
 WRONG = {
@@ -149,7 +165,7 @@ WRONG = {
     "no such metric": (["model,seed,acc", "a,1,1", "b,1,2"], ("--metric", "ac"), "acc"),
     "no such base": (["model,seed,acc", "a,1,1", "b,1,2"], ("--base", "model=c"), "a, b"),
     "both": (["model,seed,acc", "a,1,1", "b,1,2"], ("--row", "acc", "--metric", "acc"), "acc"),
-    "mixed types": (["model,seed,acc", "a,1,1", "b,1,n/a"], ("--metric", "acc"), "line 3"),
+    "mixed types": (["model,seed,acc", "a,1,1", "b,1,much"], ("--metric", "acc"), "line 3, column 3: acc = 'much'"),
     "no metric": (["model,seed,width", "a,1,1", "b,1,2"], (), "--metric"),
     "no such file": ([], (), "nothing.csv"),
     "too many": (["model,seed,acc", *(f"a,{i},1" for i in range(20_001))], (), "20,000"),

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import os
 import pty
 import re
@@ -11,7 +12,7 @@ import threading
 import pytest
 
 from ablations.cli import main as cli
-from ablations.cli.terminal import Guarded, visible
+from ablations.cli.terminal import Guarded, print_json, visible
 from experiments.events.event_log import EventWriter
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
@@ -133,6 +134,11 @@ def test_report_fits_the_terminal_and_is_markdown_elsewhere(monkeypatch, study, 
     with pytest.raises(SystemExit):
         cli.main()
     assert "| base" in capsys.readouterr().out
+
+
+def test_json_has_null_for_what_it_lacks(capsys):
+    print_json({"a": [math.inf, -math.inf, (math.nan, 1.5)], "b": 2})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"a": [None, None, [None, 1.5]], "b": 2}
 
 
 def test_json_means_the_same_text(monkeypatch, store):

@@ -1,6 +1,8 @@
 """Verbs on a study of a command: what they refuse, and what `explain` prints."""
 
+import json
 import shutil
+import statistics
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,12 @@ from typer.testing import CliRunner, Result
 
 from ablations.cli.main import app
 from experiments.errors import UserError
+from experiments.events.accounting import attempt_costs
+from experiments.store.layout import Store
 from tests.small_tables import finish, write_study
 
 
-def call(store: Path, *words: str | Path) -> Result:
+def call(store: Path, *words: str | Path | int) -> Result:
     done = CliRunner().invoke(app, [*map(str, words), "--store", str(store)])
     if done.exception and not isinstance(done.exception, SystemExit):
         raise done.exception
@@ -33,11 +37,27 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 @pytest.mark.process
 def test_a_command_is_told_neither_to_measure_nor_to_be_drawn(folder: Path) -> None:
-    """It predicts no cost, so `plan --measure` would refuse; it has no attention."""
+    """It predicts no cost, so `plan --measure` refuses; it has no attention."""
     planned = call(folder / "other", "plan", folder / "command.toml").stdout
-    assert "time: unknown, the task does not predict its runs' cost" in planned and "--measure" not in planned
+    assert "time: unknown, no run of this study has finished here" in planned and "--measure" not in planned
+    with pytest.raises(UserError, match=r"known after one finished run: ablations run .*command.toml .*--rows base"):
+        call(folder / "other", "plan", folder / "command.toml", "--measure")
     with pytest.raises(UserError, match="belongs to the task command, which does not translate"):
         call(folder / "store", "attention", folder / "command.toml", "a b", "--row", "base")
+
+
+def test_the_time_of_a_command_is_that_of_its_finished_runs(folder: Path) -> None:
+    store, words = folder / "store", (folder / "command.toml", "--seeds", 5, "--devices", "cpu:1")
+    planned = json.loads(call(store, "plan", *words, "--json").stdout)
+    spent: dict[str, list[float]] = {}
+    for row in (row for row in planned if row["state"] != "missing"):
+        spent.setdefault(row["row"], []).append(attempt_costs(Store.open(store), row["run_id"])[0].wall_s)
+    waiting = [row for row in planned if row["state"] == "missing"]
+    assert len(waiting) == 6 and len(spent) == 2
+    for row in waiting:
+        assert row["seconds"] == pytest.approx(statistics.median(spent[row["row"]]))
+    with pytest.raises(UserError, match=r"--max-hours 1e-09: 6 runs would take about"):
+        call(store, "run", *words, "--max-hours", "0.000000001")
 
 
 def test_out_is_a_file_and_no_folder(folder: Path) -> None:

@@ -1,5 +1,6 @@
 """Pieces: trained on the given text only, always the same, and convertible back to text."""
 
+import io
 import itertools
 from pathlib import Path
 
@@ -247,3 +248,59 @@ def test_word_pieces_are_a_unigram_model_s_cut_otherwise(tmp_path: Path) -> None
     assert any(wordpiece.encode(line) != unigram.encode(line) for line in lines)
     named = [digest(tokenizer_settings(sized(300, units), shared=True)) for units in ("unigram", "wordpiece", "bpe")]
     assert len(set(named)) == 3
+
+
+# --- Pieces that are words or characters: one each, known or not
+
+
+@given(
+    st.lists(st.sampled_from(["the", "cat", "sat", "on", "a", "mat", "é", "zzz", "qx", ""]), max_size=8).map(" ".join)
+)
+@settings(max_examples=60, deadline=None)
+@pytest.mark.parametrize("units", ["word", "char"])
+def test_each_unknown_word_is_a_piece_of_its_own(units: str, each: dict[str, Tokenizer], text: str) -> None:
+    """Neighbours that SentencePiece makes one piece: a perplexity divides by pieces, and PosUnk replaces each."""
+    tokenizer = each[units]
+    parts = ["▁" + word for word in text.split(" ")] if units == "word" else list(text.replace(" ", "▁"))
+    known = {piece: number for number, piece in enumerate(tokenizer.pieces(range(tokenizer.vocab_size)))}
+    expected = parts if text else []
+    assert tokenizer.surfaces(text) == expected
+    assert tokenizer.encode(text) == [known.get(part, UNK_ID) for part in expected]
+    assert tokenizer.encode_batch([text, text]) == [tokenizer.encode(text)] * 2
+    unknown = [part for part in expected if part not in known]
+    assert tokenizer.decode(tokenizer.encode(text), unknown) == text
+
+
+@pytest.fixture(scope="module")
+def each(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tokenizer]:
+    folder, found = tmp_path_factory.mktemp("each"), {}
+    for units in ("word", "char"):
+        train_tokenizer(["the cat sat", "on a mat", "a cat  sat"], sized(11, units), folder / units, "the text")
+        found[units] = Tokenizer.load(folder / units)
+    return found
+
+
+def test_known_pieces_are_those_of_sentencepiece(each: dict[str, Tokenizer]) -> None:
+    import sentencepiece
+
+    for units, tokenizer in each.items():
+        raw = sentencepiece.SentencePieceProcessor()
+        settings = {"model_type": units, "normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(["the cat sat", "on a mat", "a cat  sat"]), model_writer=model, minloglevel=2,
+            pad_id=PAD_ID, bos_id=BOS_ID, eos_id=EOS_ID, unk_id=UNK_ID, add_dummy_prefix=units == "word", **settings,
+            **({"vocab_size": 11} if units == "word" else {"use_all_vocab": True}),
+        )  # fmt: skip
+        raw.LoadFromSerializedProto(model.getvalue())
+        for text in ("the cat sat", "a mat  on", "sat sat", " the"):
+            if UNK_ID not in raw.Encode(text):
+                assert tokenizer.encode(text) == raw.Encode(text)
+
+
+def test_a_symbol_of_a_target_is_a_piece_known_or_not(tmp_path: Path) -> None:
+    train_tokenizer(["(S (NP", "(S (VP"], sized(16, "bpe"), tmp_path / "t.model", "trees", symbols=16)
+    tokenizer = Tokenizer.load(tmp_path / "t.model")
+    assert tokenizer.encode("(S (X (Y (NP")[1:3] == [UNK_ID, UNK_ID]
+    named = [tokenizer_settings(sized(300, units), shared=True) for units in ("word", "char", "bpe")]
+    assert [settings.get("unknown") for settings in named] == ["one piece each", "one piece each", None]

@@ -64,6 +64,17 @@ def test_the_share_of_variance_is_that_of_a_regression_on_indicators_of_the_offs
     assert measured([weights])["relative"] == pytest.approx(1 - residual.var() / y.var())
 
 
+@pytest.mark.parametrize(("queries", "positions", "counted"), [(4, 9, [1, 2, 3]), (9, 4, [1, 2]), (5, 5, [1, 2, 3])])
+def test_queries_count_that_have_a_previous_and_a_next_position(queries, positions, counted):
+    """Of cross-attention too, whose last query may have a next position."""
+    weights = np.random.default_rng(3).dirichlet(np.ones(positions), queries)
+    found = measured([weights])
+    assert found["next"] == pytest.approx(np.mean([weights[q, q + 1] for q in counted]))
+    assert found["previous"] == pytest.approx(np.mean([weights[q, q - 1] for q in counted]))
+    offsets = [sum(w * (m - q) for m, w in enumerate(weights[q])) for q in counted]
+    assert found["offset"] == pytest.approx(np.mean(offsets))
+
+
 class Words:
     """A tokenizer with a piece for each letter."""
 

@@ -421,6 +421,24 @@ def test_the_time_left_is_that_of_the_longest_first_on_as_many_slots_as_run(work
     assert left_s(work_queue) == pytest.approx(10.0)  # running ones need no speed
 
 
+def test_runs_without_a_predicted_cost_take_the_usual_time_of_the_finished_ones(work_queue):
+    work_queue.enqueue([make(number, cost=0.0) for number in range(1, 6)])
+    assert left_s(work_queue) is None and left_s(work_queue, 2.0) is None
+    for number, seconds in ((1, 4.0), (2, 6.0)):
+        work_queue.claim(make(number).run_id, 1, "cpu:0", "cpu")
+        work_queue.end(make(number).run_id, 1, Ending(State.FINISHED, Outcome.FINISHED))
+        work_queue._db.execute(
+            "UPDATE attempts SET started=100, ended=? WHERE run_id=?", (100 + seconds, make(number).run_id)
+        )
+    assert work_queue.usual_s() == 5.0 and left_s(work_queue) == pytest.approx(15.0)
+    work_queue.claim(make(3).run_id, 1, "cpu:1", "cpu")
+    assert left_s(work_queue) == pytest.approx(15.0, abs=1.0)  # the running one, then the two that wait
+    spoil(work_queue, 3, left_s=60.0)  # it prints its steps
+    assert left_s(work_queue) == pytest.approx(70.0)
+    work_queue.enqueue([make(6, cost=3.0)])
+    assert left_s(work_queue) is None and left_s(work_queue, 1.0) == pytest.approx(73.0)
+
+
 def test_what_is_wanted_of_devices_and_which_tasks(work_queue):
     assert work_queue.devices_wanted() == 0 and work_queue.tasks_wanted() == []
     work_queue.enqueue([make(1, devices=3), make(2), make(3, devices=2), make(4)])

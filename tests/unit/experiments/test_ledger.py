@@ -10,6 +10,7 @@ import pytest
 
 from experiments.errors import Damaged, UserError
 from experiments.store import ledger, secret
+from experiments.store.budget import Account
 from experiments.store.layout import Store
 
 
@@ -91,9 +92,75 @@ def test_a_damaged_line_is_named_and_lines_are_still_appended(store, damage):
     ledger.append_all(store, [{"what": "one"}, {"what": "two"}])
     rewrite(store, [lines(store)[0], damage + b"\n"])
     with pytest.raises(Damaged, match="is damaged"):
-        ledger.entries(store)
+        ledger.since(store, 0)
     ledger.append(store, "three")
     assert len(lines(store)) == 3 and "Line 2 of the ledger" in ledger.broken(store)[0]
+    assert [entry["what"] for entry in ledger.entries(store)] == ["one", "three"]
+    assert [text.partition("(")[0] for text in ledger.damaged(store)] == ["Line 2 of the ledger "]
+
+
+REQUEST = {"what": "request", "study": "s", "profile": "p", "rows": {"a": {"settings": "0", "runs": [["r1", "e1"]]}}}
+LINES = [
+    REQUEST, {"what": "budget", "limits": {"hours": 2.0, "runs": 3}, "allowed": "any"}, REQUEST,
+    {"what": "start", "run_id": "r1", "attempt": 1, "slots": 1, "trains": True, "predicted_s": 0.0},
+    {"what": "end", "run_id": "r1", "attempt": 1, "outcome": "finished", "seconds": 4.5},
+    {"what": "cancel", "run_ids": ["r1"]},
+]  # fmt: skip
+
+
+def test_whatever_a_letter_becomes_the_other_lines_are_read(store):
+    """Each letter of each line in turn: nothing but a message with the line's number, in the store and its bundle."""
+    ledger.append_all(store, LINES)
+    whole, bundle = lines(store), Store.open(store.root.parent / "bundle")
+    draw = random.Random(3)
+    for n, line in enumerate(whole):
+        for place in range(n % 3, len(line) - 1, 3):
+            letter = draw.choice([bytes([line[place] ^ 1 << draw.randrange(7)]), b"", b"0", b"z", b'"', b"\xff"])
+            changed = (line[:place] + letter + line[place + 1 :]).replace(b"\n", b"") + b"\n"
+            rewrite(store, [*whole[:n], changed, *whole[n + 1 :]])
+            found = ledger.entries(store)
+            named = ledger.damaged(store)
+            assert len(found) + len(named) == len(whole) and all(f"Line {n + 1} " in text for text in named)
+            if named:
+                assert [entry["n"] for entry in found] == [m for m in range(1, len(whole) + 1) if m != n + 1]
+                assert f"Line {n + 1} of the ledger is damaged" in ledger.broken(store)[0]
+            assert all(len(words) > 0 for words in ledger.tried(found, "s").values())
+            ledger.of_study(found, "s")
+            (bundle.root / ledger.FILE).write_bytes(ledger.shared(store, "s", dict))
+            assert len(ledger.entries(bundle)) == len(whole)
+            assert ledger.damaged(bundle) == (
+                [f"Line {n + 1} of the ledger was damaged when it was bundled."] * len(named)
+            )
+            if named:
+                assert ledger.broken(bundle, was_shared=True)
+            try:
+                Account(store)
+            except UserError as error:
+                assert f"Line {n + 1} of" in str(error) or f"Line {n + 2} of" in str(error)
+
+
+def test_training_a_finished_run_again_is_one_more_training(store):
+    def attempt(number, outcome, trains=True, run_id="r1"):
+        account.start(run_id, number, 1, trains, 0.0)
+        account.end(run_id, number, outcome, 1.0)
+
+    def used():
+        assert Account(store).as_json()["runs"] == account.as_json()["runs"]
+        return account.as_json()["runs"]["used"]
+
+    ledger.append(store, "budget", limits={"runs": 2}, allowed="")
+    account = Account(store)
+    attempt(1, "killed")
+    attempt(2, "failed")
+    attempt(3, "finished")
+    assert used() == 1  # a resumed or repeated attempt is no other training
+    attempt(4, "finished", trains=False)
+    assert used() == 1 and account.refuses("r1", 1, True, 0.0, {})[0] == ""
+    attempt(5, "killed")  # --stale rerun
+    assert used() == 2 and account.refuses("r1", 1, True, 0.0, {})[0] == ""
+    attempt(6, "finished")
+    assert used() == 2 and "2 runs is used up" in account.refuses("r1", 1, True, 0.0, {})[0]
+    assert "2 runs is used up" in account.refuses("r2", 1, True, 0.0, {})[0]
 
 
 def test_many_append_at_once(store):

@@ -1,13 +1,16 @@
 """Rows that change a network: selectors and actions on any torch.nn.Module, and on this program's networks."""
 
 import copy
-from typing import Any
+import itertools
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from experiments.client.ablations_task.modules import Inspected, Line, ablate, inspect, select
+from experiments.client.ablations_task.trainer import Channel, RunContext
 from experiments.data.batching import Batch
 from experiments.errors import UserError
 from experiments.training.network_rows import change_network
@@ -146,8 +149,17 @@ def test_mean_and_resample_come_from_training_batches() -> None:
     net, _ = changed("layers.1.mlp -> resample", batches=[X])
     rows = net.layers[1].mlp(torch.zeros(20, D))
     assert all((outputs.flatten(0, 1) - row).abs().amax(-1).min() < 1e-6 for row in rows)
-    copied = copy.deepcopy(net)  # its own stand-ins, in the same state
-    assert torch.equal(copied(X), net(X))
+    copied = copy.deepcopy(net)
+    for seed in (1, 2):  # a training seeds each of its steps, so a resumed one draws the same
+        torch.manual_seed(seed)
+        output = net(X)
+        torch.manual_seed(seed)
+        assert torch.equal(copied(X), output)
+    assert not torch.equal(net(X), output)
+    net.eval(), copied.eval()
+    output = net(X)  # of a trained network the draws depend on the input alone, not on what was computed before
+    net(2 * X)
+    assert torch.equal(net(X), output) and torch.equal(copied(X), output)
 
 
 def test_frozen_and_drawn_again() -> None:
@@ -184,6 +196,7 @@ def test_selectors(selector: str, names: list[str]) -> None:
         (["head.0 of layers.0.attn -> identity"], "no action"),
         (["head.4 of layers.0.attn -> zero"], "heads are from 0 to 3"),
         (["head.1 of layers.0.mlp -> zero"], "no heads"),
+        (["head.1 of layers -> zero"], "has 4 output projections"),
         (["layers.0 -> zero", "layers.0.attn -> zero"], "the same module"),
         (["layers.0.attn -> zero", "head.0 of layers.*.attn -> zero"], "the same module"),
         (["head.1 of layers.0.attn -> zero", "head[1:] of layers.0.attn -> zero"], "another line"),
@@ -194,7 +207,12 @@ def test_selectors(selector: str, names: list[str]) -> None:
         (["layers.0.mlp -> shrink 2"], "between 0 and 1"),
         (["head -> tie rnn"], "no parameters of the same names"),
         (["head -> no.such:Class()"], "cannot be made"),
-        (["head -> math:floor(1.5)"], "no torch.nn.Module"),
+        (["head -> math:floor(1.5)"], "no subclass of torch.nn.Module"),
+        (["head -> subprocess:Popen(['true'])"], "no subclass of torch.nn.Module"),
+        (["head -> torch.nn:Linear(8, 8)(1)"], "literals"),
+        (["head -> torch.nn:Linear(8, 8, bias=print())"], "cannot be made"),
+        (["layers.3.mlp -> tie layers[:2].mlp"], "needs one module"),
+        (["layers.0.attn -> shrink 0.5"], "no feed-forward network"),
     ],
 )
 def test_what_does_not_fit_is_refused(lines: list[str], words: str) -> None:
@@ -216,6 +234,14 @@ def test_another_shape_is_refused_in_the_first_pass(line: str, words: str) -> No
         net(X)
     with pytest.raises(UserError, match=words):  # before anything else where a batch is given
         changed(line, batches=[X])
+
+
+def test_a_mean_of_images_is_refused() -> None:
+    """Their last dimension is a width, and not the channels."""
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.BatchNorm2d(4), nn.Flatten())
+    for line in ("0 -> mean", "1 -> resample", "0.0 -> mean"):
+        with pytest.raises(UserError, match="a mean is one of the last dimension"):
+            ablate(copy.deepcopy(net), [line], [torch.ones(2, 3, 5, 5)])
 
 
 def test_shared_modules_and_tied_weights() -> None:
@@ -272,6 +298,129 @@ def test_inspect_counts_what_torch_counts_and_recurrent_layers_by_formula() -> N
     assert found.value.rows == [rows[f"layers.{number}.mlp"] for number in range(4)]
     with pytest.raises(UserError, match="matches nothing"):
         inspect(Net(), "layers.*.mlps")
+
+
+# --- What does not depend on the order of lines, of registration, or on how places are cut into batches
+
+
+class Gated(nn.Module):
+    """w2(silu(w1 x) · w3 x), its products registered in any order; fused: w1 and w3 are one product."""
+
+    def __init__(self, order: str, width: int = 12) -> None:
+        super().__init__()
+        sizes = {"1": (D, width), "2": (width, D), "3": (D, width), "f": (D, 2 * width)}
+        for name in order:
+            setattr(self, f"w{name}", nn.Linear(*sizes[name]))
+
+    def forward(self, x: Tensor, *_: Any) -> Any:
+        layers: Any = self
+        if hasattr(self, "wf"):
+            gate, value = layers.wf(x).chunk(2, -1)
+        else:
+            gate, value = layers.w1(x), layers.w3(x) if hasattr(self, "w3") else 1.0
+        return layers.w2(nn.functional.silu(gate) * value)
+
+
+@pytest.mark.parametrize("width", [12, D, 2 * D])
+@pytest.mark.parametrize("order", ["123", "132", "213", "231", "321", "312", "12", "21", "f2", "2f"])
+def test_shrink_keeps_the_first_units_in_whatever_order_products_are_registered(order: str, width: int) -> None:
+    net: Any = nn.Sequential(Gated(order, width))
+    whole, half = copy.deepcopy(net[0]), width // 2
+    change = ablate(net, ["0 -> shrink 0.5"], [X])
+    if "f" in order:
+        gate, value = whole.wf(X).chunk(2, -1)
+    else:
+        gate, value = whole.w1(X), whole.w3(X) if "3" in order else torch.ones(width)
+    inner = (nn.functional.silu(gate) * value)[..., :half]
+    assert torch.allclose(net(X), inner @ whole.w2.weight[:, :half].T + whole.w2.bias, atol=1e-6)
+    products = {"1": 1, "3": 1, "f": 2}
+    removed = sum(products.get(name, 0) for name in order) * (D + 1) * half + D * half
+    assert change["params_before"] - change["params_after"] == removed
+
+
+def test_a_module_that_cannot_be_computed_alone_is_shrunk_if_its_shapes_tell_the_last_product() -> None:
+    class Chosen(Gated):
+        def forward(self, x: Tensor, *more: Any) -> Any:
+            return super().forward(x * more[0])
+
+    class Outer(nn.Module):
+        def __init__(self, order: str) -> None:
+            super().__init__()
+            self.inner = Chosen(order)
+
+        def forward(self, x: Tensor) -> Any:
+            return self.inner(x, 2.0)
+
+    net = Outer("213")
+    ablate(net, ["inner -> shrink 0.5"], [X])
+    assert net.inner.w2.weight.shape == (D, 6)
+    with pytest.raises(UserError, match="no feed-forward network"):
+        ablate(Outer("12"), ["inner -> shrink 0.5"], [X])
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ["layers.2.mlp -> tie layers.1.mlp", "layers.1.mlp -> tie layers.0.mlp"],
+        ["layers.1.mlp -> tie layers.2.mlp", "layers.2.mlp -> tie layers.3.mlp", "layers.0.mlp -> tie layers.2.mlp"],
+        ["layers.1.mlp -> tie layers.0.mlp", "layers.0.mlp -> reinitialise", "layers.3.mlp -> reinitialise"],
+        ["layers.3.mlp -> tie layers.0.mlp", "layers.0.mlp -> freeze", "layers.1 -> remove"],
+        ["layers[2:].mlp -> tie", "layers.0 -> zero", "head.0 of layers.1.attn -> zero", "type:LSTM -> freeze"],
+        ["layers.3.mlp -> mean", "layers.1.mlp -> resample", "head.0 of layers.2.attn -> mean"],
+        ["head.0 of layers.2.attn -> mean", "head.1 of layers.2.attn -> resample", "head.2 of layers.2.attn -> mean"],
+    ],
+)
+def test_lines_give_the_same_network_in_every_order(lines: list[str]) -> None:
+    found = []
+    for order in itertools.permutations(lines):
+        torch.manual_seed(0)
+        net, change = changed(*order, batches=[X, X[:1]])
+        net.eval()
+        shared = {name: p.data_ptr() for name, p in net.named_parameters(remove_duplicate=False)}
+        ties = {(a, b) for a, b in itertools.combinations(sorted(shared), 2) if shared[a] == shared[b]}
+        found.append((net(X), ties, change["params_after"], {n for n, p in net.named_parameters() if p.requires_grad}))
+    for output, *others in found[1:]:
+        assert torch.equal(output, found[0][0]) and others == list(found[0][1:])
+
+
+def test_a_chain_of_ties_ends_at_its_last_module() -> None:
+    net, change = changed("layers.2.mlp -> tie layers.1.mlp", "layers.1.mlp -> tie layers.0.mlp")
+    assert net.layers[2].mlp[0].weight is net.layers[1].mlp[0].weight is net.layers[0].mlp[0].weight
+    assert change["params_before"] - change["params_after"] == 2 * (2 * 4 * D * D + 5 * D)
+
+
+@pytest.mark.parametrize("other", ["layers.0.mlp -> zero", "layers.0.mlp -> shrink 0.5", "layers[:1] -> remove"])
+def test_a_module_that_is_replaced_has_no_weights_to_tie_to(other: str) -> None:
+    for lines in itertools.permutations(["layers.1.mlp -> tie layers.0.mlp", other]):
+        with pytest.raises(UserError, match="takes the weights of"):
+            changed(*lines)
+
+
+def test_resample_draws_from_all_places_evenly() -> None:
+    """A batch of one place weighs as much as each of the many places of another one."""
+    one, many = torch.full((1, 1, D), 7.0), torch.zeros(3, 5, D)
+    for batches in ([one, many], [many, one]):
+        net: Any = nn.Sequential(nn.Identity(), nn.Linear(D, 1))
+        ablate(net, ["0 -> resample"], batches)
+        share = (net[0].value[:, 0] == 7).float().mean().item()
+        assert share == pytest.approx(1 / 16, abs=4 * (15 / 16 / 16 / 1024) ** 0.5)
+        net = nn.Sequential(nn.Identity(), nn.Linear(D, 1))
+        ablate(net, ["0 -> mean"], batches)
+        assert net[0].value[0, 0].item() == pytest.approx(7 / 16)
+
+
+def test_classes_of_other_packages_are_neither_imported_nor_called_while_planning(tmp_path: Any) -> None:
+    sign = tmp_path / "called"
+    line = f"head -> importlib_of_nobody.package:Class('{sign}')"
+    net: Any = Net()
+    before = net.head
+    ablate(net, [line, "layers.0.mlp.1 -> torch.nn:ReLU()"], [X], packages=("torch",), planning=True)
+    assert net.head is before and isinstance(net.layers[0].mlp[1], nn.ReLU)
+    with pytest.raises(UserError, match="a class of torch"):
+        ablate(Net(), [line], packages=("torch",))
+    for called in ("torch.nn.functional:relu()", "torch.os:system('false')", "torch.serialization:os.system('false')"):
+        with pytest.raises(UserError, match=r"no subclass of torch.nn.Module|cannot be made"):
+            ablate(Net(), [f"head -> {called}"], packages=("torch",))
 
 
 # --- This program's networks
@@ -331,3 +480,18 @@ def test_every_kind_of_sub_layer_can_be_left_out(kind: str) -> None:
 def test_what_a_search_calls_in_several_ways_is_refused(line: str) -> None:
     with pytest.raises(UserError, match="in several ways"):
         change_network(network(), [line])
+
+
+def test_the_parameters_of_base_are_recorded_as_those_of_its_rows_are() -> None:
+    """So that a column of parameters has base's, too; what the trainer says itself comes first."""
+
+    def recorded(lines: list[str], said: int | None = None) -> Any:
+        context = RunContext(1, "cpu", 1, Path(), None, cast("Channel", None), lines)
+        if said is not None:
+            context.facts(num_params=said)
+        context.ablate(nn.Sequential(nn.Linear(D, D), nn.Linear(D, 2)))
+        return context._facts["num_params"]
+
+    assert recorded([]) == D * D + D + 2 * D + 2
+    assert recorded(["0 -> identity"]) == 2 * D + 2
+    assert recorded([], said=7) == 7

@@ -11,7 +11,7 @@ from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import PATTERNS, PROGRESS, parts_of_command
 from experiments.tasks.own.context import recorded
-from experiments.tasks.own.patterns import Readings, check_pattern
+from experiments.tasks.own.patterns import Readings, check_number, check_pattern
 from experiments.tasks.own.shell import Printed
 from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
 
@@ -44,13 +44,65 @@ def reading(output, pattern=ACC, take="last", progress=""):
         ("[rank0]: test_acc 0.5\n[rank1]: test_acc 0.5\n", "last", 0.5),
         ("test_acc 1 test_acc 2", "last", 2.0),
         ("test_acc 1.5e-05,", "last", 1.5e-05),
-        ("test_acc 1,234.5", "last", 1234.5),
+        ("test_acc 1.5E-05, lr 2", "last", 1.5e-05),
+        ("test_acc 1, 2", "last", 1.0),
+        ("test_acc 0.5,0.6", "last", 0.5),  # a list: no number has a point before a comma with three digits
         ("test_acc nan\ntest_acc 0.5\ntest_acc NaN\n", "highest", 0.5),
     ],
 )
 def test_the_number_in_lines_of_any_kind(output, take, expected):
     found, _ = reading(output, take=take)
     assert found.each[0].value == expected and found.complete
+
+
+@pytest.mark.parametrize(
+    ("pattern", "printed", "took"),
+    [
+        (ACC, "0,042831", "took '0' of '0,042831', a part of a number"),
+        (r"test_acc ([\d.,]+)", "0,042831", "took '0,042831', which can be read in two ways"),
+        (r"test_acc (\S+)", "1,234", "took '1,234', which can be read in two ways"),
+        (ACC, "1,234.5", "took '1' of '1,234.5', a part of a number"),
+        (ACC, "1.234,5", "took '1.234' of '1.234,5', a part of a number"),
+        (r"test_acc (\d+)", "93.2", "took '93' of '93.2', a part of a number"),
+        (r"test_acc (\S+)", "3/10", "took '3/10', which is no number"),
+    ],
+)
+def test_a_number_that_can_be_read_in_two_ways_is_none(pattern, printed, took):
+    found, _ = reading(f"test_acc 0.5\ntest_acc {printed} \n", pattern)
+    assert found.each[0].value is None and took in found.never(found.each[0])
+    assert reading(f"test_acc {printed}\ntest_acc 7\n", pattern)[0].each[0].value == 7.0  # the last one counts
+    assert reading(f"test_acc {printed}\ntest_acc 7\n", pattern, take="highest")[0].each[0].value is None
+
+
+@pytest.mark.parametrize(
+    ("number", "printed", "expected"),
+    [
+        ("1.234,5", "0,042831", 0.042831),
+        ("1.234,5", "-1.234.567,5e-3", -1234.5675),
+        ("1234,5", "1234,5", 1234.5),
+        ("1,234.5", "12,345.5", 12345.5),
+        ("1,234.5", "12345.5", 12345.5),
+        ("1 234,5", "12\u202f345,5", 12345.5),
+        ("1'234.5", "12\u2019345.5", 12345.5),
+        ("1234.5", "12.5", 12.5),
+        ("1.234,5", "NaN", math.nan),
+    ],
+)
+def test_numbers_are_read_as_the_pattern_says_that_they_are_written(number, printed, expected):
+    found = Readings([("test", "acc", r"test_acc ([^;]+);", "last", number)], "", print)
+    found.line(f"test_acc {printed};")
+    assert found.each[0].value == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "printed"), [("1.234,5", "12.5"), ("1,234.5", "0,042831"), ("1234,5", "1.5"), ("1,234.5", "1,23")]
+)
+def test_a_number_that_is_written_in_another_way_is_none(number, printed):
+    found = Readings([("test", "acc", r"test_acc (\S+)", "last", number)], "", print)
+    found.line(f"test_acc {printed}")
+    assert found.each[0].value is None and f"not written like number = {number!r}" in found.never(found.each[0])
+    with pytest.raises(ValueError, match=r"expected one of 1234\.5"):
+        check_number("12.3")
 
 
 @pytest.mark.parametrize(

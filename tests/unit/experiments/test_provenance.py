@@ -41,7 +41,6 @@ def facts(folder, *names):
 def forget():
     """A process reads a repository once."""
     provenance._revision.cache_clear()
-    provenance._top.cache_clear()
 
 
 def test_the_users_files_are_of_the_users_commit(repository):

@@ -141,7 +141,7 @@ def test_seeds_are_counted_and_tested(small):
     table = small["own"].table()
     assert said(table, "n = 3 seeds; base: 5 seeds.")
     assert said(table, "Values over several seeds are mean ± sample standard deviation.")
-    assert said(table, "Dunnett") and said(table, "may be missed (80% power)")
+    assert said(table, "Dunnett") and said(table, "may get no star (80% power)")
     one = small["translation"].table()
     assert said(one, "One seed: not tested (from 3 on).")
     assert said(one, "n = 1 seed.") and not said(one, "±")

@@ -10,6 +10,7 @@ from scipy import stats
 from experiments.identity import ParentRun, with_parent_run
 from reports.render.formats import render
 from reports.results import dunnett
+from reports.table.build import record
 
 CHANCE = np.random.default_rng(3)
 BASE = [(math.exp(1.6 + x), 25 + 10 * x) for x in CHANCE.normal(0, 0.05, 6)]
@@ -76,9 +77,12 @@ def test_the_table_marks_what_is_shared_and_says_how_it_is_tested(bench):
         "two values, and the sentence under them"
     )
     assert "<sup>‡</sup>" in render(table, "html")
-    assert "against base (Dunnett)" in text and "t test of the differences of the same seed" in text
+    assert (
+        "against base (the larger p of Student's and Welch's t tests)" in text
+        and "t test of the differences of the same seed" in text
+    )
     [bleu] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 1 row compared")]
-    assert "BLEU (dev): differences of branches below" in bleu
+    assert "BLEU (dev): true differences of branches below" in bleu
 
 
 def test_where_all_rows_are_branches_dunnett_is_not_named(bench):
@@ -89,13 +93,44 @@ def test_where_all_rows_are_branches_dunnett_is_not_named(bench):
         bench.store.results[run.run_id]["inputs"] = dict(run.inputs)
     table = bench.table()
     assert table.test == "seeds" and found_in(table, "bleu")["T"].marked
-    assert "Dunnett" not in render(table, "markdown")
+    assert "Welch" not in render(table, "markdown")
 
 
 def test_a_branch_that_changes_nothing_is_not_tested(bench):
     table = with_branches(bench, BASE).table()
     assert found_in(table, "bleu")["T0"] is None
     assert any("T0 not tested, no spread of the seeds' differences" in note for note, *_ in table.test_notes)
+
+
+def test_a_branchs_costs_include_its_parent_runs(bench):
+    """In proportion to the shared steps: of operations, operations by time and hours, and in claims on them."""
+    whole = {"flops": 8e9, "train_s": 3600.0, "step": 400, "devices": 2}
+    paper = {"bleu": 25.0, "flops": 1e19, "hours": 12.0}
+    bench.study |= {"sustained_flops": {"a processor": 1e6}}
+    bench.paper_keys = ("bleu", "flops", "hours")
+    bench.row("base", results=BASE[:2], record=whole, paper=paper)
+    own = {"flops": 3e9, "train_s": 1800.0, "step": 500}
+    bench.row("T", {"training.label_smoothing": 0.2}, results=BASE[:2], record=own, paper=paper)
+    bench.study["claim"] = [{"check": f"T is worse than base in {cost}"} for cost in ("flops", "hours")]
+    for seed in (1, 2):
+        run, parent = bench.runs[seed + 1], f"{seed:016x}"
+        bench.runs[seed - 1] = replace(bench.runs[seed - 1], run_id=parent)
+        bench.store.results[parent] = bench.store.results.pop(f"base#{seed}")
+        inputs = with_parent_run(run.inputs, ParentRun(parent, 300))
+        bench.runs[seed + 1] = replace(run, inputs=inputs)
+        bench.store.results[run.run_id]["inputs"] = dict(inputs)
+    table = bench.table()
+    base, branch = (record(row, table) for row in table.rows)
+    assert (base["flops_counted"], base["train_hours"], base["flops_by_time"]) == (8e9, 1.0, 2 * 3600e6)
+    assert branch["flops_counted"] == 3e9 + 8e9 * 300 / 400
+    assert branch["train_hours"] == 0.5 + 300 / 400
+    assert branch["flops_by_time"] == pytest.approx(1800e6 + 2 * 3600e6 * 300 / 400)
+    assert [claim.here.state for claim in table.claims] == ["holds", "holds"]
+    for seed in (1, 2):
+        del bench.store.results[f"{seed:016x}"]
+    table = bench.table()
+    assert record(table.rows[1], table)["flops_counted"] is record(table.rows[1], table)["train_hours"] is None
+    assert any(note.startswith("Costs of training are blank for T: ") for note, *_ in table.footnotes)
 
 
 @pytest.mark.parametrize("rows", [1, 3])

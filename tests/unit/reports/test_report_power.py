@@ -4,22 +4,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from reports.results.dunnett import POWER, family, smallest_difference, spread, table_of
+from benchmarks import levels
+from reports.results.dunnett import spread
+from reports.results.power import POWER, smallest_difference
 
 
 @pytest.mark.parametrize(("rows", "seeds"), [(1, 2), (3, 3), (19, 3), (8, 10)])
-def test_the_smallest_difference_is_marked_in_80_percent_of_500_simulated_tables(rows, seeds):
-    """Within 3 points, but for the simulation's own error (two standard errors)."""
+def test_the_smallest_difference_has_a_star_in_80_percent_of_20000_simulated_tables(rows, seeds):
     difference = smallest_difference(1.0, rows, seeds)
-    rng, limit, found = np.random.default_rng(rows * seeds), table_of(1.0, rows, seeds).critical(), 0
-    tables = 500
-    for _ in range(tables):
-        base, *others = rng.normal(50.0, 1.0, size=(rows + 1, seeds))
-        others[0] += difference
-        spread_of = family(base.tolist(), [row.tolist() for row in others])
-        found += abs(others[0].mean() - base.mean()) / spread_of.error(seeds) > limit
-    error = 2 * np.sqrt(POWER * (1 - POWER) / tables)
-    assert POWER == 0.8 and found / tables == pytest.approx(POWER, abs=0.03 + error)
+    chance = np.random.default_rng(rows * seeds)
+    values = levels.simulate(chance, 20_000, seeds, np.ones(rows + 1), difference)
+    assert POWER == 0.8 and levels.marked(values)["both"][:, 0].mean() == pytest.approx(POWER, abs=0.01)
 
 
 def test_more_seeds_show_less_and_one_shows_nothing():

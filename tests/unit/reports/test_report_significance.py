@@ -11,9 +11,9 @@ from experiments.errors import UserError
 from experiments.identity import with_members
 from reports.audit.compare import compare
 from reports.render.formats import render
-from reports.results import dunnett
+from reports.results import dunnett, power
 from reports.results.resampling import by_counts, by_shares
-from reports.results.significance import ENOUGH_SEEDS, paired, with_tests
+from reports.results.significance import BOTH, DUNNETT, ENOUGH_SEEDS, OF_ONE_ROW, paired, with_tests
 from reports.results.table import Note
 from reports.table.build import record
 from reports.table.notes import kendall
@@ -52,7 +52,7 @@ def test_seeds_mark_what_differs_and_only_that(bench):
     text = render(table, "markdown")
     assert r"−3.0\* " in text or "−2.9\\*" in text
     notes = " ".join(note.text for note in table.footnotes)
-    assert "p < .05 against base (Dunnett)." in text and "on 6 degrees of freedom" in notes
+    assert f"p < .05 against base ({BOTH})." in text and "BLEU (dev): 2 rows compared, sd 0.15 to 0.25" in notes
     assert r"\rlap{$^{{*}}$} &" in render(table, "latex")
 
 
@@ -124,7 +124,8 @@ def test_an_ensemble_is_compared_but_not_tested_between_seeds(bench):
 def test_perplexities_are_tested_as_they_are_compared(bench):
     table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).table()
     logs = [[math.log(ppl) for ppl, _ in values] for values in (WORSE, BASE)]
-    assert found_in(table, "ppl")["B"].p == pytest.approx(stats.ttest_ind(*logs).pvalue, abs=1e-8)
+    oracle = stats.ttest_ind(*logs, equal_var=False).pvalue
+    assert found_in(table, "ppl")["B"].p == pytest.approx(oracle, abs=1e-8)
     differences = np.subtract(*logs)
     expected = stats.t.interval(0.95, 2, differences.mean(), stats.sem(differences))
     assert found_in(table, "ppl")["B"].paired == pytest.approx(expected)
@@ -203,37 +204,29 @@ def test_the_order_of_changes_beside_the_papers(bench):
     assert kendall([(1, 1), (1, 2)]) is None
 
 
-def test_unequal_variances_are_noticed_said_and_tested_with_t3(bench):
-    values = {"base": (97.3, 0.8), "B": (99.1, 0.05), "C": (99.2, 0.05)}
-    for place, (key, (mean, sd)) in enumerate(values.items()):
-        results = [(5.0 + step, mean + step * sd) for step in (-1, 0, 1)]
-        bench.row(key, {"model.d_k": 16 + place} if place else {}, results=results)
+def test_a_star_is_the_larger_p_of_dunnetts_test_and_t3_below_five_percent_and_nothing_else(bench):
+    """Row by row: B differs by both tests, C by Dunnett's alone since base is noisy, D has p just below 5 %."""
+    base = [25.0, 25.3, 24.7]
+    rows = {"B": [20.0, 20.1, 19.9], "C": [23.8, 24.4, 23.2], "D": [23.7, 23.6, 23.8]}
+    for d_k, (key, values) in enumerate({"base": base, **rows}.items()):
+        results = [(5.0 + step / 10, bleu) for step, bleu in enumerate(values)]
+        bench.row(key, {"model.d_k": 8 * d_k} if d_k else {}, results=results)
     table = bench.table()
-    for row in table.rows[1:]:
-        test, perplexity = row.measures["bleu"].test, row.measures["ppl"].test
-        family = dunnett.t3([96.5, 97.3, 98.1], [value for _, value in bench_values(row)], 2)
-        assert test.p == pytest.approx(family.p(row.measures["bleu"].change, 3))
-        assert (test.by, perplexity.by) == ("Dunnett's T3, for unequal variances", "Dunnett")
-        assert not test.marked
-    assert table.test_notes[0].text == (
-        "*: p < .05 against base (Dunnett; BLEU (dev) by Dunnett's T3, for unequal variances)."
-    )
+    pooled = dunnett.family(base, list(rows.values()))
+    for key, test in list(found_in(table, "bleu").items())[1:]:
+        difference = np.mean(rows[key]) - np.mean(base)
+        families = [pooled, dunnett.t3(base, rows[key], 3)]
+        assert test.p == max(family.p(difference, 3) for family in families) and test.by == BOTH
+        half = max(family.critical() * family.error(3) for family in families)
+        assert (test.low, test.high) == pytest.approx((difference - half, difference + half))
+        assert test.marked == (test.p < 0.05) == (not test.low < 0 < test.high)
+    assert [test and test.marked for test in found_in(table, "bleu").values()] == [None, True, False, True]
+    assert pooled.p(np.mean(rows["C"]) - 25.0, 3) < 0.05
+    least = power.detectable_by_both(pooled)
+    assert abs(np.mean(rows["D"]) - 25.0) < least, "the difference is smaller than these seeds show with 80 % power"
     [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): ")]
-    assert "unequal variances (sd 0.05 to 0.80; Bartlett p < .05)" in note
-    least = dunnett.detectable(family, 3)
-    assert f"{least:.2f} (C) may be missed" in note
-
-
-def bench_values(row):
-    return list(zip(row.measures["ppl"].values, row.measures["bleu"].values, strict=True))
-
-
-def test_variances_as_unequal_as_chance_makes_them_are_noticed_and_pooled(bench):
-    bench.row("base", results=[(5.0, 25.0), (5.1, 25.1), (4.9, 24.9)])
-    table = bench.row("B", {"model.d_k": 16}, results=[(5.5, 22.0), (5.6, 22.3), (5.4, 21.7)]).table()
-    assert table.rows[1].measures["bleu"].test.by == "Dunnett"
-    [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): ")]
-    assert "(the rows' own differ, as equal ones do by chance: Bartlett p = 0.2)" in note
+    assert f"true differences below {least:.2f} may get no star (80% power)" in note
+    assert f"sd 0.10 to 0.60, pooled {pooled.variance**0.5:.2f}" in note
 
 
 def test_rows_without_any_spread_are_not_tested_beside_others(bench):
@@ -242,31 +235,33 @@ def test_rows_without_any_spread_are_not_tested_beside_others(bench):
     table = bench.row("C", {"model.d_k": 32}, results=WORSE).table()
     found = found_in(table, "bleu")
     assert found["B"] is None and found["C"].marked
-    assert any(note.endswith("not tested, without a spread: B.") for note, *_ in table.test_notes)
+    assert any(note.endswith("Not tested, without a spread: B.") for note, *_ in table.test_notes)
     assert [row.measures["bleu"].best for row in table.rows] == [True, False, False]
     assert record(table.rows[0], table)["bleu_best"] is True
 
 
 def test_rows_of_other_numbers_of_seeds_are_one_family(bench):
-    """The error of each is by its own number; the note tells the difference that the smallest row shows."""
-    base, b, c = [25.0, 25.4, 24.7, 25.1, 25.2], [23.0, 23.3, 22.8], [25.5, 25.6, 25.1, 25.4, 25.9]
-    for number, (key, values) in enumerate((("base", base), ("B", b), ("C", c))):
+    """The error of each is by its own number; a single seed has no variance, and is tested by Dunnett's test alone."""
+    base, b, c, d = [25.0, 25.4, 24.7, 25.1, 25.2], [23.0, 23.3, 22.8], [25.5, 25.6, 25.1, 25.4, 25.9], [20.0]
+    for number, (key, values) in enumerate((("base", base), ("B", b), ("C", c), ("D", d))):
         changes = {"model.d_k": 16 * number} if number else {}
         bench.row(key, changes, results=[(5.0 + 0.01 * n, value) for n, value in enumerate(values)])
     table = bench.table("seeds")
-    family = dunnett.family(base, [b, c])
-    assert (family.control, family.rows, family.freedom) == (5, (3, 5), 10)
-    for key, values in (("B", b), ("C", c)):
-        test, d = found_in(table, "bleu")[key], np.mean(values) - np.mean(base)
-        half = family.critical() * (family.variance * (1 / len(values) + 1 / 5)) ** 0.5
-        assert test.p == pytest.approx(family.p(d, len(values)), rel=1e-9)
-        assert (test.low, test.high) == pytest.approx((d - half, d + half))
-        assert test.marked == (abs(d) >= dunnett.detectable(family, len(values))) == (key == "B")
-        assert (test.paired is None) == (key == "B"), "three seeds do not pair with five"
-    [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 2 rows compared")]
-    assert f"Differences below {dunnett.detectable(family, 3):.2f} (a row of 3 seeds) may be missed" in note
-    assert f"sd {family.variance**0.5:.2f} on 10 degrees" in note
-    assert f"p is .05 at {family.critical() * family.error(3):.2f}." in note
+    family = dunnett.family(base, [b, c, d])
+    assert (family.control, family.rows, family.freedom) == (5, (3, 5, 1), 10)
+    for key, values in (("B", b), ("C", c), ("D", d)):
+        test, change = found_in(table, "bleu")[key], np.mean(values) - np.mean(base)
+        separate = dunnett.t3(base, values, 3)
+        families = [family, *([separate] if separate else [])]
+        assert test.p == pytest.approx(max(of.p(change, len(values)) for of in families), rel=1e-9)
+        half = max(of.critical() * of.error(len(values)) for of in families)
+        assert (test.low, test.high) == pytest.approx((change - half, change + half))
+        assert test.by == (BOTH if separate else DUNNETT)
+        assert (test.paired is None) == (key != "C"), "three seeds do not pair with five"
+    [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 3 rows compared")]
+    assert f"{power.detectable_by_both(family):.2f} (a row of 1 seed) may get no star" in note
+    assert note.endswith("By Dunnett's test alone, which assumes equal variances (one seed has none): D.")
+    assert f"({BOTH}; or {DUNNETT})" in table.test_notes[0].text
 
 
 def test_bold_is_the_best_and_by_choice_what_cannot_be_told_from_it(bench):
@@ -296,6 +291,16 @@ def test_nothing_is_bold_where_not_all_can_be_compared(bench):
     assert not any(row.measures["bleu"].best for row in bench.table().rows), "a value is missing"
 
 
+def test_a_failed_row_does_not_remove_bold(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE)
+    bench.row("F", {"model.d_k": 32}, results=[*BASE[:2], None], states=["finished", "finished", "failed"])
+    table = bench.table()
+    assert [row.measures["bleu"].best for row in table.rows] == [True, False, False]
+    assert Note("Bold: the best of its column among the rows that have a number.", "sign") in table.footnotes
+    bench.row("R", {"model.d_k": 64}, results=[*BASE[:2], None], states=["finished", "finished", "running"])
+    assert not any(row.measures["bleu"].best for row in bench.table().rows), "it may become the best"
+
+
 def test_where_rows_cannot_be_told_apart_none_is_bold(bench):
     bench.study["bold"] = "undistinguished"
     table = bench.row("base", results=BASE).row("C", {"model.d_k": 32}, results=ALIKE).table()
@@ -310,7 +315,8 @@ def test_asked_for_two_seeds_are_tested_and_one_shows_no_spread(bench, seeds):
         assert found is None and any("shows no spread between seeds" in note for note, *_ in table.test_notes)
     else:
         one, other = ([bleu for _, bleu in values[:2]] for values in (WORSE, BASE))
-        assert found.p == pytest.approx(stats.ttest_ind(one, other).pvalue, abs=1e-9)
+        assert found.p == pytest.approx(stats.ttest_ind(one, other, equal_var=False).pvalue, abs=1e-9)
+        assert found.by == OF_ONE_ROW
         differences = np.subtract(one, other)
         assert found.paired == pytest.approx(stats.t.interval(0.95, 1, differences.mean(), stats.sem(differences)))
 

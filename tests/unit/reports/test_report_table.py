@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from ablations.cli.ui import _heads
 from ablations.study.parts import Choices
 from reports.render.formats import render
 from reports.render.printed import printed
-from reports.results import dunnett
 from reports.results.table import Note, missing_cells
 from reports.table.build import record
 from tests.unit.reports.conftest import lay_out
@@ -199,17 +199,6 @@ class TestBold:
         bench.row("C", {"model.d_k": 32}, results=self.seeds(5.0, 26.0))
         assert self.best(bench) == [False, True, True]
 
-    def test_what_is_starred_differs_by_what_these_seeds_can_show(self, bench):
-        bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(5.0, 25.3))
-        table = bench.table()
-        measure, [family] = table.rows[1].measures["bleu"], [dunnett.family([24.9, 25.0, 25.1], [[25.2, 25.3, 25.4]])]
-        significant, shown = family.critical() * family.error(3), dunnett.detectable(family, 3)
-        assert significant < 0.3 < shown and measure.test.p < 0.05
-        assert (measure.test.marked, measure.best) == (False, True)
-        note = next(note for note, *_ in table.footnotes if note.startswith("BLEU (dev): 1 row compared"))
-        assert f"Differences below {shown:.2f} may be missed (80% power) and are not marked" in note
-        assert f"p is .05 at {significant:.2f}." in note
-
     def test_without_a_spread_or_with_a_gap_nothing_is(self, bench):
         bench.row("base", results=[(5.0, 25.0)]).row("B", {"model.d_k": 16}, results=[(4.0, 29.0)])
         assert not any(self.best(bench)) and not any(self.best(bench, "ppl"))
@@ -251,3 +240,10 @@ def test_a_rows_state_is_the_seed_that_wants_attention(bench):
     bench.row("base", results=[(5.0, 25.0)] * 2 + [None], states=["finished", "stale", "running"])
     row = bench.table().rows[0]
     assert (row.state, row.stale) == ("running", True)
+
+
+@pytest.mark.parametrize(("sets", "heads"), [(("dev",), ["PPL", "BLEU"]), (("dev", "test"), ["PPL dev", "BLEU dev"])])
+def test_in_mlflow_a_head_names_dev_where_there_are_other_sets(bench, sets, heads):
+    table = bench.row("base", sets=sets).table()
+    found = list(_heads(table).values())
+    assert found == ([*heads, "BLEU test"] if len(sets) > 1 else heads)

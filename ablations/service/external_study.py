@@ -1,0 +1,82 @@
+"""A study file for runs that were trained elsewhere: its rows, settings and metrics."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ablations.service.external import Arrived, SetAndMetric, set_and_metric
+from ablations.service.external_names import as_key, printable, row_keys, setting_names
+from ablations.study.overrides import toml
+from experiments.tasks.direction import direction
+
+
+def study_text(
+    name: str,
+    source: str,
+    arrived: Sequence[Arrived],
+    metrics: Mapping[str, SetAndMetric],
+    better: Mapping[str, str],
+) -> str:
+    """The file. The first row is the one that changes are from.
+
+    Keys and names of settings are made of theirs; where they are another text, theirs is the label or the head.
+    better: "lower" or "higher" by their names of metrics, as declared.
+    """
+    first: dict[str, Arrived] = {}  # of each row, in their order
+    for one in arrived:
+        first.setdefault(one.row, one)
+    names = list(dict.fromkeys(name for one in first.values() for name in one.settings))
+    varying = [n for n in names if len({repr(one.settings.get(n)) for one in first.values()}) > 1]
+    ours = setting_names(names)
+    base = next(iter(first))
+    seeds = {row: sum(one.row == row for one in arrived) for row in first}
+    head = [f"name = {_text(as_key(name, 'runs'))}", f"title = {_text(f'Runs of {source}')}", 'task = "imported"', ""]
+    settings = [f"{ours[n]} = {_value(first[base].settings.get(n))}" for n in names]
+    parts = [*head, *(["[base]", *settings, ""] if settings else [])]
+    labelled = any(one.label for one in first.values())
+    if varying and (labelled or any(ours[n] != n for n in varying)):
+        heads = {n: n.rpartition(".")[2] if ours[n] == n else n for n in varying}
+        parts += ["[columns]", *(f"{toml(ours[n])} = {_text(heads[n])}" for n in varying), ""]
+    for theirs, (set_, metric) in {score: (name, score) for name, score in metrics.items()}.values():
+        parts += ["[[metric]]", f"name = {_text(metric)}", f"set = {_text(set_)}"]
+        parts += [f"head = {_text(metric)}"] if theirs == metric else []  # they name no set
+        values = [[one.scores.get((set_, metric), math.nan) for one in arrived if one.row == row] for row in first]
+        way = direction_of(theirs, better)
+        parts += [f'better = "{way}"' if way else '# better = "lower"   # or "higher": its name says neither']
+        parts += [f"digits = {digits(values)}", ""]
+    groups = row_keys(one.run.group for one in first.values() if one.run.group)
+    for row, one in first.items():
+        parts += ["[[variation]]", f"key = {_text(row)}", "imported = true"]
+        parts += [f"label = {_text(one.label)}"] if one.label else []
+        parts += [f"group = {_text(groups[one.run.group])}"] if one.run.group else []
+        parts += [f"seeds = {seeds[row]}"] if seeds[row] > 1 else []
+        changed = {n: one.settings.get(n) for n in varying}
+        changed = {n: v for n, v in changed.items() if repr(v) != repr(first[base].settings.get(n))}
+        inner = ", ".join(f"{ours[n]} = {_value(v)}" for n, v in changed.items())
+        parts += [f"set = {{{inner}}}", ""] if inner else [""]
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def direction_of(name: str, better: Mapping[str, str]) -> str:
+    """ "lower" or "higher": as declared, by the metric's name or by the whole name; "" where none says it."""
+    return better.get(name, "") or direction(set_and_metric(name)[1]) or direction(name)
+
+
+def digits(rows: Sequence[Sequence[float]]) -> int:
+    """Digits after the point: two of the spread within rows; of single values as many as they have, up to 4."""
+    spreads = [statistics.stdev(values) for values in rows if len(values) > 1 and all(map(math.isfinite, values))]
+    if spreads and (spread := statistics.median(spreads)) > 0:
+        return min(max(1 - math.floor(math.log10(spread)), 0), 6)
+    finite = [value for values in rows for value in values if math.isfinite(value)]
+    written = (f"{value:.10g}".partition(".")[2] for value in finite)
+    return min(max(map(len, written), default=2), 4)
+
+
+def _value(given: Any) -> str:
+    """A setting's value; "" for one that the run does not have."""
+    return toml("" if given is None else given)
+
+
+def _text(words: str) -> str:
+    return toml(printable(words))

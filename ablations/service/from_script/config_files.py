@@ -1,0 +1,199 @@
+"""Settings in configuration files: a YAML file that the command names, and Hydra's configurations.
+
+What a setting cannot express stays in the file: null, empty tables, lists of tables, interpolations, `_target_`, and
+keys that are no name of a setting.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ablations.service.from_script.fields import Root, Style, options_of
+from ablations.service.from_script.option import (
+    SEEDS,
+    Option,
+    keywords,
+    name_of,
+    reserved,
+    setting_name,
+    text_of,
+    toml,
+)
+from ablations.service.from_script.reach import Code
+from experiments.errors import UserError, explain_os_errors
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+_COMPUTED = re.compile(r"\$\{|\?\?\?")
+_QUOTED = re.compile(r"[^'\\]*")  # what Hydra reads between single quotes as it is
+HYDRA = Style("hydra", bools=("true", "false"))
+
+
+def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
+    """The content of a YAML file. omega: as OmegaConf reads it, for which 1e-4 is a number. Raises UserError."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):  # type: ignore[misc]
+        """PyYAML's, with OmegaConf's numbers."""
+
+    if omega:
+        number = (
+            r"[-+]?(?:\d[\d_]*\.[\d_]*(?:[eE][-+]?\d+)?|\d[\d_]*[eE][-+]?\d+|\.\d[\d_]*(?:[eE][-+]?\d+)?|\.(?:inf|nan))"
+        )
+        Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^{number}$", re.I), list("-+0123456789."))
+    with explain_os_errors(f"read {file}"):
+        try:
+            content = yaml.load(file.read_text(encoding="utf-8"), Loader)
+        except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+            raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
+    return content if isinstance(content, dict) else {}
+
+
+def leaves(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iterator[tuple[str, Any, str]]:
+    """(dotted name, value, reason why it is no setting) of every value of a configuration."""
+    for key, value in content.items():
+        name = f"{prefix}{key}"
+        if not isinstance(key, str) or not _NAME.fullmatch(key):
+            yield name, value, "its key is no name of a setting"
+        elif reserved(key, top=not prefix):
+            yield name, value, "a setting cannot have this name"
+        elif isinstance(value, dict) and value and depth < 20:
+            yield from leaves(value, f"{name}.", depth + 1)
+        else:
+            yield name, value, unfit(value)
+
+
+def unfit(value: Any) -> str:
+    """Why a value of a file is no setting; "" if it is one."""
+    if value is None:
+        return "null: no setting is"
+    if isinstance(value, str) and _COMPUTED.search(value):
+        return "it is computed from other values"
+    if isinstance(value, list) and any(isinstance(item, list | dict) or unfit(item) for item in value):
+        return "a list of what no setting can have"
+    return "" if toml(value) else "no setting can have such a value"
+
+
+def yaml_options(file: Path, named: str) -> list[Option]:
+    """The keys of a YAML file that the command names."""
+    found = []
+    for name, value, reason in leaves(read_yaml(file)):
+        found.append(Option(name, (name,), value, f"in {named}", in_file=True, left_out=reason))
+    return found
+
+
+@dataclass
+class _Composed:
+    """The values of a configuration of Hydra: name → (value, reason), and its groups with their files."""
+
+    values: dict[str, tuple[Any, str]] = field(default_factory=dict)
+    groups: dict[str, tuple[str, list[str]]] = field(default_factory=dict)
+    others: dict[str, list[Any]] = field(default_factory=dict)  # of a group's key: its values in the other files
+
+
+def hydra_options(code: Code) -> tuple[list[Option], list[str]]:
+    """The overrides that a script of Hydra takes, and remarks about what was not read."""
+    for node, function in code.functions():
+        for decorator in function.decorator_list:
+            words = keywords(decorator)
+            if name_of(decorator) == "main" and "hydra" in code.imports and "config_name" in words:
+                return _of_main(code, node.file, words)
+    return [], []
+
+
+def _of_main(code: Code, script: Path, words: Mapping[str, ast.expr]) -> tuple[list[Option], list[str]]:
+    named, place = text_of(words["config_name"]), text_of(words.get("config_path")) or "."
+    if not named:
+        return [], ["the name of Hydra's configuration is computed, so its keys are not read"]
+    file = (
+        (script.parent / place / named).with_suffix(".yaml")
+        if not named.endswith(".yaml")
+        else script.parent / place / named
+    )
+    if not file.is_file():
+        stored = list(_stored(code, named.removesuffix(".yaml")))
+        return stored, [] if stored else [f"there is no {file.name} in {place}, so its keys are not read"]
+    found = _compose(file)
+    options = [_override(name, value, reason, file.name, found.others.get(name, ()))
+               for name, (value, reason) in found.values.items()]  # fmt: skip
+    groups = list[Option]()
+    for group, (choice, files) in found.groups.items():
+        name = setting_name(group.replace("/", "_"))
+        if any(option.name.startswith(f"{name}.") or option.name == name for option in options):
+            name += "_"
+        others = tuple(each for each in files if each != choice)
+        groups.append(Option(name, (group,), choice, f"a group, in {file.name}", others, f"{group}={{{name}}}"))
+    options = [*groups, *options]
+    missing = [option.flag for option in options if option.value == "???"]
+    options = [Option(o.name, o.flags, None, o.about, (), o.written, required=True) if o.flag in missing else o
+               for o in options]  # fmt: skip
+    return options, []
+
+
+def _override(name: str, value: Any, reason: str, file: str, others: Any) -> Option:
+    """A key as `key=value` on the command line; texts are quoted for Hydra's grammar."""
+    option = Option(name, (name,), value, f"in {file}", tuple(others), f"{name}={{{name}}}", left_out=reason)
+    if value == "???":
+        return Option(name, (name,), value, option.about, (), option.written)
+    if reason or name in SEEDS:
+        return Option(name, (name,), value, option.about, (), option.written, left_out="" if name in SEEDS else reason)
+    if isinstance(value, str):
+        if not _QUOTED.fullmatch(value):
+            return option.without("Hydra's command line cannot take its text as it is")
+        return Option(name, (name,), value, option.about, tuple(others), rf"{name}=\'{{{name}}}\'")
+    if isinstance(value, list) and any(isinstance(item, str) and not _QUOTED.fullmatch(item) for item in value):
+        return option.without("Hydra's command line cannot take its texts as they are")
+    return option
+
+
+def _compose(file: Path) -> _Composed:
+    """A primary configuration with the groups of its defaults. A key that several of them have is no setting."""
+    content = read_yaml(file, omega=True)
+    found, defaults = _Composed(), content.pop("defaults", [])
+    content.pop("hydra", None)
+    for entry in defaults if isinstance(defaults, list) else ():
+        if not isinstance(entry, dict):
+            continue
+        for key, chosen in entry.items():
+            group = str(key).removeprefix("optional ").strip()
+            if not re.fullmatch(r"\w+(/\w+)*", group) or str(key) != group or group.startswith("hydra/"):
+                continue
+            files = {each.stem: each for each in sorted((file.parent / group).glob("*.yaml"))}
+            if isinstance(chosen, str) and chosen in files:
+                found.groups[group] = (chosen, list(files))
+                _of_group(found, group, chosen, files)
+    for name, value, reason in leaves(content):
+        several = name in found.values or any(other.startswith(f"{name}.") for other in found.values)
+        found.values[name] = (value, "several of the files have it" if several else reason)
+    return found
+
+
+def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Path]) -> None:
+    """The keys that all files of a group have, so that a row may change the group too."""
+    heads = [each.read_text(encoding="utf-8", errors="replace") for each in files.values()]
+    contents = {name: read_yaml(each, omega=True) for name, each in files.items()}
+    if any("@package" in head for head in heads) or any("defaults" in content for content in contents.values()):
+        return
+    every = {name: {n: v for n, v, _ in leaves(content)} for name, content in contents.items()}
+    prefix = group.replace("/", ".")
+    for name, value, reason in leaves(contents[chosen]):
+        if all(name in values for values in every.values()):
+            found.values[f"{prefix}.{name}"] = (value, reason)
+            found.others[f"{prefix}.{name}"] = [values[name] for values in every.values()]
+
+
+def _stored(code: Code, named: str) -> Iterator[Option]:
+    """The fields of a dataclass that the script stores as a configuration of Hydra."""
+    for at, call in code.calls():
+        words = keywords(call)
+        if name_of(call) == "store" and text_of(words.get("name")) == named and "group" not in words:
+            for place, kind in code.definitions(name_of(words.get("node")), at.file)[:1]:
+                for option in options_of(Root(HYDRA, kind, place, named), code):
+                    if option.name == "defaults":
+                        continue
+                    made = _override(option.flag.removeprefix("--"), option.value, option.left_out, named, ())
+                    if option.required:
+                        made = Option(made.name, made.flags, None, made.about, (), made.written, required=True)
+                    yield made

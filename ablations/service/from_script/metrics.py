@@ -1,0 +1,223 @@
+"""Metrics and progress in what a script prints, guessed from its calls of print and of loggers.
+
+Each guess comes with the line that it was made from. A line that only an error prints (before `raise` or an exit with
+an error, in an `except`) is none.
+"""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from ablations.service.from_script.option import literal, name_of
+from ablations.service.from_script.reach import Code, Node
+from experiments.tasks.own.patterns import ESCAPES
+
+_METRIC = re.compile(
+    r"(?:(?<![a-z])|(?<=test)|(?<=train)|(?<=val)|(?<=dev)|(?<=eval))(acc|accuracy|f1|bleu|auc|auroc|score|loss|ppl|perplexity|err|error|rmse|mse|mae|r2|wer|cer|iou|miou|map"
+    r"|recall|precision|psnr|ssim|fid)(?![a-z])", re.IGNORECASE,
+)  # fmt: skip
+_LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)([ \t]*)\0(\x01*)")  # before a value
+_AVERAGE = re.compile(r"\0\x01*([ \t]*\([ \t]*)\0(\x01*)")  # val (avg)
+_COUNT = re.compile(r"\0\x01*[ \t]*/[ \t]*(?:\0\x01*|\d+)(?:[ \t,:]*\([ \t]*\0(\x01*)[ \t]*%)?")  # 7/10 (70%)
+_BEGIN = re.compile(r"\W*(test|val|valid|validation|dev|eval|evaluation|train|training)(?![a-z])", re.IGNORECASE)
+_INSIDE = re.compile(r"(?<![A-Za-z])(test|val|valid|validation|dev|eval|train)(?![a-z])", re.IGNORECASE)
+_STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]?[ \t]*[\[(]?[ \t]*)\0", re.IGNORECASE)
+_MEAN = re.compile(r"avg|average|mean", re.IGNORECASE)
+NUMBER = r"([-+\d.e]+)"
+_PRINTS = ("print", "info", "write", "echo", "log", "secho", "tqdm_write")
+_SETS = {"test": "test", "train": "train", "training": "train",
+         **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "dev")}  # fmt: skip
+_LOSS = re.compile("loss", re.IGNORECASE)
+_SET = re.compile(r"(test|val|valid|validation|dev|eval|train)[ _/-]+(?=.)", re.IGNORECASE)
+_STOP = {"is", "are", "was", "of", "on", "at", "the", "a", "to", "in", "for", "and", "with", "by", "after", "from",
+         "has", "reached", "so", "far", "now", "than", "be", "this"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A number that a script prints. pattern: finds it, "" for a line of JSON. line: the source that prints it."""
+
+    set: str
+    name: str
+    pattern: str
+    digits: int
+    line: str
+
+
+@dataclass(frozen=True)
+class _Template:
+    """A printed text: \\0 for each value put into it, \\1 for each of its decimals; and the values' expressions."""
+
+    text: str
+    values: tuple[str, ...]
+
+
+def printed(code: Code) -> Iterator[Printed]:
+    """The numbers that its calls of print and of a logger print with a name before them."""
+    failing = _failing(code)
+    for at, call in code.calls():
+        if name_of(call) not in _PRINTS or id(call) in failing or _except(at):
+            continue
+        line = f"{at.file.name}:{call.lineno}: {' '.join(ast.unparse(call).split())}"
+        line = line if len(line) <= 150 else f"{line[:149]}…"
+        for one in (inner for argument in call.args for inner in ast.walk(argument)):
+            if isinstance(one, ast.Call) and name_of(one) == "dumps" and one.args and isinstance(one.args[0], ast.Dict):
+                keys = [literal(key) for key in one.args[0].keys]
+                if "step" not in keys:
+                    yield from (Printed("test", str(key), "", 0, line) for key in keys if _METRIC.search(_split(key)))
+        yield from _of_template(_template_of(call), line)
+
+
+def _of_template(template: _Template, line: str) -> Iterator[Printed]:
+    text = template.text
+    step = _STEP.search(text)
+    for found in _LABEL.finditer(text):
+        label, mark, _, decimals = found.groups()
+        named = _named(label)
+        if named is None:
+            continue
+        set_, name = named
+        of = None if _SET.match(label) else (_INSIDE.search(label) or _BEGIN.match(text))
+        if of is not None:
+            set_ = _SETS[of[1].lower()]
+        number, digits = rf"\s*{NUMBER}", len(decimals)
+        value_at = found.end() - len(decimals) - 1
+        average = _AVERAGE.match(text, value_at)
+        if average and _MEAN.search(_value_at(template, average.end() - len(average[2]) - 1)):
+            number, digits = rf"\s*[-+\d.e]+\s*\(\s*{NUMBER}", len(average[2])
+        if count := _COUNT.match(text, value_at):
+            if count[1] is None:
+                continue  # so many of so many: no metric
+            number, digits = rf"\s*\d+\s*/\s*\d+\W*\(\s*{NUMBER}", len(count[1])
+        if step and step.start() < found.start() and step.end() <= found.start(3):
+            before = rf"\b{step[1]}\W*(?P<step>\d+).*?"
+        else:
+            before = ""
+        if not text[: found.start()][-1:].isalnum() and text[: found.start()][-1:] not in ("_", "\0", "\1"):
+            before += r"\b"
+        yield Printed(set_, name, rf"{before}{_escaped(label + mark)}{number}", digits, line)
+
+
+def _named(label: str) -> tuple[str, str] | None:
+    """The set and the metric that a label of one or two words names; None if it names no metric."""
+    last = label.split()[-1]
+    if last.lower() in _STOP or not _METRIC.search(_split(last)):
+        return None
+    if of := _SET.match(label):
+        return _SETS[of[1].lower()], label[of.end() :]
+    # a loss without a word before it is that of the training
+    return ("train" if _LOSS.search(last) else "test"), last
+
+
+def _split(name: object) -> str:
+    """A name, and once more with its words apart: valAcc, val Acc."""
+    return f"{name} {re.sub(r'(?<=[a-z])(?=[A-Z])', ' ', str(name))}"
+
+
+def progress(code: Code) -> Iterator[str]:
+    """The pattern of a step and a total that it prints: epoch 3/10."""
+    for _, call in code.calls():
+        if name_of(call) in _PRINTS:
+            for word in re.findall(r"([A-Za-z]+)[ :=\[(]*\0 ?/ ?(?:\0|\d)", _template_of(call).text):
+                yield rf"\b{word}\W*(\d+) ?/ ?(\d+)"
+
+
+def _except(at: Node) -> bool:
+    return any(isinstance(each, ast.ExceptHandler) for each in at.around)
+
+
+def _failing(code: Code) -> set[int]:
+    """The calls in blocks that end in an error: raise, sys.exit(1)."""
+    found = set[int]()
+    for node in code.nodes:
+        for name in ("body", "orelse", "finalbody"):
+            block = getattr(node.node, name, None)
+            if isinstance(block, list) and isinstance(node.node, ast.stmt | ast.ExceptHandler):
+                ends = [n for n, statement in enumerate(block) if _ends_in_error(statement)]
+                for statement in block[: ends[0]] if ends else ():
+                    found |= {id(inner) for inner in ast.walk(statement) if isinstance(inner, ast.Call)}
+    return found
+
+
+def _ends_in_error(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Raise):
+        return True
+    call = statement.value if isinstance(statement, ast.Expr) else None
+    if not isinstance(call, ast.Call) or name_of(call) not in ("exit", "quit", "_exit", "abort"):
+        return False
+    return bool(call.args) and literal(call.args[0]) not in (0, None)
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"([.+*?()\[\]|^$])", r"\\\1", text.rstrip())
+
+
+def _value_at(template: _Template, place: int) -> str:
+    """The expression of the value at a place of the text."""
+    count = template.text[:place].count("\0")
+    return template.values[count] if count < len(template.values) else ""
+
+
+def _template_of(call: ast.Call) -> _Template:
+    """What a call of print or of a logger prints."""
+    parts = [_template(argument) for argument in call.args]
+    first = parts[0] if parts else _Template("", ())
+    if len(parts) > 1 and re.search(r"%[-+ 0-9.]*[dfgs]", first.text) and name_of(call) != "print":
+        values = tuple(value for part in parts[1:] for value in part.values)  # a logger puts its other arguments there
+        return _Template(_percent(first.text), values)
+    return _Template(" ".join(part.text for part in parts), tuple(value for part in parts for value in part.values))
+
+
+def _template(node: ast.AST) -> _Template:
+    if isinstance(node, ast.JoinedStr):
+        texts, values = list[str](), list[str]()
+        for part in node.values:
+            if isinstance(part, ast.Constant):
+                texts.append(str(part.value))
+            else:
+                written = ast.unparse(part)
+                texts.append(_mark(written))
+                values.append(written)
+        return _Template(ESCAPES.sub("", "".join(texts)), tuple(values))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and isinstance(node.left, ast.Constant):
+        given = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+        return _Template(_percent(ESCAPES.sub("", str(node.left.value))), tuple(ast.unparse(each) for each in given))
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        left, right = _template(node.left), _template(node.right)
+        return _Template(left.text + right.text, left.values + right.values)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "format":
+        text = literal(node.func.value)
+        if isinstance(text, str):
+            return _formatted(ESCAPES.sub("", text), node)
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return _Template(ESCAPES.sub("", node.value), ())
+    if isinstance(node, ast.Call) and name_of(node) in ("str", "round", "float") and node.args:
+        return _Template("\0", (ast.unparse(node.args[0]),))
+    return _Template("\0", (ast.unparse(node),)) if isinstance(node, ast.expr) else _Template("", ())
+
+
+def _percent(text: str) -> str:
+    return re.sub(r"%(?:\(\w+\))?[-+ 0-9.]*[dfgseixr]", lambda found: _mark(found[0]), text).replace("%%", "%")
+
+
+def _formatted(text: str, call: ast.Call) -> _Template:
+    """What str.format makes of a text: the fields' own names, or the arguments in their order."""
+    values, given = list[str](), iter(call.args)
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name == "":
+            one = next(given, None)
+            values.append(ast.unparse(one) if one is not None else "")
+        else:
+            values.append(name)
+        return _mark(found[0])
+
+    return _Template(re.sub(r"\{([^{}:!]*)[^{}]*\}", value, text), tuple(values))
+
+
+def _mark(written: str) -> str:
+    """\\0 for a value, and a \\1 for each decimal of its format."""
+    decimals = re.search(r"\.(\d)[fFeEgG%]?\W*$", written)
+    return "\0" + "\1" * int(decimals[1] if decimals else 0)

@@ -1,0 +1,225 @@
+"""The code that running a script reaches, as far as its syntax shows: bodies of modules, and what they mention.
+
+A module that is imported is reached without what it does under `if __name__ == "__main__"`. A function is reached
+where reached code mentions it by its name, through an import or as a method; a class is reached with its methods, but
+for those that add options to a parser, which must be mentioned themselves.
+"""
+
+import ast
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from ablations.service.from_script.option import keywords, name_of
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Definition = Function | ast.ClassDef
+# With these a function or class is registered where it is defined, and nothing else mentions it.
+_REGISTERS = ("command", "callback", "group", "config", "main", "automain", "wrap")
+_CONDITIONS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Match)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node of reached code: its file, the function around it (None: none), and the conditions around it there."""
+
+    file: Path
+    function: Function | None
+    around: tuple[ast.AST, ...]
+    node: ast.AST
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it may be executed several times, or not at all."""
+        return bool(self.around)
+
+
+class Code:
+    """The files of a script, and the nodes that it reaches, in the order in which they would run."""
+
+    def __init__(self, script: Path, trees: Mapping[Path, ast.Module]) -> None:
+        self.script, self._trees = script, trees
+        self.nodes: list[Node] = []
+        self.imports = {name for tree in trees.values() for node in ast.walk(tree) for name in _imports(node)}
+        self._definitions = {file: _definitions(tree) for file, tree in trees.items()}
+        self._imported = {file: list(_imported(tree)) for file, tree in trees.items()}
+        self._seen = set[int]()
+        self._bodies = deque[tuple[list[ast.stmt], Path, Function | None]]()  # reached, not yet read
+        self._attributes = set[str]()  # mentioned, such as x.parse
+        self._adders: dict[str, list[tuple[Path, Function]]] = {}  # methods that add options: taken once mentioned
+        if script in trees:
+            self._module(script)
+        while self._bodies:
+            self._run(*self._bodies.popleft())
+
+    def functions(self) -> Iterator[tuple[Node, Function]]:
+        """The reached definitions of functions."""
+        yield from ((node, node.node) for node in self.nodes if isinstance(node.node, Function))
+
+    def calls(self) -> Iterator[tuple[Node, ast.Call]]:
+        """The reached calls."""
+        yield from ((node, node.node) for node in self.nodes if isinstance(node.node, ast.Call))
+
+    def definitions(self, name: str, file: Path) -> list[tuple[Path, Definition]]:
+        """What a name means in a file: definitions there, or in the file from which it is imported."""
+        return self._resolve(name, file, 0)
+
+    def _resolve(self, name: str, file: Path, depth: int) -> list[tuple[Path, Definition]]:
+        if found := self._definitions[file].get(name):
+            return [(file, each) for each in found]
+        for module, original, local in self._imported[file] if depth < 5 else ():
+            if local in (name, "*") and original and (there := self._file(module, file)):
+                wanted = name if original == "*" else original
+                if found_there := self._resolve(wanted, there, depth + 1):
+                    return found_there
+        return []
+
+    def _file(self, module: str, importer: Path) -> Path | None:
+        """The file of a module, among those of the script."""
+        level = len(module) - len(module.lstrip("."))
+        parts = [part for part in module.lstrip(".").split(".") if part]
+        homes = [importer.parents[level - 1]] if level else [importer.parent, *importer.parents, self.script.parent]
+        for home in homes:
+            base = home.joinpath(*parts)
+            for file in (base.with_name(f"{base.name}.py"), base / "__init__.py"):
+                if file in self._trees:
+                    return file
+        return None
+
+    def _module(self, file: Path) -> None:
+        if id(self._trees[file]) not in self._seen:
+            self._seen.add(id(self._trees[file]))
+            self._bodies.append((self._trees[file].body, file, None))
+
+    def _run(self, body: list[ast.stmt], file: Path, function: Function | None) -> None:
+        for statement in body:
+            for node in self._walk(statement, file, function):
+                self.nodes.append(node)
+                self._follow(node)
+
+    def _walk(self, statement: ast.AST, file: Path, function: Function | None) -> Iterator[Node]:
+        """The nodes of a statement, without the bodies of functions and of `if __name__` of imported modules."""
+        waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(statement, ())]
+        while waiting:
+            node, around = waiting.pop()
+            if isinstance(node, ast.If) and _is_main(node.test):
+                inside: list[ast.AST] = [*(node.body if file == self.script else node.orelse)]
+            else:
+                yield Node(file, function, around, node)
+                inside = _inside(node)
+                if isinstance(node, _CONDITIONS):
+                    around = (*around, node)
+            waiting += [(child, around) for child in reversed(inside)]
+
+    def _follow(self, found: Node) -> None:
+        """Take what a node mentions."""
+        node, file = found.node, found.file
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            for module, original, _ in _imported(node):
+                for name in (module, _joined(module, original)):
+                    if there := self._file(name, file):
+                        self._module(there)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load):
+            for place, each in self.definitions(node.id, file):
+                self._take(each, place)
+        elif isinstance(node, ast.Attribute):
+            of = name_of(node.value)
+            for module, original, local in self._imported[file]:
+                there = self._file(_joined(module, original), file) if local == of else None
+                if there is not None:
+                    for each in self._definitions[there].get(node.attr, ()):
+                        self._take(each, there)
+            self._attributes.add(node.attr)
+            for place, method in self._adders.get(node.attr, ()):
+                self._take(method, place)
+        elif isinstance(node, Function) and any(_registers(each) for each in node.decorator_list):
+            self._take(node, file)
+
+    def _take(self, definition: Definition, file: Path) -> None:
+        if id(definition) in self._seen:
+            return
+        self._seen.add(id(definition))
+        if isinstance(definition, ast.ClassDef):
+            for base in definition.bases:
+                for place, each in self.definitions(name_of(base), file):
+                    self._take(each, place)
+            for method in (each for each in definition.body if isinstance(each, Function)):
+                self._adders.setdefault(method.name, []).append((file, method))
+                adds = any(isinstance(n, ast.Attribute) and n.attr == "add_argument" for n in ast.walk(method))
+                if not adds or method.name in self._attributes:
+                    self._take(method, file)
+        else:
+            self._bodies.append((definition.body, file, definition))
+
+
+def _is_main(test: ast.expr) -> bool:
+    return "__name__" in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+
+
+def _inside(node: ast.AST) -> list[ast.AST]:
+    """What is executed where a node stands: of a function its decorators and defaults, of a class no methods."""
+    if isinstance(node, ast.ClassDef):
+        return [*node.decorator_list, *node.bases, *(each for each in node.body if not isinstance(each, Function))]
+    if isinstance(node, Function):
+        defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
+        return [*node.decorator_list, *defaults]
+    return list(ast.iter_child_nodes(node))
+
+
+def _registers(decorator: ast.expr) -> bool:
+    """Whether a decorator, such as `@app.command()`, registers the function with an object of the script."""
+    target = decorator.func if isinstance(decorator, ast.Call) else decorator
+    name = name_of(target)
+    of = name_of(target.value) if isinstance(target, ast.Attribute) else ""
+    return name in _REGISTERS and bool(of) and of not in ("click", "typer", "hydra", "pyrallis", "draccus")
+
+
+def _definitions(tree: ast.Module) -> dict[str, list[Definition]]:
+    """Functions and classes by name, without methods."""
+    found: dict[str, list[Definition]] = {}
+    waiting: list[ast.AST] = [tree]
+    while waiting:
+        node = waiting.pop()
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, Definition) and not (isinstance(node, ast.ClassDef) and isinstance(child, Function)):
+                found.setdefault(child.name, []).append(child)
+            waiting.append(child)
+    return found
+
+
+def _imported(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
+    """(module, name in it, local name) of each import; the name is "" where the module itself is imported."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield from ((module, each.name, each.asname or each.name) for each in node.names)
+        elif isinstance(node, ast.Import):
+            yield from ((each.name, "", each.asname or each.name.partition(".")[0]) for each in node.names)
+
+
+def _joined(module: str, name: str) -> str:
+    """The name of a module in a package; `from . import b` is .b."""
+    if not name:
+        return module
+    return f"{module}{name}" if not module.strip(".") else f"{module}.{name}"
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import | ast.ImportFrom):
+        yield from (part for one in node.names for part in (one.name, one.name.partition(".")[0]))
+        yield (getattr(node, "module", "") or "").partition(".")[0]
+
+
+def parameter_of(function: Function, call: ast.Call, name: str) -> ast.expr | None:
+    """The argument that a call gives for a parameter of a function."""
+    given = keywords(call).get(name)
+    if given is not None:
+        return given
+    names = [argument.arg for argument in function.args.args]
+    if name not in names:
+        return None
+    place = names.index(name)
+    if names[0] in ("self", "cls") and isinstance(call.func, ast.Attribute):
+        place -= 1
+    return call.args[place] if 0 <= place < len(call.args) else None

@@ -1,0 +1,42 @@
+"""A CSV file of runs, long (a line per score) or wide (a line per run).
+
+    row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
+    base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
+
+All but metric and value may be left out. Every other column is a setting or, in a wide file, a metric.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from experiments.errors import UserError
+from experiments.exchange.delimited import read_table, text_of
+from experiments.exchange.external import ExternalRun, is_gap, number, why_not
+
+
+def read_csv(place: str) -> Iterator[ExternalRun | str]:
+    """The runs of a CSV file. Raises UserError with the line for whatever cannot be read."""
+    table = read_table(text_of(Path(place)))
+    yield from table.notes
+    long = {"metric", "value"} <= set(table.head)
+    found: dict[tuple[str, ...], tuple[int, dict[str, str], dict[str, float]]] = {}
+    for line, cells in table.lines:
+        if not long:
+            found[(str(line),)] = line, cells, {}
+            continue
+        name, text = f"{cells.pop('set', '') or 'test'}/{cells.pop('metric')}", cells.pop("value")
+        first, _, scores = found.setdefault(tuple(cells.values()), (line, cells, {}))
+        if name in scores:
+            raise UserError(
+                f"line {line}: {name} stands there twice for the run of line {first}. Give runs their seeds."
+            )
+        if (score := number(text)) is None and not is_gap(text):
+            where = f"line {line}, column {table.places['value']}"
+            raise UserError(f"{where}: value = {text!r} is not a number{why_not(text)}.")
+        scores |= {} if score is None else {name: score}
+    for line, cells, scores in found.values():
+        labels = {name: cells.pop(name, "") for name in ("row", "group")}
+        settings = {name: text for name, text in cells.items() if text}
+        run = ExternalRun(f"line {line}", text=True, labels=labels, settings=settings, metrics=scores)
+        yield replace(run, row=labels["row"], group=labels["group"], places=table.places)

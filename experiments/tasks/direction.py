@@ -1,0 +1,71 @@
+"""Whether lower or higher is better, by the words of a metric's name.
+
+A name that says neither, or both, has no direction: nothing of it is bold, and no claim about it is judged.
+"""
+
+import re
+from collections.abc import Iterator
+
+
+def _set_of(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+LOWER = _set_of(
+    """
+    loss losses logloss error errors err wer cer ter mer der eer perplexity ppl nll mse mae rmse mape smape rmsle msle
+    mase bpc bpb bits nats fid kid fvd lpips latency ece brier regret divergence kl kld crossentropy epe ade fde
+    failure failures
+    """
+)
+COSTS = _set_of("time runtime walltime duration")  # less is better, but a column of that name is no score
+HIGHER = _set_of(
+    """
+    acc accuracy acc1 acc5 top1 top5 f1 fscore bleu sacrebleu chrf rouge meteor cider spice comet auc auroc auprc aupr
+    ap map miou iou dice jaccard mrr ndcg recall precision sensitivity specificity r2 reward return em psnr ssim mcc
+    kappa spearman pearson correlation winrate success throughput fps speedup mos loglikelihood hits hit pass
+    """
+)
+WEAK = _set_of("score match likelihood")  # higher is better, unless another word says more: FID score
+_AGAINST = _set_of("neg negative minus inverse inv")
+_RELATIVE = _set_of("improvement reduction drop delta gap change increase decrease difference diff relative")
+_SETS = "train|training|val|valid|validation|dev|test|eval"
+_JOINED = re.compile(rf"(?:{_SETS})(?P<word>loss|error|err|acc|accuracy|ppl|perplexity)")
+
+
+def direction(name: str) -> str:
+    """ "lower", "higher", or "" where the name does not say it."""
+    down, up = "↓" in name, "↑" in name
+    if down != up:
+        return "lower" if down else "higher"
+    words = set(_words(name))
+    if words & _RELATIVE or (down and up):
+        return ""
+    if words & _AGAINST:
+        likelihood = words & {"likelihood", "loglikelihood", "ll", "loglik"}
+        return "lower" if likelihood else ""
+    if re.search(r"per[\W_]?(second|sec|s)(?![a-z])|/s(ec)?\b", name.lower()):
+        return "higher"
+    lower, higher = bool(words & (LOWER | COSTS)), bool(words & HIGHER)
+    if lower and higher:
+        return ""
+    return "lower" if lower else "higher" if higher or words & WEAK else ""
+
+
+def is_metric(name: str) -> bool:
+    """Whether a column of a file is a score by its name."""
+    words = set(_words(name))
+    return bool(words & (LOWER | HIGHER | WEAK)) or "↓" in name or "↑" in name
+
+
+def _words(name: str) -> Iterator[str]:
+    """The words of a name, split at every sign and at capital letters: "valLoss" is val, loss and valloss."""
+    for part in re.split(r"[\W_]+", name):
+        split = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", " ", part).lower().split()
+        for word in {part.lower(), *split}:
+            yield word
+            yield word.rstrip("0123456789")  # acc1, bleu4, map50
+            if word.startswith("rouge"):
+                yield "rouge"
+            if joined := _JOINED.fullmatch(word):
+                yield joined["word"]

@@ -1,0 +1,65 @@
+"""Find out within seconds whether a tracking server answers: MLflow's own retries take minutes."""
+
+import http.client
+import os
+import socket
+import urllib.error
+import urllib.request
+from urllib.parse import urlsplit
+
+from experiments.errors import UserError
+
+CONNECT_S = 5.0  # for a connection
+ANSWER_S = 10.0  # for the first bytes of an answer
+RETRIES = 2  # MLflow's own seven take four minutes
+_PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+
+
+def refuse_unreachable(uri: str) -> None:
+    """Raises UserError unless the server of an address accepts a connection and, by HTTP, answers anything.
+
+    An address without a host (a file, a database file, a name that MLflow resolves) is not examined.
+    """
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", str(RETRIES))
+    parts = urlsplit(uri)
+    scheme = parts.scheme.partition("+")[0]
+    if scheme not in _PORTS or not parts.hostname:
+        return
+    try:
+        port = parts.port or _PORTS[scheme]
+    except ValueError:
+        raise UserError(f"the port of {parts.hostname} is no number from 0 to 65535.") from None
+    name = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    place, by_http = f"{name}:{port}", scheme in ("http", "https")
+    if by_http and scheme in urllib.request.getproxies() and not urllib.request.proxy_bypass(parts.hostname):
+        return  # whether the server answers is for the proxy to find out
+    try:
+        socket.create_connection((parts.hostname, port), CONNECT_S).close()
+    except (OSError, UnicodeError) as error:
+        why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
+        raise UserError(f"no server can be reached at {place} ({why}). Check the address, or start it.") from None
+    if by_http:
+        _refuse_silent(f"{scheme}://{place}{parts.path}", place)
+
+
+def _refuse_silent(address: str, place: str) -> None:
+    """Raises UserError for a server that accepts a connection and then sends nothing."""
+    try:
+        urllib.request.build_opener(_NoRedirect).open(address, timeout=ANSWER_S).close()
+    except urllib.error.HTTPError:
+        return  # an answer, whatever it says: MLflow's client has the credentials
+    except TimeoutError:
+        pass
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        if not isinstance(getattr(error, "reason", None), TimeoutError):
+            return  # no HTTP, or a certificate that MLflow may know: its client says what is wrong
+    else:
+        return
+    raise UserError(f"the server at {place} accepts connections, but sent no answer in {ANSWER_S:.0f} s.")
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """No other server is asked."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None

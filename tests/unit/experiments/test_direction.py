@@ -1,0 +1,24 @@
+"""The direction of a metric is what its name says; a name that says nothing, or two things, has none."""
+
+import pytest
+
+from experiments.tasks.direction import direction
+
+LOWER = [
+    "Test Loss", "val loss", "test/loss_mean", "valLoss", "eval-loss", "NLL (nats)", "MAE [eV]", "test error (%)",
+    "RMSE/test", "WER%", "bits_per_byte", "bits/byte", "latency_ms", "MAPE", "FID↓", "perplexity (test)", "NLLLoss",
+    "testloss", "brier_score", "negative log likelihood", "x↓",
+]  # fmt: skip
+HIGHER = [
+    "acc", "Top-1 accuracy", "val_acc1", "mIoU", "mAP@50", "ROUGE-L", "rouge2", "bleu4", "F1 (macro)", "log likelihood",
+    "samples_per_second", "exact_match,none", "Acc ↑", "is↑", "BERTScore", "hits@10",
+]  # fmt: skip
+UNKNOWN = [
+    "elbow", "glossary", "lossless_rate", "is", "error reduction", "accuracy loss", "neg_mean_squared_error", "Δ", "",
+    "accuracy_drop", "value",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("names", "found"), [(LOWER, "lower"), (HIGHER, "higher"), (UNKNOWN, "")])
+def test_direction_is_what_the_name_says(names: list[str], found: str) -> None:
+    assert {name: direction(name) for name in names} == dict.fromkeys(names, found)
