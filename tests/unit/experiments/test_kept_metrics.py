@@ -100,6 +100,17 @@ def test_a_number_stays_where_nothing_of_it_changed(weights):
     assert read_kept(weights, "dev", ["dev.seen"], []).lacking == {"seen": ""}
 
 
+def test_a_metric_that_the_study_prints_no_more_stays_in_the_record(weights):
+    first = read_kept(weights, "test", ["acc"], [of("acc", ACC)])
+    before = EvaluationResult(metrics=dict(first.metrics), readings=first.readings)
+    found = read_kept(weights, "test", ["loss"], [of("loss", LOSS)], before)
+    assert found.metrics == {"seen": 7.0, "acc": 0.3, "loss": 0.33}
+    assert found.readings == {"acc": [ACC, "last"], "loss": [LOSS, "last"]}
+    renewed = EvaluationResult(metrics=dict(found.metrics), readings=found.readings)
+    corrected = read_kept(weights, "test", ["acc"], [of("acc", r"no acc ([\d.]+)")], renewed)
+    assert "acc" not in corrected.metrics and corrected.lacking.keys() == {"acc"}
+
+
 def test_a_log_gets_whole_lines_of_each_stream(monkeypatch):
     written = []
     monkeypatch.setattr(shell.os, "write", lambda to, data: (written.append((to, bytes(data))), len(data))[1])
