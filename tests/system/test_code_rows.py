@@ -501,6 +501,12 @@ def test_patches_that_are_refused(cli: Cli, mine: Path, patch: str, said: str) -
     assert said in refused(cli, mine, text, patch)
 
 
+def test_a_pipe_as_a_patch_is_refused(cli: Cli, mine: Path) -> None:
+    os.mkfifo(mine / "pipe.diff")
+    said = refused(cli, mine, rows(BASE, '{key = "x", patch = "pipe.diff"}'))
+    assert "pipe.diff cannot be read: it is not a regular file" in said
+
+
 def test_studies_that_are_refused(cli: Cli, mine: Path, tmp_path: Path) -> None:
     said = refused(cli, mine, rows(BASE, '{key = "gone", commit = "1234567890"}'))
     assert 'row "gone"' in said and "has no commit '1234567890'" in said
