@@ -16,6 +16,7 @@ from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.store import ledger
+from experiments.store.durable import read_regular
 from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
@@ -82,7 +83,7 @@ def text_of(file: Path) -> str:
     if file.exists() and not (file.is_file() or file.is_dir()):  # reading a pipe would block
         raise UserError(f"{file} is not a regular file.")
     try:
-        return file.read_text(encoding="utf-8")
+        return read_regular(file).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 

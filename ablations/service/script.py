@@ -19,6 +19,7 @@ from ablations.service.from_script.metrics import NUMBER, Printed, printed, prog
 from ablations.service.from_script.option import SEEDS, Option, Options, one_line, toml
 from ablations.service.from_script.reach import Code
 from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import read_regular
 from experiments.store.imports import local_files
 from experiments.tasks.direction import direction
 from experiments.tasks.own.command import Scripts
@@ -123,7 +124,7 @@ def is_setting(option: Option) -> bool:
 def _parsed(file: Path) -> ast.Module:
     with explain_os_errors(f"read {file}"):
         try:
-            return ast.parse(file.read_bytes())
+            return ast.parse(read_regular(file))
         except (SyntaxError, ValueError, RecursionError) as error:
             raise UserError(f"{file} is no Python that can be read: {error}.") from None
 

@@ -24,6 +24,7 @@ from ablations.service.from_script.option import (
 )
 from ablations.service.from_script.reach import Code
 from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import read_regular
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COMPUTED = re.compile(r"\$\{|\?\?\?")
@@ -45,7 +46,7 @@ def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^{number}$", re.I), list("-+0123456789."))
     with explain_os_errors(f"read {file}"):
         try:
-            content = yaml.load(file.read_text(encoding="utf-8"), Loader)
+            content = yaml.load(read_regular(file).decode(), Loader)
         except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
             raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
     return content if isinstance(content, dict) else {}
@@ -172,7 +173,7 @@ def _compose(file: Path) -> _Composed:
 
 def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Path]) -> None:
     """The keys that all files of a group have, so that a row may change the group too."""
-    heads = [each.read_text(encoding="utf-8", errors="replace") for each in files.values()]
+    heads = [read_regular(each).decode(errors="replace") for each in files.values()]
     contents = {name: read_yaml(each, omega=True) for name, each in files.items()}
     if any("@package" in head for head in heads) or any("defaults" in content for content in contents.values()):
         return
