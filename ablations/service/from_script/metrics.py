@@ -25,7 +25,8 @@ _INSIDE = re.compile(r"(?<![A-Za-z])(test|val|valid|validation|dev|eval|train)(?
 _STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]?[ \t]*[\[(]?[ \t]*)\0", re.IGNORECASE)
 _MEAN = re.compile(r"avg|average|mean", re.IGNORECASE)
 NUMBER = r"([-+\d.e]+)"
-_PRINTS = ("print", "info", "write", "echo", "log", "secho", "tqdm_write")
+_PRINTS = ("print", "info", "echo", "secho")
+_STREAMS = ("stdout", "stderr", "tqdm")  # what is written to another object is in a file
 _SETS = {"test": "test", "train": "train", "training": "train",
          **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "dev")}  # fmt: skip
 _LOSS = re.compile("loss", re.IGNORECASE)
@@ -57,7 +58,7 @@ def printed(code: Code) -> Iterator[Printed]:
     """The numbers that its calls of print and of a logger print with a name before them."""
     failing = _failing(code)
     for at, call in code.calls():
-        if name_of(call) not in _PRINTS or id(call) in failing or _except(at):
+        if not _is_print(call) or id(call) in failing or _except(at):
             continue
         line = f"{at.file.name}:{call.lineno}: {' '.join(ast.unparse(call).split())}"
         line = line if len(line) <= 150 else f"{line[:149]}…"
@@ -67,6 +68,11 @@ def printed(code: Code) -> Iterator[Printed]:
                 if "step" not in keys:
                     yield from (Printed("test", str(key), "", 0, line) for key in keys if _METRIC.search(_split(key)))
         yield from _of_template(_template_of(call), line)
+
+
+def _is_print(call: ast.Call) -> bool:
+    of = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    return name_of(call) in _PRINTS or (name_of(call) == "write" and (of in _STREAMS or of.endswith("bar")))
 
 
 def _of_template(template: _Template, line: str) -> Iterator[Printed]:
@@ -118,7 +124,7 @@ def _split(name: object) -> str:
 def progress(code: Code) -> Iterator[str]:
     """The pattern of a step and a total that it prints: epoch 3/10."""
     for _, call in code.calls():
-        if name_of(call) in _PRINTS:
+        if _is_print(call):
             for word in re.findall(r"([A-Za-z]+)[ :=\[(]*\0 ?/ ?(?:\0|\d)", _template_of(call).text):
                 yield rf"\b{word}\W*(\d+) ?/ ?(\d+)"
 
