@@ -84,8 +84,8 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
         if named is None:
             continue
         set_, name = named
-        of = None if _SET.match(label) else (_INSIDE.search(label) or _BEGIN.match(text))
-        if of is not None:
+        inside, begin = _SET.match(label) or _INSIDE.search(label), _BEGIN.match(text)
+        if not _SET.match(label) and (of := inside or begin):
             set_ = _SETS[of[1].lower()]
         number, digits = rf"\s*{NUMBER}", len(decimals)
         value_at = found.end() - len(decimals) - 1
@@ -98,6 +98,8 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
             number, digits = rf"\s*\d+\s*/\s*\d+\W*\(\s*{NUMBER}", len(count[1])
         if step and step.start() < found.start() and step.end() <= found.start(3):
             before = rf"\b{step[1]}\W*(?P<step>\d+).*?"
+        elif begin and not inside and begin.end(1) <= found.start():  # lines of other sets have the same label
+            before = rf"\b{begin[1]}\b.*?"
         else:
             before = ""
         if not text[: found.start()][-1:].isalnum() and text[: found.start()][-1:] not in ("_", "\0", "\1"):

@@ -276,6 +276,7 @@ PRINTS = {
     "print(f'loss {now:.1f} ({before:.1f})')": ("loss", "loss 1.5 (2.5)", 1.5),
     "print('Test set: Average loss: {:.4f}'.format(l))": ("loss", "Test set: Average loss: 0.2500", 0.25),
     "file.write('acc: {}'.format(acc))": None,
+    "print(f'Test results: accuracy {a:.1f}')": ("accuracy", "Train: accuracy 99.0 Test results: accuracy 1.5", 1.5),
     "print(f'Test: Accuracy: {c}/{n} ({100 * c / n:.1f}%)')": ("Accuracy", "Test: Accuracy: 9/10 (90.0%)", 90.0),
     "print(f'Accuracy: {c}/{n}')": None,
     "print('Loss is {}, stopping training'.format(loss))": None,
