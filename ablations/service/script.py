@@ -161,7 +161,9 @@ def _command(found: Options) -> str:
         if given := _given(option):
             place.append(f"{option.flag}={given}" if "=" in option.written else f"{option.flag} {given}")
         elif is_setting(option) and not option.in_file:
-            place.append(option.written or f"{option.flag} {{{option.name}}}")
+            # a value that begins with a dash looks like an option
+            equals = option.flag.startswith("--") and str(option.value).startswith("-")
+            place.append(option.written or f"{option.flag}{'=' if equals else ' '}{{{option.name}}}")
     words = [word if "{settings.yaml" in word else shlex.quote(word) for word in found.words]
     for cut, given_there in reversed([*zip([*found.cuts, len(words)], places, strict=True)]):
         words[cut:cut] = given_there

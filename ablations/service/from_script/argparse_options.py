@@ -21,7 +21,6 @@ from ablations.service.from_script.option import (
     source,
     switch,
     text_of,
-    toml,
 )
 from ablations.service.from_script.reach import Code, Function, Node, parameter_of
 
@@ -409,8 +408,7 @@ def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, co
         return option.without(f"what {named} makes of a text is not known without running it (--ask)")
     if not isinstance(value, str):
         return option.without(f"its default {value!r} is no text, and without type= the script gets a text")
-    dash = value.startswith("-") and equals
-    return replace(option, value=value, written=f"{flag}={{{option.name}}}" if dash else "") if toml(value) else option
+    return replace(option, value=value)
 
 
 def truths(kind: ast.expr | None, file: Path, code: Code) -> tuple[str, str] | None:

@@ -79,8 +79,8 @@ class Code:
 
     def _resolve(self, name: str, file: Path, depth: int) -> list[tuple[Path, Definition]]:
         names = self._names_of(file)
-        if found := names.definitions.get(name):
-            return [(file, each) for each in found]
+        if defined := names.definitions.get(name):
+            return [(file, each) for each in defined]
         every = [*names.imported.get(name, ()), *names.imported.get("*", ())] if depth < 5 else ()
         for module, original in every:
             there = self._file(module, file) if original else None
