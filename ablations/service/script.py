@@ -105,7 +105,7 @@ def _text(name: str, found: Options, code: Code, links: Sequence[str], remarks: 
     if links:
         lines.append(f"links = {toml(links)}   # each run works in a folder of its own, where these are linked")
     lines += [f"progress = '{pattern}'" for pattern in [*progress(code)][-1:]]
-    seeded = any(option.name in SEEDS for option in found.options)
+    seeded = any(_given(option) == "{seed}" or (option.in_file and option.name == "seed") for option in found.options)
     repeats = "seeds = 1   # the script has no option for a seed: more would be repeats of one training"
     lines.append("seeds = 2" if seeded else repeats)
     notes = [f"# {one_line(remark)}" for remark in remarks]

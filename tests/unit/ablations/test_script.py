@@ -245,6 +245,8 @@ def test_a_configuration_file_keeps_whatever_no_setting_names(tmp_path):
     assert given(seed=3, lr=0.2, **{"model.width": 16}) == {**original, "seed": 3, "lr": 0.2, "model": model}
     assert task.preflight(task.config_type(), tmp_path) == []
     assert (tmp_path / "conf.yaml").resolve() in task.named
+    (tmp_path / "other.yaml").write_text("random_seed: 3\n")
+    assert written(tmp_path, "python train.py other.yaml").seeds == 1  # the run's seed would not reach it
     (tmp_path / "conf.yaml").unlink()
     assert "has no such file" in str(task.preflight(task.config_type(), tmp_path)[0])
 
