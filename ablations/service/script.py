@@ -106,7 +106,7 @@ def _text(name: str, found: Options, code: Code, links: Sequence[str], remarks: 
     if links:
         lines.append(f"links = {toml(links)}   # each run works in a folder of its own, where these are linked")
     lines += [f"progress = '{pattern}'" for pattern in [*progress(code)][-1:]]
-    seeded = any(option.name in SEEDS for option in found.options)
+    seeded = any(_given(option) == "{seed}" or (option.in_file and option.name == "seed") for option in found.options)
     repeats = "seeds = 1   # the script has no option for a seed: more would be repeats of one training"
     lines.append("seeds = 2" if seeded else repeats)
     notes = [f"# {one_line(remark)}" for remark in remarks]
@@ -162,7 +162,9 @@ def _command(found: Options) -> str:
         if given := _given(option):
             place.append(f"{option.flag}={given}" if "=" in option.written else f"{option.flag} {given}")
         elif is_setting(option) and not option.in_file:
-            place.append(option.written or f"{option.flag} {{{option.name}}}")
+            # a value that begins with a dash looks like an option
+            equals = option.flag.startswith("--") and str(option.value).startswith("-")
+            place.append(option.written or f"{option.flag}{'=' if equals else ' '}{{{option.name}}}")
     words = [word if "{settings.yaml" in word else shlex.quote(word) for word in found.words]
     for cut, given_there in reversed([*zip([*found.cuts, len(words)], places, strict=True)]):
         words[cut:cut] = given_there
