@@ -54,10 +54,10 @@ def test_a_study_that_grows_trains_only_what_is_new(cli: Cli, tmp_path: Path, mo
         cli("run", "study.toml", "--devices", "cpu:2", cwd=folder)
         return sorted(starts.read_text().splitlines()[len(before) :])
 
-    def numbers(metric: str) -> dict[str, float | None]:
-        return {row["row"]: row[f"{metric}_test"] for row in as_json(
-            cli("report", "study.toml", "--format", "json", cwd=folder)
-        )}  # fmt: skip
+    def numbers(metric: str) -> dict[str, float]:
+        """The printed number of each row, to four digits."""
+        table = as_json(cli("report", "study.toml", "--format", "json", cwd=folder))
+        return {row["row"]: round(row[f"{metric}_test"], 4) for row in table}
 
     base, rows = "lr = 0.1", ["key = 'base'"]
     assert trained(study(HEAD, base, [ACC], rows)) == ["0.1 0.1 1"]
