@@ -14,6 +14,7 @@ import math
 import os
 import pwd
 import re
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from typing import Any
@@ -51,6 +52,8 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
     with explain_os_errors(f"write the ledger of {store.root}"):
         file = os.open(store.root / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
+            if not stat.S_ISREG(os.fstat(file).st_mode):
+                raise UserError(f"{store.root / FILE} is not a regular file: move it away. Then a new ledger begins.")
             take_lock(file, store.root / FILE, LOCKED_S)
             end, last = _last(file)
             text, before, count = b"", _digest(last) if last else NONE, _number(file, end, last)
@@ -238,7 +241,9 @@ def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
     except (FileNotFoundError, NotADirectoryError):
         return
     except OSError as error:
-        raise UserError(f"{store.root / FILE} cannot be read: {error.strerror}. Check its permissions.") from None
+        raise UserError(
+            f"{store.root / FILE} cannot be read: {error.strerror}. Check that it is a file and its permissions."
+        ) from None
 
 
 def _digest(line: bytes) -> str:

@@ -163,6 +163,14 @@ def test_training_a_finished_run_again_is_one_more_training(store):
     assert "2 runs is used up" in account.refuses("r2", 1, True, 0.0, {})[0]
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, os.mkdir])
+def test_what_is_no_file_is_named_and_not_waited_for(store, make):
+    make(store.root / ledger.FILE)
+    for use in (ledger.entries, ledger.head, ledger.broken, lambda one: ledger.append(one, "x")):
+        with pytest.raises(UserError, match=ledger.FILE):
+            use(store)
+
+
 def test_many_append_at_once(store):
     def write(name):
         for n in range(20):
