@@ -33,4 +33,4 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
     assert (other.word, other.to_make) == ("missing" if trained else "failed", left)
     assert asked.stale == (
         ("training",) if trained else ()
-    )  # its record names no code: `--stale rerun` trains it again
+    )  # its record names no code
