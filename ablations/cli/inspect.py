@@ -1,6 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.store import ledger
+from experiments.store.durable import read_regular
 from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
@@ -82,7 +84,7 @@ def text_of(file: Path) -> str:
     if file.exists() and not (file.is_file() or file.is_dir()):  # reading a pipe would block
         raise UserError(f"{file} is not a regular file.")
     try:
-        return file.read_text(encoding="utf-8")
+        return read_regular(file).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
@@ -171,7 +173,7 @@ def _of_paper(paper: papers.Paper, selectors: Selectors) -> Iterator[tuple[str, 
 
 def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selectors) -> SelectedTable:
     """The table that a line of a paper names, with the paper's claims in place of the study's. Raises UserError."""
-    said = _said(list(one.words))
+    said = _said(list(one.words), paper.shown(one.named_in) if one.file is None else "")
     if "study" not in said:
         raise UserError(f"{paper.shown(one.named_in)}: this line names no study: table: {' '.join(one.words)}")
     places = (one.named_in, paper.file)
@@ -182,7 +184,7 @@ def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selector
     return replace(chosen, study=plan.study, replan=lambda: plan)
 
 
-SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store")
+SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store", "state_dir")
 
 
 def _chosen(said: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
@@ -214,22 +216,32 @@ def _verify_bundle(file: Path, head: str | None, as_json: bool) -> None:
     raise typer.Exit(FAILED if found else DONE)
 
 
-def _said(words: list[str]) -> dict[str, Any]:
-    """The selectors recorded in a file; {} if they cannot be parsed."""
+def _said(words: list[str], where: str = "") -> dict[str, Any]:
+    """The selectors recorded in a file; {} if they cannot be parsed.
+
+    where: of a line that a person wrote, its place. Then UserError is raised for what cannot be parsed.
+    """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("study", nargs="?")
     for name in ("--profile", "--corpus", "--rows", "--significance"):
         parser.add_argument(name)
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--store", type=Path)
+    for name in ("--store", "--state-dir"):
+        parser.add_argument(name, type=Path)
     parser.add_argument("--set", action="append", dest="sets")
     for name, kind in get_type_hints(TableOptions).items():
         of_bool = bool in get_args(kind)
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction if of_bool else "store", default=None)
     try:
-        found, _ = parser.parse_known_args(words)
-    except (argparse.ArgumentError, SystemExit):
-        return {}
+        found, unknown = parser.parse_known_args(words)
+    except (argparse.ArgumentError, SystemExit) as error:
+        found, unknown = argparse.Namespace(), [str(error)]
+        if not where:
+            return {}
+    if where and unknown:
+        raise UserError(
+            f"{where}: table: {shlex.join(words)}: {' '.join(unknown)} cannot be read as options of `report`."
+        )
     return {name: value for name, value in vars(found).items() if value is not None}
 
 

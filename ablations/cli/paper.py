@@ -69,11 +69,11 @@ def paper(
             f"{name}-setup.md": f"ablations report {words} --format setup --out",
             f"{name}.tar.gz": f"ablations bundle {words} --out",
         }
+        bundle(study, selectors=selectors, out=out / f"{name}.tar.gz")  # first: it refuses an unfinished table
         print_table(chosen, "latex", out / f"{name}.tex")
         print_table(chosen, "setup", out / f"{name}-setup.md")
         write_out(out / f"{name}-numbers.tex", as_macros(table_of(chosen)).encode())
         figures = draw_figures(chosen, "auto", "pdf", out / f"{name}-figures")
-        bundle(study, selectors=selectors, out=out / f"{name}.tar.gz")
         lines += [f"- `{file}`: `{command} {out / file}`" for file, command in made.items()]
         if figures:
             lines.append(

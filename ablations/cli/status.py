@@ -30,6 +30,7 @@ from experiments.jobs.attempts.attempt import log_tail
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.store import ledger
+from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
@@ -279,7 +280,7 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
     tail = Tail(folder)
     points = list(_points(tail))[-RECENT:] if follow else []
     try:
-        with (folder / LOG).open("rb") as file:
+        with open_regular(folder / LOG) as file:
             _echo(file)
             while follow:
                 # before reading: what it wrote last is read too

@@ -102,9 +102,9 @@ def _home(file: Path) -> Path:
 
 
 def _top_package(file: Path) -> Path:
-    """The folder of the package of the highest level in which a file lies; its own folder for one in no package."""
+    """The folder of the package of the highest level in which a file lies; the file itself if it is in no package."""
     home = _home(file)
-    return file.parent if home == file.parent else home / file.relative_to(home).parts[0]
+    return home / file.relative_to(home).parts[0]
 
 
 def _counts(file: Path, tops: set[Path]) -> bool:

@@ -28,6 +28,7 @@ TREES = "trees"  # in the store: an archive of each tree, read-only
 # difference in lines.
 CODE, BASE, LINES = "code_tree", "code_base", "code_lines"
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+PACKED_S = 600.0  # at most, until another process has packed or removed a tree
 _MOST_LINKS = 40  # Linux follows no more in one path
 
 
@@ -96,7 +97,7 @@ def keep(tree: str, store: Path) -> None:
 def _alone(trees: Path) -> AbstractContextManager[None]:
     """Of the processes that pack or remove a store's trees, one at a time; a trial run's `trees` is a link to them."""
     trees.mkdir(exist_ok=True)
-    return locked(trees.resolve().parent, "code")
+    return locked(trees.resolve().parent, "code", PACKED_S)
 
 
 def remove_unused(store: Store) -> None:

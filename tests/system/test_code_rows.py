@@ -348,8 +348,7 @@ def test_a_run_that_changed_its_own_tree_is_failed(cli: Cli, mine: Path, act: st
 
 
 def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
-    settings = ("code_tree", "code_lines", "code_base", "folder_links")
-    for code in (True, False):
+    for code, settings in {True: ("code_tree", "code_base", "folder_links"), False: ("code_tree",)}.items():
         row = PATCHED if code else '{key = "p", set = {lr = 0.2}}'
         for name in settings:
             given = f'{name} = "../../x"'
@@ -357,13 +356,15 @@ def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
                 "set": rows(BASE, row.replace('key = "p"', f'key = "p", fixed = {{{given}}}')),
                 "row": rows(BASE, f'{{key = "q", set = {{{given}}}}}', row),
                 "base": rows(BASE, row).replace("base = {lr = 0.1}", f"base = {{lr = 0.1, {given}}}"),
-                "profile": rows(BASE, row, ablate=f"[profiles.default]\nset = {{{given}}}\n"),
-                "tune": rows(BASE, row, ablate=f'[tune]\nranges = {{{name} = ["a", "b"]}}\n'),
+                "profile": rows(BASE, row, ablate=f"[profile.small]\nset = {{{given}}}\n"),
+                "tune": rows(BASE, row, ablate=f'[tune]\ntrials = 2\nrange = {{{name} = ["a", "b"]}}\n'),
             }
             for place, text in texts.items():
                 (mine / "p.diff").write_text(NO_GATE)
                 (mine / "study.toml").write_text(text)
-                said = cli("plan", "study.toml", "--profile", "default", cwd=mine, code=2).stderr
+                words = ("--profile", "small") if place == "profile" else ()
+                verb = "tune" if place == "tune" else "plan"
+                said = cli(verb, "study.toml", *words, cwd=mine, code=2).stderr
                 assert name in said and "Traceback" not in said, (place, said)
             (mine / "study.toml").write_text(rows(BASE, row))
             assert name in cli("plan", "study.toml", "--set", f"{name}=../../x", cwd=mine, code=2).stderr
@@ -498,6 +499,12 @@ def test_patches_that_are_refused(cli: Cli, mine: Path, patch: str, said: str) -
     (mine / "data/x.txt").write_text("7")
     text = rows(BASE, PATCHED, head='links = ["data"]', ablate='[protected]\npaths = ["eval/"]\n')
     assert said in refused(cli, mine, text, patch)
+
+
+def test_a_pipe_as_a_patch_is_refused(cli: Cli, mine: Path) -> None:
+    os.mkfifo(mine / "pipe.diff")
+    said = refused(cli, mine, rows(BASE, '{key = "x", patch = "pipe.diff"}'))
+    assert "pipe.diff cannot be read: it is not a regular file" in said
 
 
 def test_studies_that_are_refused(cli: Cli, mine: Path, tmp_path: Path) -> None:

@@ -1,6 +1,8 @@
 """`ablations import --from`: rows trained elsewhere, marked, never half imported."""
 
 import json
+import re
+import shlex
 import sqlite3
 import statistics
 import subprocess
@@ -343,6 +345,22 @@ def test_the_database_that_this_program_writes_is_read(mixed: Path, cli: Cli) ->
     assert "for the table's page" in done.stderr
     words = ("import", mixed / "again.toml", "--from", database, "--metric", "loss.test", "--store", mixed / "others")
     assert "6 runs of 2 rows imported" in cli(*words).stdout
+
+
+def test_the_page_on_importing_runs_as_printed(tmp_path: Path, cli: Cli) -> None:
+    """Its files are those named before each block; its commands run in their order."""
+    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
+    for name, content in re.findall(r"`([\w.]+)`[^`\n]*\n\n```\w+\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    assert {path.name for path in tmp_path.iterdir()} >= {"runs.csv", "mixed.toml", "train.py", "theirs.csv"}
+    commands = re.findall(r"^    ablations (.*)$", page, re.MULTILINE)
+    assert len(commands) >= 5
+    for line in commands:
+        cli(*shlex.split(line), cwd=tmp_path)
+    found = {row["row"]: row for row in json.loads(cli("report", "mixed.toml", "--json", cwd=tmp_path).stdout)}
+    assert found["base"]["loss_test"] == pytest.approx(0.52) and found["theirs"]["loss_test"] == pytest.approx(0.23)
+    tabulated = cli("tabulate", "runs.csv", "--json", cwd=tmp_path).stdout
+    assert [round(row["acc_test"], 2) for row in json.loads(tabulated)] == [80.97, 79.07, 80.03]
 
 
 def their_mlflow(folder: Path) -> Path:

@@ -83,6 +83,8 @@ def test_sentences_are_checked_and_a_row_trained_again_makes_some_false(folder: 
         ("% table: optimizers.toml\n% claim: wid is better than base in acc\n", "wide"),
         ("% table: optimizers.toml\n% claim: wide is nicer than base\n", "forms"),
         ("% table: optimizers.toml\n\\abl{base.bleu}\n", r"base\.bleu"),
+        ("% table: optimizers.toml --sore runs\n% claim: wide is better than base in acc\n", "--sore"),
+        ("% table: optimizers.toml --seeds x\n% claim: wide is better than base in acc\n", "--seeds"),
         ("% table: --store runs\n% claim: a is better than b in acc\n", "names no study"),
     ],
 )

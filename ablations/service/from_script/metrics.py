@@ -25,7 +25,8 @@ _INSIDE = re.compile(r"(?<![A-Za-z])(test|val|valid|validation|dev|eval|train)(?
 _STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]?[ \t]*[\[(]?[ \t]*)\0", re.IGNORECASE)
 _MEAN = re.compile(r"avg|average|mean", re.IGNORECASE)
 NUMBER = r"([-+\d.e]+)"
-_PRINTS = ("print", "info", "write", "echo", "log", "secho", "tqdm_write")
+_PRINTS = ("print", "info", "echo", "secho")
+_STREAMS = ("stdout", "stderr", "tqdm")  # what is written to another object is in a file
 _SETS = {"test": "test", "train": "train", "training": "train",
          **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "dev")}  # fmt: skip
 _LOSS = re.compile("loss", re.IGNORECASE)
@@ -57,7 +58,7 @@ def printed(code: Code) -> Iterator[Printed]:
     """The numbers that its calls of print and of a logger print with a name before them."""
     failing = _failing(code)
     for at, call in code.calls():
-        if name_of(call) not in _PRINTS or id(call) in failing or _except(at):
+        if not _is_print(call) or id(call) in failing or _except(at):
             continue
         line = f"{at.file.name}:{call.lineno}: {' '.join(ast.unparse(call).split())}"
         line = line if len(line) <= 150 else f"{line[:149]}…"
@@ -69,6 +70,11 @@ def printed(code: Code) -> Iterator[Printed]:
         yield from _of_template(_template_of(call), line)
 
 
+def _is_print(call: ast.Call) -> bool:
+    of = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    return name_of(call) in _PRINTS or (name_of(call) == "write" and (of in _STREAMS or of.endswith("bar")))
+
+
 def _of_template(template: _Template, line: str) -> Iterator[Printed]:
     text = template.text
     step = _STEP.search(text)
@@ -78,8 +84,8 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
         if named is None:
             continue
         set_, name = named
-        of = None if _SET.match(label) else (_INSIDE.search(label) or _BEGIN.match(text))
-        if of is not None:
+        inside, begin = _SET.match(label) or _INSIDE.search(label), _BEGIN.match(text)
+        if not _SET.match(label) and (of := inside or begin):
             set_ = _SETS[of[1].lower()]
         number, digits = rf"\s*{NUMBER}", len(decimals)
         value_at = found.end() - len(decimals) - 1
@@ -92,6 +98,8 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
             number, digits = rf"\s*\d+\s*/\s*\d+\W*\(\s*{NUMBER}", len(count[1])
         if step and step.start() < found.start() and step.end() <= found.start(3):
             before = rf"\b{step[1]}\W*(?P<step>\d+).*?"
+        elif begin and not inside and begin.end(1) <= found.start():  # lines of other sets have the same label
+            before = rf"\b{begin[1]}\b.*?"
         else:
             before = ""
         if not text[: found.start()][-1:].isalnum() and text[: found.start()][-1:] not in ("_", "\0", "\1"):
@@ -118,7 +126,7 @@ def _split(name: object) -> str:
 def progress(code: Code) -> Iterator[str]:
     """The pattern of a step and a total that it prints: epoch 3/10."""
     for _, call in code.calls():
-        if name_of(call) in _PRINTS:
+        if _is_print(call):
             for word in re.findall(r"([A-Za-z]+)[ :=\[(]*\0 ?/ ?(?:\0|\d)", _template_of(call).text):
                 yield rf"\b{word}\W*(\d+) ?/ ?(\d+)"
 

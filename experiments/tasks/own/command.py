@@ -31,7 +31,7 @@ from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
 from experiments.errors import Preempted, UserError, explain_os_errors
 from experiments.store.checksummed import write_json
-from experiments.store.durable import whole_folder
+from experiments.store.durable import read_regular, whole_folder
 from experiments.store.imports import imported_names, module_files
 from experiments.tasks.base import Context
 from experiments.tasks.own import shell
@@ -316,7 +316,7 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
         raise UserError(f"The command lays the settings over {file}, and there is no such file.")
     with explain_os_errors(f"read {file}"):
         try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            content = yaml.safe_load(read_regular(file).decode())
         except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
             raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
     if not isinstance(content, dict):

@@ -32,10 +32,11 @@ from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig,
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
 from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.store.checksummed import check_file, read_json
+from experiments.store.durable import open_regular
 from experiments.store.imports import local_files
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
-from experiments.store.trees import keep
+from experiments.store.trees import keep, planned
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.direction import direction
@@ -166,6 +167,8 @@ class OwnTask(Task):
         copy = WorkingCopy(top, store)
         if not tree:
             return changed_files(result.code_files, copy)
+        if tree not in planned:
+            return ["the code of its row cannot be made now"]
         if tree not in self._trees:
             links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
             self._trees[tree] = PlannedTree(tree, copy, links)
@@ -412,7 +415,7 @@ def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         raise UserError(f"The trainer reads {path}, and it cannot be read: {error.strerror}.") from None

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.store.checksummed import read_json, write_json
+from experiments.store.durable import open_regular
 from experiments.store.layout import LOG
 from experiments.store.results import RESULT_FILE, EvaluationResult, Output, TrainingResult
 from experiments.tasks.own.context import FINAL, of_set
@@ -116,7 +117,7 @@ def _read_log(
         readings.line(text)
         drawing.line(text)
 
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         for number, (begin, end) in enumerate(output.ranges):
             if number:  # the last number of an output is behind what was left out
                 readings.forget()
