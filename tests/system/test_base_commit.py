@@ -21,7 +21,7 @@ def test_base_commit_pins_the_tree_of_every_row(cli: Cli, mine: Path) -> None:
     (mine / "study.toml").write_text(rows(BASE, PATCHED, head=f'base_commit = "{first}"'))
     cli("run", "study.toml", cwd=mine)
     assert accuracies(cli, mine) == {"base": 4.01, "p": 2.01}
-    assert first[:12] in cli("report", "study.toml", "--notes", "full", cwd=mine).stdout
+    assert first[:10] in cli("report", "study.toml", "--notes", "full", cwd=mine).stdout
     commit(mine, "No python")
     assert "nothing to train" in cli("run", "study.toml", cwd=mine).stderr
     (mine / "study.toml").write_text(rows(BASE, head='base_commit = "main~1"'))

@@ -31,6 +31,4 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
     asked, both, other = (state_of(RUN, ids, config) for ids in ([ASKED], [OTHER, ASKED], [OTHER]))
     assert asked == both and (asked.word, asked.to_make) == ("failed", left)
     assert (other.word, other.to_make) == ("missing" if trained else "failed", left)
-    assert asked.stale == (
-        ("training",) if trained else ()
-    )  # its record names no code: `--stale rerun` trains it again
+    assert asked.stale == (("training",) if trained else ())  # its record names no code
