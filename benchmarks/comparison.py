@@ -48,6 +48,7 @@ class Engine:
             return
         path = "" if environment else str(HERE.parent)
         variables = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), "PYTHONPATH": path}
+        options.logs.mkdir(parents=True, exist_ok=True)
         self._errors = (options.logs / f"{time.monotonic_ns()}-{script}.log").open("w+")
         self._process = subprocess.Popen(
             [python, str(HERE / "engines" / script)],

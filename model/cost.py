@@ -134,9 +134,12 @@ def training_flops(
 ) -> Length:
     """Operations of forward and backward pass: 3·forward, in which a training's softmax may have fewer rows.
 
-    samples: outputs that are drawn of each source for the expected GLEU (`sampling_flops`).
+    With `layer_drop` a layer counts by its probability to be computed. samples: outputs that are drawn of each source
+    for the expected GLEU (`sampling_flops`).
     """
     forward = forward_flops(config, vocab_size, source_length, target_length)
+    if config.layer_drop:
+        forward = forward - config.layer_drop * sum(_layer_flops(config, source_length, target_length).values())
     saved = 0
     if config.softmax == "sampled":
         saved = vocab_size - min(config.softmax_samples + 1, vocab_size)

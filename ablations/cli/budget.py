@@ -18,6 +18,7 @@ from ablations.study.study import load_study
 from experiments.errors import UserError
 from experiments.store import ledger as lines
 from experiments.store.budget import MOST_HOURS, Account, boot_clock
+from experiments.store.durable import read_regular
 from experiments.store.layout import Store
 from experiments.store.secret import check_secret, is_protected, set_secret
 
@@ -74,7 +75,7 @@ def passphrase(store: Store, file: Path | None, *, new: bool = False) -> str | N
     """The passphrase in a file, or typed at a terminal; None if there is neither, or the store needs none."""
     if file is not None:
         try:
-            return next(iter(file.read_text(encoding="utf-8").splitlines()), "")
+            return next(iter(read_regular(file).decode().splitlines()), "")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"--passphrase-file {file} cannot be read: {error}.") from None
     if (new or is_protected(store)) and sys.stdin.isatty():

@@ -241,29 +241,28 @@ class _Import:
                     f"{name} is {metric} of {set_}, which the study does not print. Add it to the study as "
                     "[[metric]], or leave it out of --metric."
                 )
-        planned: dict[str, list[int]] = {}
-        for run in plan.runs:
-            if run.imported:
-                planned.setdefault(run.row, []).append(run.seed)
-        labels = {row.label: row.key for row in chosen.study.variations if row.imported and row.label}
         choice = self._choice(list(found))
-        arrived = arrive(self.foreign, found, choice, Planned(planned, labels))
+        arrived = arrive(self.foreign, found, choice, Planned.of(plan))
         refuse_other_settings(arrived, plan)
         store = self.selectors.open(create=True)
         with store.coordinator_lock():
             written = write_runs(plan, store, self.foreign, arrived, replace=self.again)
             write_lacking(store)
+        repeats = not any(run.seed for run in self.foreign.runs) and len({one.seed for one in arrived}) > 1
         return {
             "study": study, "store": str(store.root), "source": self.foreign.source,
             "rows": list(dict.fromkeys(one.row for one in arrived)),
             "imported": written.new, "there": written.had, "replaced": written.replaced,
             "left_out": [*self.foreign.left_out, *choice.notes], "other_settings": unknown_settings(arrived, plan),
+            "repeats": repeats,
         }  # fmt: skip
 
 
 def _say_imported(facts: dict[str, Any], selectors: Selectors) -> None:
     for text in facts["left_out"]:
         typer.echo(f"left out: {text}", err=True)
+    if facts["repeats"]:
+        typer.echo("no run names a seed (--seed-by): runs of a row are repeats, and pair with no others", err=True)
     if facts["other_settings"]:
         others = ", ".join(facts["other_settings"])
         typer.echo(f"kept with the runs, but no settings of this study: {others}", err=True)

@@ -1,6 +1,7 @@
 """Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table
 from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.store import ledger
+from experiments.store.durable import read_regular
 from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
@@ -23,7 +25,7 @@ from reports.audit.bundle_archive import is_bundle
 from reports.audit.compare import as_records, as_text
 from reports.audit.compare import compare as compare_tables
 from reports.render.numbers import defined
-from reports.render.printed import MADE_BY, asked_for
+from reports.render.printed import asked_for
 from reports.results.results import counts_in
 from reports.table.build import build_table
 from reports.table.claims import HOLDS
@@ -67,12 +69,11 @@ def verify(
     if study is None and is_bundle(file.name):
         _verify_bundle(file, head, as_json)
         return
-    if file.is_dir() or (study is None and papers.names_tables(text_of(file))):
-        files = [file] if file.is_file() else [path for path in sorted(file.rglob("*.tex")) if MADE_BY in text_of(path)]
-        found = [line for path in files for line in _of_paper(path, selectors)]
-        facts: dict[str, Any] = {"found": [{"text": text, "holds": holds} for text, holds in found]}
-        answer(as_json, {"file": str(file)} | facts, (text for text, _ in found))
-        raise typer.Exit(DONE if all(holds for _, holds in found) else FAILED)
+    if file.is_dir() or study is None:
+        read = _papers_of(file)
+        if file.is_dir() or any(paper.says_something or paper.unread_claims for paper in read):
+            _verify_papers(file, read, selectors, as_json)
+            return
     facts, lines, same = _compared(file, study, selectors, significance, format_, printing, head)
     answer(as_json, facts, lines)
     raise typer.Exit(DONE if same else FAILED)
@@ -80,8 +81,10 @@ def verify(
 
 def text_of(file: Path) -> str:
     """A file's text. Raises UserError."""
+    if file.exists() and not (file.is_file() or file.is_dir()):  # reading a pipe would block
+        raise UserError(f"{file} is not a regular file.")
     try:
-        return file.read_text(encoding="utf-8")
+        return read_regular(file).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}.") from None
 
@@ -119,36 +122,69 @@ def _compared(
     return facts | {"ledger": wrong}, lines, verdict.same and not wrong
 
 
-def _of_paper(file: Path, selectors: Selectors) -> Iterator[tuple[str, bool]]:
+def _papers_of(file: Path) -> list[papers.Paper]:
+    """A paper, or those of a folder: files of LaTeX that name tables or were printed, and that no other one reads."""
+    if not file.is_dir():
+        return [] if is_data(file) else [papers.read_paper(file, text_of(file))]
+    texts = {path: text_of(path) for path in sorted(file.rglob("*.tex")) if path.is_file()}
+    within = {other.absolute() for path, text in texts.items() for other in papers.included(path, text, file)}
+    read = [papers.read_paper(path, text) for path, text in texts.items() if path.absolute() not in within]
+    return [one for one in read if one.says_something or one.unread_claims or papers.is_printed(texts[one.file])]
+
+
+def is_data(file: Path) -> bool:
+    """Whether a file is a printed table for programs, which has no comments."""
+    return file.suffix in (".csv", ".json", ".html")
+
+
+def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selectors, as_json: bool) -> None:
+    """Check papers, print what is found, and exit. Raises UserError if nothing was checked."""
+    found = [line for paper in read for line in _of_paper(paper, selectors)]
+    unread = [line for paper in read for line in paper.unread]
+    claims = sum(len(table.claims) for paper in read for table in paper.tables)
+    if not found or (not claims and any(paper.unread_claims for paper in read)):
+        raise UserError(
+            f"{file}: no sentence was checked. Write % table: STUDY and % claim: SENTENCE (docs/paper.md). "
+            f"{' '.join(unread)}".rstrip()
+        )
+    facts = {"found": [{"text": text, "holds": holds} for text, holds in found], "unread": unread}
+    answer(as_json, {"file": str(file)} | facts, [*(text for text, _ in found), *unread])
+    raise typer.Exit(DONE if all(holds for _, holds in found) else FAILED)
+
+
+def _of_paper(paper: papers.Paper, selectors: Selectors) -> Iterator[tuple[str, bool]]:
     """What is found of each claim, each file of numbers and each table, and whether that is as the paper says."""
-    text = text_of(file)
-    if not papers.names_tables(text):
-        _, lines, same = _compared(file, None, selectors)
-        yield from ((line, same) for line in lines)
+    if not paper.says_something:
+        if papers.is_printed(text_of(paper.file)):
+            _, lines, same = _compared(paper.file, None, selectors)
+            yield from ((line, same) for line in lines)
         return
-    for paper in papers.tables_of(file, text):
-        table = table_of(named_table(paper.words, file, selectors, paper.claims))
-        for claim in table.claims:
-            yield f"{claim.check}: {claim.here.state} ({claim.here.words})", claim.here.state == HOLDS
-        if paper.file:
-            differences = list(papers.changed(paper, table))
+    for one in paper.tables:
+        table = table_of(named_table(one, paper, selectors))
+        for claim, sentence in zip(table.claims, one.claims, strict=True):
+            place = "" if sentence.file == paper.file else f"{paper.shown(sentence.file)}: "
+            yield f"{place}{claim.check}: {claim.here.state} ({claim.here.words})", claim.here.state == HOLDS
+        if one.file:
+            differences = list(papers.changed(one, table))
             yield from ((line, False) for line in differences)
             if not differences:
-                yield f"{paper.file.name}: {number(len(defined(paper.text)), 'number')}, all equal to the store's", True
+                yield f"{one.file.name}: {number(len(defined(one.text)), 'number')}, all equal to the store's", True
 
 
-def named_table(words: Sequence[str], file: Path, selectors: Selectors, claims: tuple[str, ...] = ()) -> SelectedTable:
+def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selectors) -> SelectedTable:
     """The table that a line of a paper names, with the paper's claims in place of the study's. Raises UserError."""
-    said = _said(list(words))
+    said = _said(list(one.words), paper.shown(one.named_in) if one.file is None else "")
     if "study" not in said:
-        raise UserError(f"{file}: this line names no study: table: {' '.join(words)}")
-    chosen = _chosen(said, said["study"], file, selectors)
+        raise UserError(f"{paper.shown(one.named_in)}: this line names no study: table: {' '.join(one.words)}")
+    places = (one.named_in, paper.file)
+    beside = next((place for place in places if (place.parent / said["study"]).is_file()), paper.file)
+    chosen = _chosen(said, said["study"], beside, selectors)
     plan = chosen.plan
-    plan = replace(plan, study=papers.with_claims(plan.study, claims, file))  # the study's own are not the paper's
+    plan = replace(plan, study=papers.with_claims(plan.study, one.claims, paper))  # the study's own are not the paper's
     return replace(chosen, study=plan.study, replan=lambda: plan)
 
 
-SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store")
+SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store", "state_dir")
 
 
 def _chosen(said: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
@@ -180,22 +216,32 @@ def _verify_bundle(file: Path, head: str | None, as_json: bool) -> None:
     raise typer.Exit(FAILED if found else DONE)
 
 
-def _said(words: list[str]) -> dict[str, Any]:
-    """The selectors recorded in a file; {} if they cannot be parsed."""
+def _said(words: list[str], where: str = "") -> dict[str, Any]:
+    """The selectors recorded in a file; {} if they cannot be parsed.
+
+    where: of a line that a person wrote, its place. Then UserError is raised for what cannot be parsed.
+    """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("study", nargs="?")
     for name in ("--profile", "--corpus", "--rows", "--significance"):
         parser.add_argument(name)
     parser.add_argument("--seeds", type=int)
-    parser.add_argument("--store", type=Path)
+    for name in ("--store", "--state-dir"):
+        parser.add_argument(name, type=Path)
     parser.add_argument("--set", action="append", dest="sets")
     for name, kind in get_type_hints(TableOptions).items():
         of_bool = bool in get_args(kind)
         parser.add_argument(f"--{name}", action=argparse.BooleanOptionalAction if of_bool else "store", default=None)
     try:
-        found, _ = parser.parse_known_args(words)
-    except (argparse.ArgumentError, SystemExit):
-        return {}
+        found, unknown = parser.parse_known_args(words)
+    except (argparse.ArgumentError, SystemExit) as error:
+        found, unknown = argparse.Namespace(), [str(error)]
+        if not where:
+            return {}
+    if where and unknown:
+        raise UserError(
+            f"{where}: table: {shlex.join(words)}: {' '.join(unknown)} cannot be read as options of `report`."
+        )
     return {name: value for name, value in vars(found).items() if value is not None}
 
 

@@ -1,6 +1,7 @@
 """Verbs for the text of a paper: `ablations fill` puts numbers into it, `ablations paper` writes all of its parts."""
 
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -14,7 +15,7 @@ from ablations.cli.terminal import say
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
 from experiments.errors import UserError, explain_os_errors
-from reports.audit.paper import tables_of
+from reports.audit.paper import read_paper
 from reports.render.numbers import as_macros, numbers
 from reports.render.numbers import fill as fill_text
 
@@ -33,9 +34,9 @@ def fill(
     The tables are those that its lines `<!-- table: STUDY … -->` name, else STUDY.
     """
     text = text_of(file)
-    named = [] if study else tables_of(file, text)
-    if named:
-        tables = [table_of(named_table(one.words, file, selectors)) for one in named]
+    named = None if study else read_paper(file, text)
+    if named and named.tables:
+        tables = [table_of(named_table(replace(one, claims=()), named, selectors)) for one in named.tables]
     elif study is None:
         raise UserError(f"{file} names no table: write <!-- table: STUDY --> into it, or STUDY behind it.")
     else:
@@ -68,11 +69,11 @@ def paper(
             f"{name}-setup.md": f"ablations report {words} --format setup --out",
             f"{name}.tar.gz": f"ablations bundle {words} --out",
         }
+        bundle(study, selectors=selectors, out=out / f"{name}.tar.gz")  # first: it refuses an unfinished table
         print_table(chosen, "latex", out / f"{name}.tex")
         print_table(chosen, "setup", out / f"{name}-setup.md")
         write_out(out / f"{name}-numbers.tex", as_macros(table_of(chosen)).encode())
         figures = draw_figures(chosen, "auto", "pdf", out / f"{name}-figures")
-        bundle(study, selectors=selectors, out=out / f"{name}.tar.gz")
         lines += [f"- `{file}`: `{command} {out / file}`" for file, command in made.items()]
         if figures:
             lines.append(

@@ -25,10 +25,12 @@ from ablations.service.work import collect_detached
 from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
+from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import log_tail
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.store import ledger
+from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
@@ -81,14 +83,11 @@ def _no_longer(table: Selected, plan: Plan) -> list[str]:
 
 def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
     """The queue's lines about some runs; finished ones are counted with the table."""
-    lines, why = [], _reasons(store, queue)
-    waiting = queue.rows(State.WAITING, queue.counts()[State.WAITING])
-    before = {row.run_id: position for position, row in enumerate(waiting)}
+    waiting = [row for row in queue.rows(State.WAITING, queue.counts()[State.WAITING]) if row.run_id in only]
+    lines = list(_waiting(store, queue, waiting))
     for row in queue.status():
-        if row.run_id not in only or row.state is State.FINISHED:
-            continue
-        reason = f": {why(row, before[row.run_id])}" if row.run_id in before else ""
-        lines += [f"  {_line(row)}{reason}", *(f"      {line}" for line in row.error.splitlines())]
+        if row.run_id in only and row.state not in (State.FINISHED, State.WAITING):
+            lines += [f"  {_line(row)}", *(f"      {line}" for line in row.error.splitlines())]
     return lines
 
 
@@ -101,18 +100,37 @@ def _of_queue(store: Store, queue: Queue) -> list[str]:
     lines += [f"worked on by {holder}"] * bool(holder)
     if seconds := left_s(queue):
         lines.append(f"about {duration(seconds)} left at the present speed")
-    notes, why = queue.notes(), _reasons(store, queue)
+    notes = queue.notes()
     lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
     for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
         lines.append(f"  {_line(row)}")
-    for before, row in enumerate(queue.rows(State.WAITING, SHOWN)):
-        lines.append(f"  {_line(row)}: {why(row, before)}")
-    if counts[State.WAITING] > SHOWN:
-        lines.append(f"  … and {counts[State.WAITING] - SHOWN:,} more waiting")
+    lines += _waiting(store, queue, queue.rows(State.WAITING, counts[State.WAITING]))
     for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
         lines.append(f"  {_line(row)}")
         lines += [f"      {line}" for line in row.error.splitlines()]
     return lines + list(_damaged(store, queue))
+
+
+def _waiting(store: Store, queue: Queue, waiting: Sequence[JobStatus]) -> Iterator[str]:
+    """One line per cause, with the keys of the rows that wait for it, in the order of the queue."""
+    why, causes = _reasons(store, queue), dict[str, dict[str, list[int]]]()
+    studies = {member.study for row in waiting for member in row.members}
+    for row in waiting:
+        names = dict.fromkeys(
+            member.row if len(studies) == 1 else f"{member.study} {member.row}" for member in row.members
+        )
+        key = " = ".join(names) or row.run_id
+        causes.setdefault(why(row, None), {}).setdefault(key, []).append(row.seed)
+    for cause, rows in causes.items():
+        listed = [f"{key} ({_seeds(seeds)})" for key, seeds in rows.items()]
+        more = f" and {number(len(listed) - SHOWN, 'more row')}" if len(listed) > SHOWN else ""
+        yield f"  {State.WAITING.value:<9} {', '.join(listed[:SHOWN])}{more}: {cause}"
+
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """ "seed 2", "seeds 1, 2, 3"; "ensemble"."""
+    first, *others = [seed_in_words(seed) for seed in seeds]
+    return f"seeds {', '.join(map(str, sorted(seeds)))}" if others else first
 
 
 def _damaged(store: Store, queue: Queue) -> Iterator[str]:
@@ -132,11 +150,11 @@ def _line(row: JobStatus) -> str:
     return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
 
 
-def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int], str]:
-    """A function that says why a run waits behind so many others."""
+def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int | None], str]:
+    """Return a function that says why a run waits: behind so many others, or for None just its cause."""
     holder, draining = store.coordinator(), "drain" in queue.notes()
 
-    def why(row: JobStatus, before: int) -> str:
+    def why(row: JobStatus, before: int | None) -> str:
         if row.held:
             return row.held
         if not holder:
@@ -144,7 +162,9 @@ def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int], str]:
             return f"no coordinator is running; start `ablations work`{gone_on}"
         if draining:
             return "no new run is started (drain)"
-        return row.doing or (f"{before} before it" if before else "next, when a slot is free")
+        if row.doing or before is None:
+            return row.doing or "in turn, when a slot is free"
+        return f"{before} before it" if before else "next, when a slot is free"
 
     return why
 
@@ -260,7 +280,7 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
     tail = Tail(folder)
     points = list(_points(tail))[-RECENT:] if follow else []
     try:
-        with (folder / LOG).open("rb") as file:
+        with open_regular(folder / LOG) as file:
             _echo(file)
             while follow:
                 # before reading: what it wrote last is read too
@@ -302,8 +322,9 @@ def _points(tail: Tail) -> Iterator[str]:
 # --- `ablations cancel`, `retry` and `drain`: requests to the coordinator, at any time, from any shell
 
 
-Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, or all.")]
+Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, their beginnings, or all.")]
 MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; all if unset.")]
+OfRows = Annotated[str | None, typer.Option("--rows", metavar="KEY,KEY", help="Only these rows, as RUN… names them.")]
 
 
 def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = False) -> None:
@@ -315,10 +336,13 @@ def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = Fal
     answer(as_json, _records(rows), [done if rows else "nothing to cancel: none of these runs is waiting or running"])
 
 
-def retry(runs: MaybeNames = None, *, store_options: StoreOptions, as_json: options.Json = False) -> None:
+def retry(
+    runs: MaybeNames = None, *, rows_: OfRows = None, store_options: StoreOptions, as_json: options.Json = False
+) -> None:
     """Queue failed and cancelled runs again; they resume from their checkpoints. Without names: all of them."""
     opened = store_options.open()
-    rows = chosen(opened, runs or ["all"], (State.FAILED, State.CANCELLED))
+    named = [*(runs or ()), *filter(None, (rows_ or "").split(","))]
+    rows = chosen(opened, named or ["all"], (State.FAILED, State.CANCELLED))
     _ask(opened, rows, Queue.retry, "retry")
     lines = [f"queued again: {label(row)}" for row in rows]
     if not rows:

@@ -47,6 +47,13 @@ def tabulate(
     format_: Annotated[str, typer.Option("--format", metavar="F", help=f"One of: {', '.join(formats())}.")] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
     significance: options.Significance = "auto",
+    provisional: Annotated[
+        bool, typer.Option("--provisional", help="Where a run has no number, print the mean of the others, marked.")
+    ] = False,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option("--exclude", metavar="NAME=VALUE", help="Leave out the runs that have this; can be repeated."),
+    ] = None,
     write: Annotated[
         Path | None, typer.Option("--write", metavar="STUDY.toml", help="Save the choice as a study for `import`.")
     ] = None,
@@ -63,15 +70,16 @@ def tabulate(
     if write and write.exists():
         raise UserError(f"--write {write}: this file exists. Name a new one, or remove it.")
     metrics = dict(_metric(part) for part in metric.split(",")) if metric else None
-    settings = dict(_setting(part) for part in base.split(",")) if base else None
+    settings = dict(_setting("--base", part) for part in base.split(",")) if base else None
+    without = tuple(_setting("--exclude", part) for part in exclude or ())
     rows = tuple(part.strip() for part in row.split(",") if part.strip()) if row else ()
-    wish = Wish(rows=rows, seed=pair or seed, metrics=metrics, base=settings)
+    wish = Wish(rows=rows, seed=pair or seed, metrics=metrics, base=settings, exclude=without)
     with tempfile.TemporaryDirectory(prefix="ablations-tabulate-") as folder:
         made = table_of_source(source, wish, Path(folder))
         for text in made.said:
             typer.echo(text, err=True)
         format_ = "json" if as_json else format_
-        print_table(made.table, format_, out, "paired" if pair else significance, printing=printing)
+        print_table(made.table, format_, out, "paired" if pair else significance, provisional, printing)
     if write:
         write_out(write, made.text.encode())
         typer.echo(
@@ -84,8 +92,8 @@ def _metric(text: str) -> tuple[str, str]:
     return (name, _BETTER[way]) if colon and way in _BETTER else (text.strip(), "")
 
 
-def _setting(text: str) -> tuple[str, str]:
+def _setting(option: str, text: str) -> tuple[str, str]:
     name, equals, given = text.partition("=")
     if not equals:
-        raise UserError(f"--base {text}: write NAME=VALUE, for example --base optimizer=adam.")
+        raise UserError(f"{option} {text}: write NAME=VALUE, for example {option} optimizer=adam.")
     return name.strip(), given.strip()

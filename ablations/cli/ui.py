@@ -170,9 +170,10 @@ def _lines(table: Printed) -> Iterator[RowLine]:
 
 
 def _heads(table: Printed) -> dict[str, str]:
-    """Short heads of the columns, by their keys: `BLEU` on dev, `BLEU test` on another set."""
+    """Short heads of the columns, by their keys: `BLEU dev` and `BLEU test`; `BLEU` where dev is the only set."""
     bare = {column.key: column.header.removesuffix(f" ({column.set})") for column in table.columns}
-    return _distinct({c.key: bare[c.key] if c.set == "dev" else f"{bare[c.key]} {c.set}" for c in table.columns})
+    alone = {column.set for column in table.columns} == {"dev"}
+    return _distinct({c.key: bare[c.key] if alone else f"{bare[c.key]} {c.set}" for c in table.columns})
 
 
 def _parts(column: Column, heads: Mapping[str, str]) -> tuple[str, str, str]:
@@ -201,7 +202,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     lines = list(_lines(table))
     shown = {name for line in lines for name in line.metrics}
     parts = [_parts(column, heads) for column in table.columns]
-    names = [*(part[which] for which in range(3) for part in parts), NUM_PARAMS]  # all means first
+    means, deviations, changes = ([part[which] for part in parts] for which in range(3))
     where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
     tuning = {f"tuning_{name}": value for name, value in table.spent.tuning.known().items()}
     cost = {**table.spent.total.known(), **tuning}  # as far as it is known
@@ -215,7 +216,8 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         lines=lines,
         note=render(table, "markdown"),
         files=files,
-        columns=[name for name in names if name in shown],
+        columns=[name for name in (*means, *changes) if name in shown],
+        last_columns=[name for name in (*deviations, NUM_PARAMS) if name in shown],
         cost=cost,
     )
 

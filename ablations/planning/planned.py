@@ -56,6 +56,7 @@ class RunState(NamedTuple):
     trained run: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
     evaluations begin with, "decode" or "score". `made`: the eval_ids that it has. `to_read`: those of them that are
     made again from what the run kept, without training, because the study reads other numbers now (Task.outdated).
+    `changed`: what of the training code is another one now, such as names of files (Task.changed_code).
     """
 
     word: str
@@ -63,6 +64,7 @@ class RunState(NamedTuple):
     to_make: str = ""
     made: tuple[str, ...] = ()
     to_read: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
 
 
 StateOf = Callable[[str, list[str], TaskConfig], RunState]  # run_id, eval_ids, settings
@@ -99,6 +101,7 @@ class PlannedRun:
     to_make: str = ""  # RunState.to_make
     made: tuple[str, ...] = ()  # RunState.made
     to_read: tuple[str, ...] = ()  # RunState.to_read
+    changed: tuple[str, ...] = ()  # RunState.changed
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin

@@ -67,7 +67,7 @@ def runs_of(
 
 def _named(
     row: PlannedRow, config: TaskConfig, data: Mapping[str, str], inputs: Inputs, state_of: StateOf
-) -> tuple[Mapping[str, str], RunName]:
+) -> tuple[dict[str, str], RunName]:
     """The inputs of a run with its row's change of code, and its name.
 
     Of a row whose code cannot be made now, the change may have several digests: that of a run in the store is taken.
@@ -94,7 +94,10 @@ def imported_runs(
 
 
 def state_fields(state: RunState) -> dict[str, Any]:
-    return {"state": state.word, **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read")}}
+    return {
+        "state": state.word,
+        **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read", "changed")},
+    }
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:

@@ -150,7 +150,10 @@ def device_spec(devices: str) -> DeviceSpec:
 # --- Runs of the queue, by run_id, row, study, or all
 
 
-HOW = "Write a row (A-h16), a row with its seed (A-h16:2), a study (table3), the beginning of a run_id, or `all`."
+HOW = (
+    "Write a row (A-h16), the beginning of rows (A-h), a row with its seed (A-h16:2), a study (table3), the beginning "
+    "of a run_id, or `all`."
+)
 SHORTEST = 4  # fewest digits of a run_id that select a run
 
 
@@ -163,6 +166,7 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
     found: dict[str, JobStatus] = {}
     for name in names:
         meant = [row for row in rows if _means(name, row)]
+        meant = meant or [row for row in rows if name and any(member.row.startswith(name) for member in row.members)]
         if not meant:
             known = ", ".join(sorted({member.row for row in rows for member in row.members})[:30])
             raise UserError(f"{name!r} selects no run in {store.root}. {HOW} Rows there: {known}.")

@@ -121,6 +121,35 @@ class Planned:
 
     seeds: Mapping[str, Sequence[int]]  # by key
     labels: Mapping[str, str]  # label → key
+    settings: Mapping[str, Mapping[str, Any]]  # by key
+    columns: Mapping[str, str]  # heads of settings
+
+    @classmethod
+    def of(cls, plan: Plan) -> "Planned":
+        """The imported rows of a plan."""
+        seeds: dict[str, list[int]] = {}
+        for run in plan.runs:
+            if run.imported:
+                seeds.setdefault(run.row, []).append(run.seed)
+        labels = {run.label: run.row for run in plan.runs if run.imported and run.label}
+        settings = {run.row: dict(flatten(run.config)) for run in plan.runs if run.imported}
+        return cls(seeds, labels, settings, plan.study.columns)
+
+    def with_settings(self, theirs: Mapping[str, Any]) -> str:
+        """The key of the only row with these settings; "" for none or several."""
+        declared = {name for settings in self.settings.values() for name in settings}
+        names = names_in(self.columns, declared, theirs)
+        if not theirs or not declared.issuperset(names.values()):
+            return ""
+        wanted = {names[name]: repr(given) for name, given in theirs.items() if given not in (None, "")}
+        unset = [names[name] for name, given in theirs.items() if given in (None, "")]
+        found = [
+            key
+            for key, settings in self.settings.items()
+            if all(repr(settings[name]) == text for name, text in wanted.items())
+            and all(settings[name] in (None, "") for name in unset)
+        ]
+        return found[0] if len(found) == 1 else ""
 
 
 def arrive(
@@ -136,7 +165,9 @@ def arrive(
     """
     runs = [_sorted(run, bool(foreign.metrics), found, choice.settings) for run in foreign.runs]
     names = _names_of_rows(runs, choice.rows)
-    keys = _keys(names, planned)
+    by_settings = {} if all(run.row for run in runs) else dict(zip(names, runs, strict=True))
+    settings = {name: {one: run.settings.get(one) for one in choice.rows} for name, run in by_settings.items()}
+    keys = _keys(names, settings, planned)
     grouped: dict[str, list[ExternalRun]] = {}
     for run, name in zip(runs, names, strict=True):
         grouped.setdefault(keys[name], []).append(replace(run, row=name))
@@ -180,11 +211,15 @@ def _short(name: str, given: Any) -> str:
     return given if isinstance(given, str) and given else f"{name.rpartition('.')[2]}{'' if given is None else given}"
 
 
-def _keys(names: Sequence[str], planned: Planned | None) -> dict[str, str]:
-    """The key of each row by its name: of a study's rows by label or key. Raises UserError where two have one key."""
+def _keys(names: Sequence[str], settings: Mapping[str, Mapping[str, Any]], planned: Planned | None) -> dict[str, str]:
+    """The key of each row by its name: of a study's rows by label, settings or key.
+
+    settings: of rows that only these tell apart. Raises UserError where two have one key.
+    """
     if planned is None:
         return row_keys(names)
-    keys = {name: planned.labels.get(name) or as_key(name) for name in names}
+    of_settings = {name: planned.with_settings(theirs) for name, theirs in settings.items()}
+    keys = {name: planned.labels.get(name) or of_settings.get(name) or as_key(name) for name in names}
     taken: dict[str, str] = {}
     for name, key in keys.items():
         if (other := taken.setdefault(key, name)) != name:
@@ -245,7 +280,7 @@ def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
     found: dict[int | str, int] = {seed: seed for seed in theirs if isinstance(seed, int) and seed in ours}
     others = [seed for seed in theirs if seed not in found]
     free = iter([seed for seed in ours if seed not in found])
-    numbers = dict(found)
+    numbers: dict[int | str, int] = dict(found.items())
     numbers |= {seed: next(free) for seed in sorted(one for one in others if isinstance(one, int))}
     numbers |= {seed: next(free) for seed in others if isinstance(seed, str)}
     return [numbers[seed] for seed in theirs]

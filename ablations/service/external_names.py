@@ -85,5 +85,6 @@ def names_in(columns: Mapping[str, str], declared: Collection[str], theirs: Iter
     """Settings of a study by their names: by the study's [columns], else the same name, else as it would be written."""
     heads = {head: name for name, head in columns.items() if _written_for(name, head)}
     return {
-        name: heads.get(name, name if name in declared else written) for name, written in setting_names(theirs).items()
+        name: heads.get(name, name if name in declared and name not in _RESERVED else written)
+        for name, written in setting_names(theirs).items()
     }

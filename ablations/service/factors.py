@@ -165,7 +165,8 @@ def _refuse_steps(foreign: External, varying: Sequence[str], metrics: Collection
     if steps is None:
         return
     runs = foreign.runs
-    rest = [name for name in varying if name != steps and not _no_setting(name, runs, metrics) and not is_metric(name)]
+    others = [name for name in varying if name.lower() not in _STEPS and not is_metric(name)]
+    rest = [name for name in others if not _no_setting(name, runs, metrics)]
     groups = [group for group in _by_settings(runs, rest) if len(group) > 1]
     same = [group for group in groups if len({run.seed for run in group}) < len(group)]
     if not same:

@@ -25,7 +25,8 @@ def refusals(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
     found: dict[tuple[str, bool], list[str]] = {}
     for run in _one_of_each_row(runs):
         if run.refused:
-            found.setdefault((run.refused, False), []).append(run.row)
+            why = f"{run.refused} Correct it, or leave the row out with --rows."
+            found.setdefault((why, False), []).append(run.row)
             continue
         for error in chosen.task.preflight(run.config, chosen.store.root):
             found.setdefault((str(error), isinstance(error, NeedsCorpus)), []).append(run.row)

@@ -92,13 +92,13 @@ def run_states(store: Store, task: Task) -> StateOf:
         if result is None:
             return RunState("failed" if in_queue == "failed" else "missing")
         old = {part for found in evaluations if found for part in stale_parts(found, parts)}
-        other = bool(changed(store, result)) or other_weights(store, result)
-        other = other or bool(task.changed_code(config, result, store.root))
+        files = task.changed_code(config, result, store.root)
+        other = bool(files) or bool(changed(store, result)) or other_weights(store, result)
         stale = (*[TRAINING] * other, *(part for part in parts if part in old))
+        word = "stale" if stale else "finished"
         if lacking:
-            failed = in_queue == "failed" and lacking & asked_of_failed.get(run_id, set())
-            return RunState("failed" if failed else "missing", stale, to_make, made, to_read)
-        return RunState("stale" if stale else "finished", stale, to_read=to_read)
+            word = "failed" if in_queue == "failed" and lacking & asked_of_failed.get(run_id, set()) else "missing"
+        return RunState(word, stale, to_make, made if lacking else (), to_read, tuple(files))
 
     return state_of
 

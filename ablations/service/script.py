@@ -19,6 +19,7 @@ from ablations.service.from_script.metrics import NUMBER, Printed, printed, prog
 from ablations.service.from_script.option import SEEDS, Option, Options, one_line, toml
 from ablations.service.from_script.reach import Code
 from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import read_regular
 from experiments.store.imports import local_files
 from experiments.tasks.direction import direction
 from experiments.tasks.own.command import Scripts
@@ -105,7 +106,7 @@ def _text(name: str, found: Options, code: Code, links: Sequence[str], remarks: 
     if links:
         lines.append(f"links = {toml(links)}   # each run works in a folder of its own, where these are linked")
     lines += [f"progress = '{pattern}'" for pattern in [*progress(code)][-1:]]
-    seeded = any(option.name in SEEDS for option in found.options)
+    seeded = any(_given(option) == "{seed}" or (option.in_file and option.name == "seed") for option in found.options)
     repeats = "seeds = 1   # the script has no option for a seed: more would be repeats of one training"
     lines.append("seeds = 2" if seeded else repeats)
     notes = [f"# {one_line(remark)}" for remark in remarks]
@@ -123,7 +124,7 @@ def is_setting(option: Option) -> bool:
 def _parsed(file: Path) -> ast.Module:
     with explain_os_errors(f"read {file}"):
         try:
-            return ast.parse(file.read_bytes())
+            return ast.parse(read_regular(file))
         except (SyntaxError, ValueError, RecursionError) as error:
             raise UserError(f"{file} is no Python that can be read: {error}.") from None
 
@@ -161,7 +162,9 @@ def _command(found: Options) -> str:
         if given := _given(option):
             place.append(f"{option.flag}={given}" if "=" in option.written else f"{option.flag} {given}")
         elif is_setting(option) and not option.in_file:
-            place.append(option.written or f"{option.flag} {{{option.name}}}")
+            # a value that begins with a dash looks like an option
+            equals = option.flag.startswith("--") and str(option.value).startswith("-")
+            place.append(option.written or f"{option.flag}{'=' if equals else ' '}{{{option.name}}}")
     words = [word if "{settings.yaml" in word else shlex.quote(word) for word in found.words]
     for cut, given_there in reversed([*zip([*found.cuts, len(words)], places, strict=True)]):
         words[cut:cut] = given_there
@@ -187,8 +190,9 @@ def _takes_device(option: Option) -> bool:
 
 def _metrics(found: Sequence[Printed]) -> Iterator[str]:
     """Two columns: numbers of a test set first, losses last; the others are comments."""
-    every = list({(one.set, one.name): one for one in reversed(found)}.values())  # of equals the last printed
-    every.sort(key=lambda one: ("test", "dev", "train").index(one.set))
+    lines = list(dict.fromkeys(one.line for one in found))
+    every = list({(one.set, one.name): one for one in found}.values())  # of equals the last printed
+    every.sort(key=lambda one: (("test", "dev", "train").index(one.set), -lines.index(one.line)))
     if not every:
         yield _NO_METRIC
     for place, one in enumerate(every):

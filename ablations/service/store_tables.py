@@ -25,6 +25,7 @@ from experiments.config import defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import identity_settings
 from experiments.jobs.queue.queue import Queue
+from experiments.store.durable import read_regular
 from experiments.store.layout import Store, config_of
 from experiments.store.results import RESULT_FILE
 from experiments.store.run_names import (
@@ -188,7 +189,7 @@ def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
     for folder in folders:
         for path in sorted(Path(folder).glob("*.toml")):
             try:
-                name = tomllib.loads(path.read_text(encoding="utf-8")).get("name")
+                name = tomllib.loads(read_regular(path).decode()).get("name")
             except (OSError, ValueError):
                 continue
             if isinstance(name, str) and name not in builtin_studies():

@@ -5,10 +5,12 @@ are kept in memory. What is varied and which numbers are metrics is guessed wher
 """
 
 import json
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ablations.service.external import Arrived, SetAndMetric, arrive, metrics_of_scores, read_source, records_of
 from ablations.service.external_study import direction_of, study_text
@@ -17,7 +19,7 @@ from ablations.service.selected import SelectedTable, Selectors
 from ablations.service.selected import choose as choose_study
 from ablations.study.messages import number, suggestion
 from experiments.errors import UserError
-from experiments.exchange.external import External, as_value
+from experiments.exchange.external import External, ExternalRun, as_value
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.columns import EXAMPLE_FILE
@@ -33,6 +35,7 @@ class Wish:
     seed: str = ""
     metrics: Mapping[str, str] | None = None  # name → "lower", "higher", or "" for what the name means
     base: Mapping[str, str] | None = None  # settings of the row that changes are from
+    exclude: tuple[tuple[str, str], ...] = ()  # (name, value): runs that have it are left out
     name: str = "runs"
 
 
@@ -67,6 +70,7 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
             f"{foreign.source} has {len(foreign.runs):,} runs, and a table takes at most {MOST_RUNS:,}. If it has a "
             "line for every step, keep the last or the best of each run."
         )
+    foreign = _without(foreign, wish)
     metrics = dict(wish.metrics) if wish.metrics else dict.fromkeys(guessed_metrics(foreign), "")
     both = [name for name in wish.rows if name in metrics]
     if both:
@@ -83,9 +87,8 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
     try:
         selected = choose_study(str(file), Selectors(store=folder / "runs"))
     except UserError as error:  # nobody wrote this study
-        reason = str(error).replace(str(file), foreign.source)
-        reason = reason.replace("Correct it in the study file, or with --set.", "")
-        raise UserError(f"{foreign.source} cannot be printed as a table. {reason}") from None
+        why = str(error).replace(str(file), foreign.source).replace("Correct it in the study file, or with --set.", "")
+        raise UserError(f"{foreign.source} cannot be printed as a table. {why}") from None
     plan, store = selected.plan, _InMemory(folder / "runs")
     records = records_of(plan, foreign, arrived)
     store.trainings = {record.run.run_id: record.training for record in records}
@@ -98,17 +101,18 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
                 beside = store.evaluation_folder(record.run.run_id, planned.eval_id)
                 beside.mkdir(parents=True)
                 (beside / EXAMPLE_FILE).write_text("".join(f"{json.dumps(one)}\n" for one in examples))
-    rows, seeds = choice.rows, {run.seed for run in foreign.runs if run.seed}
+    rows, numbers = choice.rows, {run.seed for run in foreign.runs if run.seed}
     by = "as named there" if named else f"by {', '.join(rows)}" if rows else "one, as no setting differs"
-    numbered = number(len(seeds), "seed") if seeds else "none named (--seed): runs of a row are repeats"
+    seeds = number(len(numbers), "seed") if numbers else "none named (--seed): runs of a row are repeats"
     said = [
         f"{number(len(foreign.runs), 'run')} of {foreign.source}. Rows: {by}. Metrics: {_directions(metrics, better)}. "
-        f"Seeds: {numbered}.",
+        f"Seeds: {seeds}.",
         *(f"left out: {text}" for text in (*foreign.left_out, *choice.notes)),
         *_missing(arrived, found),
     ]
     table = SelectedTable(study=plan.study, store=store, replan=lambda: plan, columns=selected.columns)
-    words = [*(["--settings", ",".join(rows)] if not named else []), *(["--seed-by", wish.seed] if wish.seed else [])]
+    words = [] if named else ["--settings", ",".join(rows)]
+    words += ["--seed-by", wish.seed] if wish.seed else []
     return Tabulated(table, text, shlex.join(["--from", source, *words]), tuple(said))
 
 
@@ -119,6 +123,28 @@ def _directions(metrics: Mapping[str, str], better: Mapping[str, str]) -> str:
         f"{name} ({way} is better)" if way else f"{name} (not known what is better: --metric {name}:min or {name}:max)"
         for name, way in ways.items()
     )
+
+
+def _without(foreign: External, wish: Wish) -> External:
+    """The source without the runs of --exclude. Raises UserError for a condition that no run or every run meets."""
+
+    def known(run: ExternalRun, name: str) -> Any:
+        own = {"row": run.row, "seed": run.seed, wish.seed: run.seed}
+        return own[name] if own.get(name) else {**run.labels, **run.settings, **run.metrics}.get(name)
+
+    runs = list(foreign.runs)
+    for name, text in wish.exclude:
+        kept = [run for run in runs if as_value(str(known(run, name))) != as_value(text) or known(run, name) is None]
+        if len(kept) == len(runs):
+            names = ["row", "seed", *foreign.settings, *foreign.metrics]
+            near = "" if name in names else f" {suggestion(name, names, 'names')}"
+            raise UserError(f"--exclude {name}={text}: no run of {foreign.source} has this.{near}")
+        runs = kept
+    if not runs:
+        raise UserError(f"--exclude leaves no run of {foreign.source}.")
+    gone = [run for run in foreign.runs if run not in runs]
+    left_out = (*foreign.left_out, *(f"{run.where}: by --exclude" for run in gone))
+    return replace(foreign, runs=tuple(runs), left_out=left_out)
 
 
 def _check_rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> None:
@@ -151,9 +177,16 @@ def _with_base(arrived: list[Arrived], base: Mapping[str, str]) -> list[Arrived]
 
 
 def _missing(arrived: Sequence[Arrived], found: Mapping[str, SetAndMetric]) -> Iterator[str]:
-    """A sentence for each metric that some runs lack."""
+    """A sentence for each metric that some runs lack, and for each that the base row lacks."""
     for name, score in found.items():
-        if lacking := [one.run.where for one in arrived if score not in one.scores]:
+        lacking = [one for one in arrived if not math.isfinite(one.scores.get(score, math.nan))]
+        if lacking:
             runs = number(len(lacking), "run")
-            some = f"{', '.join(lacking[:3])}{' …' if len(lacking) > 3 else ''}"
+            some = f"{', '.join(one.run.where for one in lacking[:3])}{' …' if len(lacking) > 3 else ''}"
             yield f"{name} is missing in {runs} of {len(arrived)} ({some}): gaps in the table."
+        if of_base := [one for one in lacking if one.row == arrived[0].row]:
+            yield (
+                f"{name}: {of_base[0].run.where} is of {arrived[0].row}, the row that changes are from, so there is no "
+                "change and no test. Name another row with --base, leave the run out with --exclude, or print the "
+                "mean of the others with --provisional."
+            )

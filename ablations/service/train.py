@@ -220,5 +220,13 @@ def _named(run: PlannedRun, specs: Sequence[EvaluationSpec]) -> PlannedRun:
     name = plain_name(run.config, run.inputs)
     run_id = name.run_id
     evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
-    fresh: dict[str, Any] = {"state": "missing", "stale": (), "to_make": "", "made": (), "to_read": (), "added": {}}
+    fresh: dict[str, Any] = {
+        "state": "missing",
+        "stale": (),
+        "to_make": "",
+        "made": (),
+        "to_read": (),
+        "changed": (),
+        "added": {},
+    }
     return replace(run, run_id=run_id, named_by=named_by_of(name), evaluations=evaluations, **fresh)

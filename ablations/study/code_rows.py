@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from experiments.store.code_change import patch_change, tree_change
 from experiments.store.durable import read_regular
 from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
-from experiments.store.trees import Part, parts_of, planned
+from experiments.store.trees import Part, leading_out, parts_of, planned
 from experiments.tasks.own.tree import check_links
 from model.settings import StrictModel
 
@@ -108,6 +108,7 @@ class Code:
         self._folder, self._git = folder.resolve(), Repository(folder)
         self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
         self._linked, self._protected = list[str](), list[str]()
+        self._targets = dict[str, str]()  # of links, by their objects
         self._named = dict[str, None]()  # files of rows that name packages
         self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
         self._pinned, self._head = "", self._git.head  # the study's base_commit, and the commit at which base begins
@@ -273,14 +274,21 @@ class Code:
     def _check(self, before: str, tree: str) -> list[str]:
         """The paths in which a tree differs. Refuses a link that leads out, and what no tree may have."""
         changed = self._git.entries(before, tree)
-        for path, mode, name in changed:
-            target = os.fsdecode(self._git.git("cat-file", "blob", name)).strip() if mode == LINK else ""
-            if os.path.normpath(Path("/", path).parent.relative_to("/") / target).startswith(("..", "/")):
-                raise UserError(f"{path} is a link to {target}, which leads out of the tree. Remove it, or let git "
-                                "ignore it and name it in `links`.")  # fmt: skip
+        every = changed if before == self._git.nothing else self._git.entries(self._git.nothing, tree)
+        links = {path: self._target(name) for path, mode, name in every if mode == LINK}
+        if out := leading_out(links, self._linked):
+            raise UserError(f"{out} is a link to {links[out]}, which leads out of the tree. Remove it, or let git "
+                            "ignore it and name it in `links`.")  # fmt: skip
+        for path, mode, _ in changed:
             if mode == SUBMODULE or _below(path, self._linked):
                 raise UserError(f"Its code has {path}, a submodule or the place of a link. Remove it there.")
         return [path for path, *_ in changed]
+
+    def _target(self, link: str) -> str:
+        """Where a link of a tree leads, by its object."""
+        if link not in self._targets:
+            self._targets[link] = os.fsdecode(self._git.git("cat-file", "blob", link))
+        return self._targets[link]
 
     def _ends(self, change: Change) -> tuple[str, str]:
         first, dots, last = change.commits.partition("..")

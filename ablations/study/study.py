@@ -293,7 +293,9 @@ def _with_trees(study: Study) -> Study:
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     for place, change in zip(changes, told_apart(list(changes.values())), strict=True):
-        rows[place] = rows[place].model_copy(update={"code_change": change})
+        row = rows[place]
+        fixed = {**row.fixed, CODE: f"{NO_TREE}{change}"} if row.refused else row.fixed  # as different as the changes
+        rows[place] = row.model_copy(update={"code_change": change, "fixed": fixed})
     begun = {
         "code_tree": code.base,
         "code_note": code.note(),
@@ -308,7 +310,7 @@ def _refused(row: Variation, code: RefusedCode) -> Variation:
     first, *others = code.changes or (digest({"refused": [row.key, *map(str, row.change or ())]}),)
     made: dict[str, Any] = {"label": row.label or code.words, "design": row.design or "code", "refused": code.why}
     made |= {"code_change": first, "other_changes": tuple(others)}
-    return row.model_copy(update={**made, "fixed": {**row.fixed, CODE: NO_TREE, LINES: 0, BASE: ""}})
+    return row.model_copy(update={**made, "fixed": {**row.fixed, LINES: 0, BASE: ""}})
 
 
 # --- Checks of what a study says of its printed table: `pivot`

@@ -34,6 +34,7 @@ from experiments.config import DeviceSpec, TaskConfig
 from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError, failure_class
 from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events
+from experiments.events.heartbeat import start_heartbeat
 from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in, run_identity
 from experiments.processes.identity import age_s
 from experiments.processes.keeper import stand_behind
@@ -79,6 +80,8 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         limit_gb = device.memory_gb
         stop = StopRequest(None if rank or alone else spec.coordinator)
         cap_memory(device)
+        if not rank:
+            start_heartbeat(folder)
         if meter is not None:
             meter.lease(device.kind, device.share, device.count)
         sealed = _guarded(spec, folder)

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import ENDS, Tail, last_event
+from experiments.events.heartbeat import last_heartbeat
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.store.results import Amount, Attempt, Facts, TrainingResult, Word
@@ -29,7 +30,7 @@ class AttemptCost(Facts):
 
     attempt: Attempt = 0
     wall_s: Amount = 0.0  # from the start of its process to its end
-    seen: bool = False  # whether its start and end are known; if not, wall_s is from its first to its last known event
+    seen: bool = False  # whether its start and end are known; if not, wall_s is between its first and last sign of life
     ended: Word = ""  # "finished", the class of its failure, "stopped", "killed"; "": running, or its end is not known
     t: Amount | None = None  # Unix time of its end
     kind: Word | None = None  # of its devices: "cpu", "cuda"
@@ -64,19 +65,26 @@ def _spent(number: int, folder: Path) -> AttemptCost | None:
     if first is None or last is None:
         return None
     used = last_event(folder, "cpu_s") or {} if last["kind"] == "ended" else last
-    wall_s = round(max(0.0, last["t"] - first["t"]) + first.get("after_s", 0.0), 3)
+    end = _until(last, folder)
+    wall_s = round(max(0.0, end - first["t"]) + first.get("after_s", 0.0), 3)
     return AttemptCost(
         attempt=number,
         wall_s=wall_s,
         seen=first["kind"] == "started" and last["kind"] in ENDS,
         ended=_ended(last),
-        t=last["t"],
+        t=end,
         **_leased(first.get("device"), wall_s),
         cpu_s=used.get("cpu_s"),
         cpu_joules=used.get("cpu_joules"),
         gpu_joules=used.get("gpu_joules"),
         tables=[" ".join(filter(None, member[:2])) for member in first.get("members", ())],
     )
+
+
+def _until(last: Mapping[str, Any], folder: Path) -> float:
+    """When an attempt ended; where nobody recorded it, its last sign of life."""
+    seconds: float = last["t"]
+    return seconds if last["kind"] in ENDS else max(seconds, last_heartbeat(folder))
 
 
 def _ended(last: dict[str, Any]) -> str:
@@ -225,7 +233,7 @@ def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> di
             elif last["kind"] == "trained":
                 until = until or last["t"]
         if number < attempt and last is not None:
-            seconds_there = round(max(0.0, (until or last["t"]) - (begin or 0.0)), 3)
+            seconds_there = round(max(0.0, (until or _until(last, folder)) - (begin or 0.0)), 3)
             earlier.append({"attempt": number, "seconds": seconds_there, "ended": _ended(last) or "killed"})
     begun = None
     if resumed.get("run") not in (None, run_id):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.errors import UserError
+from experiments.store.durable import read_regular
 
 MOST_COLUMNS = 5_000
 _SEPARATORS = ",;\t|"
@@ -30,7 +31,7 @@ class Delimited:
 
 def text_of(file: Path) -> str:
     """The text of a file in UTF-8, or in UTF-16 with its mark. Raises UserError with the line of another encoding."""
-    data = file.read_bytes()
+    data = read_regular(file)
     encoding = next((name for mark, name in _BOMS.items() if data.startswith(mark)), "utf-8")
     try:
         return data.decode(encoding)

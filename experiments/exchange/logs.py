@@ -19,6 +19,7 @@ from experiments.errors import UserError
 from experiments.exchange.csv_runs import read_csv
 from experiments.exchange.external import ExternalRun, Reader, as_value, number, read_wandb_export
 from experiments.exchange.tfrecords import check_records
+from experiments.store.durable import read_regular
 
 Example = Mapping[str, Any]
 SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # correct, incorrect, partial, no answer: inspect_ai's value_to_float
@@ -72,13 +73,15 @@ def _tensorboard(folder: str) -> Iterator[ExternalRun | str]:
         run.settings |= events.settings
         for tag, value in events.metrics.items():
             if (tag, value) != ("hp_metric", -1):
-                run.metrics[f"{prefix}/{only or tag}" if prefix else tag] = value
+                run.metrics[f"{only}/{prefix}" if only else f"{prefix}/{tag}" if prefix else tag] = value
+    named = not any(events.settings for events in joined.values())  # only by their folders
     for place in sorted(joined):
         name = str(place.relative_to(top))
         row, _, last = name.rpartition("/")
         seed = last.lower().removeprefix("seed").lstrip("-_=") if row else ""
         seed = seed if seed.isdecimal() and not _TIME.fullmatch(last) else ""
-        yield ExternalRun(name, seed=seed, settings=joined[place].settings, metrics=joined[place].metrics)
+        own_row = (row if seed else name) if named else ""
+        yield ExternalRun(name, row=own_row, seed=seed, settings=joined[place].settings, metrics=joined[place].metrics)
 
 
 def _part_of(place: Path, found: Mapping[Path, _Events]) -> tuple[Path, str, str]:
@@ -166,7 +169,7 @@ def _log_records(file: Path) -> Iterator[bytes]:
 
     Raises UserError for a part with another checksum than it says. A part that is cut off ends the log.
     """
-    data = file.read_bytes()
+    data = read_regular(file)
     if data[:4] != b":W&B":
         raise UserError(f"{file} does not begin as a log of W&B does: it is damaged, or another file.")
     place, parts = 7, b""  # W&B's own head
@@ -252,7 +255,7 @@ def _lm_eval_run(file: Path, content: Mapping[str, Any]) -> ExternalRun:
 def _samples(file: Path) -> list[Example]:
     """The scores of each example, in the order of the task's documents."""
     of_documents: dict[int, dict[str, Any]] = {}
-    for line in (json.loads(text) for text in file.read_text(encoding="utf-8").split("\n") if text):
+    for line in (json.loads(text) for text in read_regular(file).decode().split("\n") if text):
         suffix = "" if line.get("filter", "none") == "none" else f".{line['filter']}"
         scores = {f"{metric}{suffix}": number(line.get(metric)) for metric in line.get("metrics", ())}
         of_documents.setdefault(line["doc_id"], {}).update(scores)
@@ -308,7 +311,7 @@ def _json_files(top: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any]]
     """The JSON objects below a folder, in the order of their names. Raises UserError."""
     for file in sorted(top.rglob(pattern)):
         try:
-            content = json.loads(file.read_text(encoding="utf-8"))
+            content = json.loads(read_regular(file).decode())
         except (OSError, ValueError, RecursionError) as error:
             raise UserError(f"{file} cannot be read as JSON: {error}.") from None
         if isinstance(content, dict):

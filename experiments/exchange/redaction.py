@@ -18,6 +18,7 @@ from experiments.config import TaskConfig
 from experiments.events.lines import LineError, decode, encode
 from experiments.identity import identity_settings
 from experiments.store.checksummed import read_json, write_json
+from experiments.store.durable import open_regular
 from experiments.store.layout import Store
 
 _PATH = re.compile(r"(?<![\w.:/~…-])~?(?:/[^\s/'\"`<>|:;,()\[\]{}]+){2,}/?")
@@ -102,7 +103,7 @@ class Redaction:
 
     def _events(self, path: Path, place: Path) -> Path:
         """Redact line by line; a damaged line stays damaged, without its content."""
-        with path.open("rb") as file, place.open("wb") as out:
+        with open_regular(path) as file, place.open("wb") as out:
             for line in file:
                 try:
                     decode(line)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from experiments.errors import UserError
+from experiments.store.durable import open_regular
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -24,7 +25,7 @@ def check_records(file: Path) -> str:
 
     Raises UserError for a record with another checksum than it says.
     """
-    with file.open("rb") as opened:
+    with open_regular(file) as opened:
         batch: list[tuple[int, bytes, int]] = []
         size, cut = 0, ""
         for place, data, checksum in _records(opened):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import Damaged, UserError
-from experiments.store.durable import write_bytes
+from experiments.store.durable import open_regular, read_regular, write_bytes
 
 FORMAT = 1
 _FORMAT, _SHA256 = "record_format", "record_sha256"
@@ -53,7 +53,7 @@ def write_json(path: Path, value: Mapping[str, Any], *, checksummed: bool = True
 def read_json(path: Path) -> dict[str, Any] | None:
     """Read a record of `write_json`; None if the file is missing. Raises Damaged; UserError if it is unreadable."""
     try:
-        return without_checksum(json.loads(path.read_text(encoding="utf-8")))
+        return without_checksum(json.loads(read_regular(path).decode("utf-8")))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError) as error:
@@ -77,7 +77,7 @@ def read_named(path: Path, **names: str) -> dict[str, Any] | None:
 
 def describe_file(path: Path) -> dict[str, Any]:
     """{"bytes", "sha256"} of a file, for the record that lists it."""
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return {"sha256": hashlib.file_digest(file, "sha256").hexdigest(), "bytes": file.tell()}
 
 

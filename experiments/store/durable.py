@@ -6,13 +6,22 @@ Also which journal SQLite may use on a disk. Imports no torch.
 import contextlib
 import errno
 import fcntl
+import logging
 import os
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
+from io import BufferedReader
 from pathlib import Path
 from typing import IO
+
+from experiments.errors import UserError
+
+LONG_S = 12 * 3600.0  # a corpus may take hours to prepare, and another process waits for it
+TELL_AFTER_S = 10.0  # a wait for a lock is logged
+log = logging.getLogger(__name__)
 
 PARTIAL = ".partial"  # ending of temporary folders; a complete folder never has it
 
@@ -104,20 +113,59 @@ def _beside(parent: Path, prefix: str, suffix: str = "") -> Path:
 
 
 @contextlib.contextmanager
-def locked(root: Path, name: str) -> Iterator[None]:
+def locked(root: Path, name: str, limit_s: float = LONG_S) -> Iterator[None]:
     """Let only one process at a time create `root/name`; removes what a killed one left unfinished.
 
-    On filesystems without locks (some network disks) nothing is locked: then the first rename wins.
+    On filesystems without locks (some network disks) nothing is locked: then the first rename wins. Raises UserError if
+    another process holds the lock for longer than limit_s.
     """
-    with (root / f"{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-        except OSError:
-            yield
-            return
-        for left_over in [*root.glob(f".{name}.*{PARTIAL}"), *(root / name).rglob(f".*{PARTIAL}")]:
-            remove_folder(left_over)
+    path = root / f"{name}.lock"
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
+    try:
+        if take_lock(handle, path, limit_s):
+            for left_over in [*root.glob(f".{name}.*{PARTIAL}"), *(root / name).rglob(f".*{PARTIAL}")]:
+                remove_folder(left_over)
         yield
+    finally:
+        os.close(handle)
+
+
+def take_lock(handle: int, path: Path, limit_s: float) -> bool:
+    """Lock an open file until it is closed; False on a disk without locks.
+
+    Raises UserError, naming the holder, if another process holds it for longer than limit_s.
+    """
+    begin = time.monotonic()
+    told = False
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                return False
+        else:
+            return True
+        waited = time.monotonic() - begin
+        if waited > limit_s:
+            raise UserError(
+                f"{path} has been locked by {_holder(handle)} for {waited:.0f} s, so nothing was written. End that "
+                "process, or wait for it, and type the command again."
+            )
+        if waited > TELL_AFTER_S and not told:
+            log.warning("waiting for %s, which is locked by %s; at most %.0f s", path, _holder(handle), limit_s)
+            told = True
+        time.sleep(min(0.2, 0.002 + waited / 20))
+
+
+def _holder(handle: int) -> str:
+    """The process that holds the lock of a file, as the kernel says."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        inode = os.fstat(handle).st_ino
+        for line in Path("/proc/locks").read_text(encoding="ascii").splitlines():
+            fields = line.split()
+            if "FLOCK" in fields and int(fields[5].rpartition(":")[2]) == inode:
+                return f"process {fields[4]}"
+    return "another process"
 
 
 def make_once(folder: Path, make: Callable[[Path], None]) -> None:
@@ -157,7 +205,37 @@ def regular_files(folder: Path) -> Iterator[Path]:
         yield from (path for path in paths if os.path.isfile(path) and not path.is_symlink())  # noqa: PTH113
 
 
-def open_regular(path: Path) -> IO[bytes]:
+def make_folder(root: Path, name: str) -> Path:
+    """Make a folder below `root`, by its path from there. What is no folder on the way, such as a link, is removed.
+
+    Raises ValueError for a path that leads out.
+    """
+    folder = root
+    for part in parts_below(name) if name else ():
+        folder = folder / part
+        if folder.is_symlink() or not folder.is_dir():
+            clear(folder).mkdir()
+    return folder
+
+
+def parts_below(name: str) -> list[str]:
+    """The parts of a path that stays below its folder. Raises ValueError for another."""
+    parts = name.split("/")
+    if {"", ".", ".."} & {*parts}:
+        raise ValueError(f"{name!r} is no path below a folder")
+    return parts
+
+
+def clear(path: Path) -> Path:
+    """Remove what is at a path: a file, a link, a pipe, or a folder with its content. Returns the path."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    return path
+
+
+def open_regular(path: Path) -> BufferedReader:
     """Open a regular file for reading. Raises OSError for another, such as a pipe, which would wait for a writer."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     try:

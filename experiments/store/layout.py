@@ -7,6 +7,7 @@
     runs/<run_id>/config.json        the resolved configuration, the inputs' digests, and the row it was queued for
                  /rows.json          all rows, where several share the run
                  /attempts/0001/     events.jsonl, log.txt, checkpoints/, final/: an attempt writes only here
+                                       alive: the time of its last heartbeat
                                        watch/: what a user's trainer imported, by absolute paths
                  /result.json        written when an attempt has finished training; names that attempt
                  /evaluations/<eval_id>/result.json, translations
@@ -27,6 +28,7 @@ from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.records import Member
 from experiments.store import locks
 from experiments.store.checksummed import read_json, write_json
+from experiments.store.durable import read_regular
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 
 VERSION = 1
@@ -175,7 +177,7 @@ def _checked(identity: str) -> str:
 
 def _check_version(marker: Path) -> None:
     try:
-        version = json.loads(marker.read_text(encoding="utf-8"))["version"]
+        version = json.loads(read_regular(marker))["version"]
     except (ValueError, KeyError, TypeError, RecursionError):
         raise UserError(
             f"{marker} is damaged: it should contain the version of the store. If the folder is a store, write "

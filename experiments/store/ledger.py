@@ -8,8 +8,6 @@ Lines are only appended. A last line without its end was cut short by a kill and
 removes it. Imports no torch.
 """
 
-import contextlib
-import fcntl
 import hashlib
 import json
 import math
@@ -23,11 +21,13 @@ from typing import Any
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.masking import masked_value
 from experiments.records import record_time
+from experiments.store.durable import open_regular, take_lock
 from experiments.store.layout import Store
 
 FILE = "ledger.jsonl"
 NONE = "0" * 64  # before the first line
 DAMAGED = "damaged"  # what stands in a bundle for a damaged line
+LOCKED_S = 30.0  # at most, until another process has written its line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
 Entry = dict[str, Any]
 command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - the verb; why it was given
@@ -51,8 +51,7 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
     with explain_os_errors(f"write the ledger of {store.root}"):
         file = os.open(store.root / FILE, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
         try:
-            with contextlib.suppress(OSError):  # a disk without locks
-                fcntl.flock(file, fcntl.LOCK_EX)
+            take_lock(file, store.root / FILE, LOCKED_S)
             end, last = _last(file)
             text, before, count = b"", _digest(last) if last else NONE, _number(file, end, last)
             for n, line in enumerate(lines, count + 1):
@@ -231,7 +230,7 @@ def reason(text: str) -> str:
 
 def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
     try:
-        with (store.root / FILE).open("rb") as file:
+        with open_regular(store.root / FILE) as file:
             file.seek(begin)
             for line in file:
                 if line.endswith(b"\n"):  # else its writer was killed, or writes now

@@ -18,6 +18,7 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.processes.identity import identify, is_alive
+from experiments.store.durable import read_regular
 
 FILE = "coordinator.lock"
 PATIENCE_S = 1.0  # `holder` takes the lock for some microseconds, so one failure means nothing
@@ -35,7 +36,7 @@ def holder(folders: Iterable[Path]) -> str:
     """The process that holds one of the folders, "process 4711 on host", or ""."""
     for folder in _distinct(folders):
         try:
-            file = os.open(folder / FILE, os.O_RDONLY)
+            file = os.open(folder / FILE, os.O_RDONLY | os.O_NONBLOCK)
         except OSError:
             continue
         try:
@@ -116,7 +117,7 @@ def _held(folder: Path, more: str = "") -> Occupied:
 
 def _lines(folder: Path) -> list[str]:
     try:
-        return (folder / FILE).read_bytes()[:1000].decode(errors="replace").splitlines()
+        return read_regular(folder / FILE)[:1000].decode(errors="replace").splitlines()
     except OSError:
         return []
 

@@ -5,19 +5,21 @@ files, byte by byte.
 """
 
 import contextlib
+import hashlib
 import os
 import re
 import tarfile
+from collections.abc import Collection, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.errors import UserError, explain_os_errors
+from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
-from experiments.store.durable import locked, write_bytes
+from experiments.store.durable import clear, locked, make_folder, parts_below, read_regular, write_bytes
 from experiments.store.layout import Store, config_of, rows_of
 from experiments.store.provenance import Revision
-from experiments.store.repository import Repository
+from experiments.store.repository import LINK, Repository
 from experiments.store.spec import FILE as SPEC
 from experiments.store.spec import AttemptSpec
 
@@ -25,6 +27,9 @@ TREES = "trees"  # in the store: an archive of each tree, read-only
 # Settings that say which code trains a run: its tree, base's tree if the row is base with a patch, and the size of the
 # difference in lines.
 CODE, BASE, LINES = "code_tree", "code_base", "code_lines"
+_DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+PACKED_S = 600.0  # at most, until another process has packed or removed a tree
+_MOST_LINKS = 40  # Linux follows no more in one path
 
 
 # --- The parts of a patch: its hunks; a file that is made, removed, renamed or binary is one part
@@ -80,7 +85,7 @@ def keep(tree: str, store: Path) -> None:
         if file.with_suffix(".json").exists():
             return
         if tree not in planned:
-            raise UserError(f"No row of the study has the code {tree}: leave out --set code_tree.")
+            raise UserError(f"No row of the study has the code {tree}.")
         git, commit, hidden = planned[tree]
         write_bytes(file, git.git("archive", "--format=tar", tree))
         file.chmod(0o444)
@@ -92,7 +97,7 @@ def keep(tree: str, store: Path) -> None:
 def _alone(trees: Path) -> AbstractContextManager[None]:
     """Of the processes that pack or remove a store's trees, one at a time; a trial run's `trees` is a link to them."""
     trees.mkdir(exist_ok=True)
-    return locked(trees.resolve().parent, "code")
+    return locked(trees.resolve().parent, "code", PACKED_S)
 
 
 def remove_unused(store: Store) -> None:
@@ -127,7 +132,12 @@ def is_kept(store: Path, tree: str) -> bool:
 
 
 def archive(store: Path, tree: str) -> Path:
-    """The file of a tree in the store; beside it, in JSON, its hash and where it comes from."""
+    """The file of a tree in the store; beside it, in JSON, its hash and where it comes from.
+
+    Raises UserError for a name that is no digest of git's, which could lead anywhere.
+    """
+    if not _DIGEST.fullmatch(tree):
+        raise UserError(f"{tree[:80]!r} is no tree of git: only a row's `patch` or `commit` gives one.")
     return store / TREES / f"{tree}.tar"
 
 
@@ -143,23 +153,151 @@ def _facts(store: Path, tree: str) -> dict[str, Any]:
     raise UserError(f"The store lacks the code of this run, {tree}: `ablations run` with the study packs it again.")
 
 
-def unpack(store: Path, tree: str, place: Path) -> list[Path]:
-    """Copy a tree to a place; returns its folders and files there. What an earlier attempt left in their way goes.
+# --- A copy of a tree for a run. What is in its way there, left by an earlier attempt, is removed
 
-    Raises UserError for a tree that the store lacks, Damaged for one that has changed there.
+
+Files = dict[str, tuple[str, str]]  # path → git's mode and digest
+
+
+def unpack(store: Path, tree: str, place: Path) -> Files:
+    """Copy a tree to a place; returns its files. All of it lies below the place, and no link of it leads out.
+
+    Raises UserError for a tree that the store lacks, Damaged for one that is not what its name says.
     """
-    check_file(archive(store, tree), _facts(store, tree)["archive"])
-    place.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(archive(store, tree)) as packed:
-        for member in (members := packed.getmembers()):
-            path = place / member.name
-            if path.is_symlink() or (path.is_file() and not member.isdir()):
-                path.unlink()
+    file = archive(store, tree)
+    check_file(file, _facts(store, tree)["archive"])
+    make_folder(place.parent, place.name)
+    found: Files = {}
+    with explain_os_errors(f"copy the code of the run to {place}"), tarfile.open(file) as packed:
+        members = packed.getmembers()
+        links = {member.name: member.linkname for member in members if member.issym()}
+        if out := leading_out(links):
+            raise Damaged(f"{file.name} has a link that leads out of the tree: {out}")
+        for member in members:
+            _check_name(file, member.name)
+            folder, _, name = member.name.rpartition("/")
+            if member.isdir():
+                make_folder(place, member.name)
+                continue
+            if not (member.issym() or member.isreg()):
+                raise Damaged(f"{file.name} has an entry that is neither a file nor a link: {member.name}")
+            path = clear(make_folder(place, folder) / name)
             if member.issym():
-                path.symlink_to(member.linkname)  # of a tree whose links were checked when it was planned
-            elif stream := packed.extractfile(member):
-                path.write_bytes(stream.read())
-                path.chmod(0o755 if member.mode & 0o100 else 0o644)
+                path.symlink_to(member.linkname)
+                found[member.name] = LINK, _blob(os.fsencode(member.linkname), tree)
+                continue
+            stream = packed.extractfile(member)
+            content = stream.read() if stream else b""
+            path.write_bytes(content)
+            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+            found[member.name] = ("100755" if member.mode & 0o100 else "100644"), _blob(content, tree)
+    if _tree_digest(found, tree) != tree:
+        raise Damaged(f"{file.name} is not the tree that its name says")
+    return found
+
+
+def _check_name(file: Path, name: str) -> None:
+    try:
+        inside = ".git" not in parts_below(name)
+    except ValueError:
+        inside = False
+    if not inside:
+        raise Damaged(f"{file.name} has an entry that no tree of git has: {name}")
+
+
+def altered(place: Path, files: Files) -> list[str]:
+    """The files of a copy that are missing, are in other folders by way of a link, or have another content."""
+    found = []
+    for name, (mode, digest) in sorted(files.items()):
+        path = place / name
+        try:
+            if not _is_below(place, path):
+                content = None
+            elif mode == LINK:
+                content = os.fsencode(path.readlink())
             else:
-                path.mkdir(exist_ok=True)
-    return [place / member.name for member in members]
+                content = None if path.is_symlink() else read_regular(path)
+        except OSError:
+            content = None
+        if content is None or _blob(content, digest) != digest:
+            found.append(name)
+    return found
+
+
+def remove_copy(place: Path, files: Files) -> None:
+    """Remove the files of a copy and the folders that are then empty; what else lies there stays."""
+    for name in files:
+        if _is_below(place, place / name):
+            with contextlib.suppress(OSError):  # one that the trainer moved, or a folder in its place
+                (place / name).unlink()
+    folders = {parent for name in files for parent in Path(name).parents if parent.name}
+    for folder in sorted(folders, key=lambda one: len(one.parts), reverse=True):
+        if _is_below(place, place / folder):
+            with contextlib.suppress(OSError):  # what the trainer wrote is there
+                (place / folder).rmdir()
+
+
+def leading_out(links: Mapping[str, str], outside: Collection[str] = ()) -> str | None:
+    """The first link of a tree that leads out of it, also by way of others; None if all stay inside.
+
+    links: path → target. outside: places where links to elsewhere will be, which a link may name or lead into, but not
+    leave by "..".
+    """
+    return next((path for path in sorted(links) if _leads_out(path, links, outside)), None)
+
+
+def _leads_out(path: str, links: Mapping[str, str], outside: Collection[str]) -> bool:
+    rest, at, followed = path.split("/")[::-1], list[str](), 0
+    while rest:
+        part = rest.pop()
+        if part == "..":
+            if not at:
+                return True
+            at.pop()
+        elif part not in ("", "."):
+            at.append(part)
+            here = "/".join(at)
+            if here in outside:
+                return ".." in rest
+            if here in links:
+                followed += 1
+                if followed > _MOST_LINKS:
+                    return False  # the system follows no more, so it leads nowhere
+                if links[here].startswith("/"):
+                    return True
+                at.pop()
+                rest += links[here].split("/")[::-1]
+    return False
+
+
+def _is_below(place: Path, path: Path) -> bool:
+    """Whether no folder on the way from a place to a path is a link."""
+    parents = path.relative_to(place).parents
+    return not any((place / parent).is_symlink() for parent in parents)
+
+
+def _blob(content: bytes, like: str) -> str:
+    """git's digest of a file, of the length of another digest."""
+    return _digest(b"blob", content, like)
+
+
+def _digest(kind: bytes, content: bytes, like: str) -> str:
+    made = hashlib.sha1(usedforsecurity=False) if len(like) == 40 else hashlib.sha256()
+    made.update(b"%s %d\0" % (kind, len(content)) + content)
+    return made.hexdigest()
+
+
+def _tree_digest(files: Files, like: str) -> str:
+    """git's digest of a folder with these files."""
+    inside: dict[str, Files] = {}
+    entries: dict[bytes, bytes] = {}  # in git's order: a folder's name counts with a slash
+    for path, (mode, digest) in files.items():
+        first, _, rest = path.partition("/")
+        if rest:
+            inside.setdefault(first, {})[rest] = mode, digest
+        else:
+            entries[os.fsencode(first)] = mode.encode() + b" " + os.fsencode(first) + b"\0" + bytes.fromhex(digest)
+    for name, below in inside.items():
+        line = b"40000 " + os.fsencode(name) + b"\0" + bytes.fromhex(_tree_digest(below, like))
+        entries[os.fsencode(name) + b"/"] = line
+    return _digest(b"tree", b"".join(entries[name] for name in sorted(entries)), like)

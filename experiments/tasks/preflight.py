@@ -246,9 +246,16 @@ def looked_at(
     return rows
 
 
+class Change(NamedTuple):
+    """What lines add to a network: parameters, and operations of its training on one pair."""
+
+    params: int = 0
+    flops: float = 0.0
+
+
 @functools.cache
-def changed_by(model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str) -> Mapping[str, int]:
-    """What lines add to a network: its "params", and the "flops" of its training on one pair of `lengths`.
+def changed_by(model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str) -> Change:
+    """What lines add to a network.
 
     model, lines: JSON. Raises UserError as `looked_at` does. Kept in the user's cache: it takes seconds.
     """
@@ -259,7 +266,7 @@ def changed_by(model: str, sizes: tuple[int, int], lengths: tuple[int, int], lin
             given = {"model": model, "sizes": sizes, "lengths": lengths, "lines": json.loads(lines)}
             found = _asked_of_network({"do": "change", **given})
             cache.put(key, found)
-    return {"params": int(found["params"]), "flops": int(found["flops"])}
+    return Change(int(found["params"]), float(found["flops"]))
 
 
 def _asked_of_network(request: Mapping[str, Any]) -> Any:

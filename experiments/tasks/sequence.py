@@ -38,7 +38,7 @@ from experiments.tasks.network import (
     spacing_of,
     state_numbers,
 )
-from experiments.tasks.preflight import Ability, ability, changed_by, looked_at, of_corpus, of_settings
+from experiments.tasks.preflight import Ability, Change, ability, changed_by, looked_at, of_corpus, of_settings
 from experiments.training import retention
 from experiments.training.warm_start import why_no_branch
 from model import cost as count
@@ -148,12 +148,12 @@ class NetworkTask(Task):
 
     def num_params(self, config: RunConfig) -> int | None:
         unchanged, change = count.num_params(config.model, *self.vocab_sizes(config)), self._change(config)
-        return None if change is None else unchanged + change["params"]
+        return None if change is None else unchanged + change.params
 
-    def _change(self, config: RunConfig) -> Mapping[str, int] | None:
+    def _change(self, config: RunConfig) -> Change | None:
         """What `modules` adds to parameters, and to the operations on a pair of typical length; None: unknown."""
         if not config.modules:
-            return {"params": 0, "flops": 0}
+            return Change()
         lines = json.dumps(list(config.modules))
         try:
             sizes, lengths = self.vocab_sizes(config), self._lengths(config)
@@ -187,7 +187,7 @@ class NetworkTask(Task):
         change, samples = self._change(config), config.training.gleu_samples
         if change is None:
             return 0.0
-        per_token = count.flops_per_token(config.model, vocab_size, length, length, samples) + change["flops"] / length
+        per_token = count.flops_per_token(config.model, vocab_size, length, length, samples) + change.flops / length
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:

@@ -50,8 +50,9 @@ class Table:
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]
-    columns: Sequence[str]  # metrics of the rows that the list shows
+    columns: Sequence[str]  # metrics of the rows that the list shows before the settings
     cost: Mapping[str, float]  # what all of it cost; metrics of the heading
+    last_columns: Sequence[str] = ()  # after the settings: off the screen where MLflow's assistant is open
 
 
 @dataclass(frozen=True)

@@ -29,9 +29,11 @@ def save(client: Any, published: Published, table: Table) -> None:
 
 
 def _state(table: Table, search: str) -> str:
-    """The page's state: these runs in the table's order, its columns (metrics first)."""
+    """The page's state: these runs in the table's order, its columns: values and changes, settings, the rest."""
     varying = list(dict.fromkeys(name for line in table.lines for name in line.params))
-    heads = [("metrics", to_key(name)) for name in table.columns] + [("params", to_key(name)) for name in varying]
+    heads = [("metrics", to_key(name)) for name in table.columns]
+    heads += [("params", to_key(name)) for name in varying]
+    heads += [("metrics", to_key(name)) for name in table.last_columns]
     widths = {f"{kind}.`{head}`": _width(head) for kind, head in heads}
     longest = max((len(f"{line.key} · seed 1") for line in table.lines), default=0)
     whole = {NAME: min(280, max(180, INDENT + 7 * longest)), CREATED: CREATED_WIDTH}

@@ -7,7 +7,6 @@ No weight is drawn, except where a computation depends on them: torch computes s
 import copy
 import functools
 import json
-import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
@@ -61,7 +60,8 @@ class TrainingChange:
     """
 
     def __init__(self, config: ModelConfig, sizes: Sequence[int], lines: Sequence[str]) -> None:
-        self._config = config.model_copy(update={"layer_drop": 0.0})  # every layer is counted
+        self._config = config.model_copy(update={"layer_drop": 0.0})  # each layer is counted once
+        self._computed = 1 - config.layer_drop  # share of the layers in a training
         self._sizes, self._lines = sizes, lines
         self._known: dict[tuple[int, int], int] = {}
         self._networks: dict[str, tuple[EncoderDecoder, EncoderDecoder]] = {}
@@ -73,7 +73,7 @@ class TrainingChange:
         return num_params(after) - num_params(before)
 
     def of(self, source: int, target: int) -> int:
-        """For one pair of these lengths; the source of a language model has length 0."""
+        """For one pair of these lengths, with every layer; the source of a language model has length 0."""
         if (source, target) not in self._known:
             self._known[source, target] = without_weights(lambda place: self._count(place, source, target))
         return self._known[source, target]
@@ -97,7 +97,7 @@ class TrainingChange:
         apart: NDArray[np.float64] = (
             by_source[np.searchsorted(sources, source)] + by_target[np.searchsorted(targets, target)] - by_source[0]
         )
-        return apart + both * (source - s_0) * (target - t_0)
+        return self._computed * (apart + both * (source - s_0) * (target - t_0))
 
     def _count(self, place: str, source: int, target: int) -> int:
         lengths = (target, source)
@@ -123,8 +123,8 @@ def _along(count: Callable[[int], int], lengths: Sequence[int]) -> list[float]:
     points = list(known.items())[::2]
 
     def parabola(at: int) -> Fraction:
-        terms = (y * math.prod(Fraction(at - other, x - other) for other, _ in points if other != x) for x, y in points)
-        return sum(terms, Fraction(0))
+        others = ((x, y, [other for other, _ in points if other != x]) for x, y in points)
+        return sum((Fraction(y * (at - a) * (at - b), (x - a) * (x - b)) for x, y, (a, b) in others), Fraction(0))
 
     if all(parabola(x) == y for x, y in known.items()):
         return [float(parabola(length)) for length in lengths]
@@ -190,8 +190,9 @@ def _modules(
     return without_weights(on)
 
 
-def _change(model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[str]) -> dict[str, int]:
+def _change(model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[str]) -> dict[str, float]:
     """What the lines add to a network's parameters, and to the operations of its training on one pair."""
     target, source = lengths
     change = TrainingChange(ModelConfig.from_mapping(json.loads(model)), sizes, lines)
-    return {"flops": change.of(source, target), "params": change.params}
+    (flops,) = change(np.array([source]), np.array([target])).tolist()
+    return {"flops": flops, "params": change.params}

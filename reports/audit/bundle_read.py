@@ -147,6 +147,8 @@ class Bundle:
 
 def read_bundle(path: Path, folder: Path) -> Bundle:
     """Unpack into `folder`, which must be empty, and check. Raises UserError for damage and for other files."""
+    if path.exists() and not (path.is_file() or path.is_dir()):  # reading a pipe would block
+        raise UserError(f"{path} is not a regular file.")
     try:
         with path.open("rb") as file:
             return read_stream(file, folder)

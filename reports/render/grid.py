@@ -9,7 +9,7 @@ from experiments.tasks.columns import Column
 from reports.render.cells import Cell, Grid, Head, Line, decimals, fixed, gap, group_name, power
 from reports.results.comparable import change_digits
 from reports.results.table import BRANCH, IMPORTED, Measure, Row, Table
-from reports.table.cost import COSTS, Cost
+from reports.table.cost import COSTS, Cost, fitting
 from reports.table.notes import in_order
 from reports.table.settings import show
 
@@ -142,15 +142,17 @@ def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
     layout: Layout = []
     for _, group in itertools.groupby(shown, key=lambda cost: cost.key):
         costs = list(group)
+        reported = [row.paper.get(costs[0].key) for row in table.rows]
+        published = [value for value in reported if value is not None]
         for number, cost in enumerate(costs):
             known = [value for row in table.rows if (value := cost.value(row, table)) is not None]
+            cost = fitting(cost, known, published)
             if known or not cost.always:
                 role = "ours" if number == 0 else cost.sub.replace(" ", "_")
                 alone = "" if number or cost.sub in ("", "ours") else f"{cost.header} ({cost.sub})"
                 head = Head(f"{cost.key}.{role}", cost.header, cost.sub, one_line=alone)
                 layout.append((head, _cost(cost, known, table)))
-        reported = [row.paper.get(costs[0].key) for row in table.rows]
-        if any(value is not None for value in reported):
+        if published:
             layout.append((Head(f"{costs[0].key}.paper", costs[0].header, "paper"), _reported(costs[0], reported)))
     return layout
 

@@ -35,13 +35,11 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
         for column, named in ((one, name) for one in table.columns for name in _names(one, table)):
             measure, name, digits = row.measures[column.key], f"{row.key}.{named}", change_digits(column)
             yield name, fixed(measure.mean, column.digits)
-            for part, value, places in (
-                ("sd", measure.sd, column.digits),
-                ("paper", measure.reported, column.digits),
-                ("change", measure.change, digits),
-                *((part, getattr(measure.test, part), digits) for part in ("low", "high") if measure.test),
-            ):
-                yield f"{name}.{part}", fixed(value, places, signed=part != "sd" and places == digits)
+            yield f"{name}.sd", fixed(measure.sd, column.digits)
+            yield f"{name}.paper", fixed(measure.reported, column.digits)
+            yield f"{name}.change", fixed(measure.change, digits, signed=True)
+            for part in ("low", "high") if measure.test else ():
+                yield f"{name}.{part}", fixed(getattr(measure.test, part), digits, signed=True)
             if measure.test:
                 yield f"{name}.p", "<0.001" if measure.test.p < 0.001 else f"{measure.test.p:.3f}"
     grid = printed(table, "markdown").grid

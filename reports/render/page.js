@@ -33,6 +33,11 @@ const table = document.querySelector("table.data"), body = table.tBodies[0];
 // On a phone the settings stand behind the metrics: a metric is beside its row's name.
 if (matchMedia("(max-width: 40rem)").matches)
   for (const line of table.rows) line.append(...line.querySelectorAll(".setting"));
+// The hint that the table scrolls, which the style shows on a phone, is for a table that does.
+const frame = document.querySelector(".scroll");
+const hint = () => { document.querySelector(".scrolls").hidden = frame.scrollWidth <= frame.clientWidth; };
+addEventListener("resize", hint);
+hint();
 const lines = [...body.rows], heads = [], taken = new Map(), filled = [];
 for (const [depth, row] of [...table.tHead.rows].entries()) {
   let at = 0;

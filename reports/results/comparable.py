@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.tasks.columns import Column
+from experiments.tasks.own.code_files import EDITED
 from reports.results.results import Outcome
 from reports.results.table import Measure, Row, mean
 
@@ -55,10 +56,11 @@ def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
     """The files (of a built-in task: the parts) that values of a column have in common with other content, sorted."""
     known: dict[str, str] = {}
     differing: set[str] = set()
-    for code in {
-        repr(sorted(code.items())): code for code in (o.code(column) for o in _measured(rows, column))
-    }.values():
-        differing |= {name for name, digest in code.items() if known.setdefault(name, digest) != digest}
+    for code in (outcome.code(column) for outcome in _measured(rows, column)):
+        differing |= {
+            name for name, its in code.items() if known.get(name, its) != its or (name in known and its == EDITED)
+        }
+        known |= code
     return sorted(differing)
 
 

@@ -180,15 +180,19 @@ def _no_spread(samples: list[list[float]]) -> str:
     return "its spread between seeds is lost beside values of another order of magnitude"
 
 
+FAILED = frozenset({"failed", "diverged", "nan", "infinite"})  # reasons for a seed without a value that do not pass
+
+
 def _with_best(table: Table, column: Column) -> Table:
     """The best of a column in bold; by the study's choice also the rows that a test cannot tell from it.
 
     None is bold where it is not known whether lower or higher is better, where that would be all of them, where rows
-    cannot be compared or share steps, or where one has no value.
+    cannot be compared or share steps, or where one is not done yet. Rows that failed have no part in it.
     """
     if _that_share(table) or not column.better:
         return table
-    asked = [row for row in table.rows if row.measures[column.key].requested]
+    requested = [row for row in table.rows if row.measures[column.key].requested]
+    asked = [row for row in requested if FAILED.isdisjoint(row.measures[column.key].lacking)]
     tested = [row for row in asked if row.measures[column.key].test is not None]
     if not tested or any(row.measures[column.key].mean is None for row in asked):
         return table

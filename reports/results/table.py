@@ -153,7 +153,7 @@ class Row:
 
     @property
     def stale(self) -> bool:
-        """Whether a seed was trained or scored by another revision of the code."""
+        """Whether a seed was trained or scored by other code than the present one."""
         return any(o.stale for o in self.outcomes)
 
     def reads(self, setting: str) -> bool:

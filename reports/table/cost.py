@@ -10,7 +10,7 @@ That counts what a device could have done meanwhile; for base it is 3.5 times th
 
 import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan
 from ablations.study.messages import number
@@ -177,6 +177,16 @@ COSTS = (
          "A batch has as many hypotheses whatever the beam."
     )),
 )  # fmt: skip
+
+
+def fitting(cost: Cost, known: Collection[float], published: Collection[float]) -> Cost:
+    """A cost in a unit that fits its values: parameters of small networks, without published ones, in less than 10⁶."""
+    largest = max(known, default=0.0)
+    if cost.key != "params" or published or largest >= 1e6:
+        return cost
+    if largest < 1e4:
+        return replace(cost, header="params", unit=1.0, digits=0)
+    return replace(cost, header="params ×10³", unit=1e3)
 
 
 def _measured(name: str, head: str, about: str) -> Cost:

@@ -85,7 +85,7 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
     if gaps := missing_cells(table) - (some if table.provisional else 0):
         yield Note(f"–: not available, in {number(gaps, 'cell')} (seeds done/requested, reason).", "gap")
     if some and not table.provisional:
-        yield Note("`ablations report … --provisional` prints the mean over the seeds done so far.", "gap")
+        yield Note("`--provisional` prints the mean over the seeds done so far.", "gap")
 
 
 def _shown(table: Table) -> list[Column]:
@@ -126,7 +126,8 @@ def _signs(table: Table) -> Iterator[Note]:
     yield from _undirected(table)
     if any(m.best for m in measures):
         near = ", and rows that Welch's t test (Holm) cannot tell from it" if table.bold == "undistinguished" else ""
-        yield Note(f"Bold: the best of its column{near}.", "sign")
+        of = " among the rows that have a number" if missing_cells(table) else ""
+        yield Note(f"Bold: the best of its column{of}{near}.", "sign")
     if missing_cells(table):
         yield from _missing(table, measures)
     if any("diverged" in measure.lacking for measure in measures):
@@ -143,7 +144,7 @@ def _signs(table: Table) -> Iterator[Note]:
             keys = ", ".join(row.key for row in rows)
             yield Note(f"{column.header}: {NOT_REPORTED} by finished runs of {keys}. {why}".strip(), "gap")
     if any(row.stale for row in table.rows):
-        yield Note("†: trained or scored by another revision of the code than the present one.", "sign")
+        yield Note("†: trained or scored by other code than the present one.", "sign")
 
 
 def _undirected(table: Table) -> Iterator[Note]:

@@ -433,17 +433,17 @@ _MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "
 def _code(table: Table) -> str:
     """Which rows other code has made: than the present one, and than that of other rows; and what to do."""
     said = [*dict.fromkeys(filter(None, map(_differing, table.families)))]
-    groups: dict[str, list[str]] = {}
+    groups: dict[tuple[str, str], list[str]] = {}
     for row in table.rows:
         parts = {part for outcome in row.outcomes for part in outcome.run.stale}
         if row.stale:
             made = [word for part, word in _MADE.items() if part in parts]
             words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
-            groups.setdefault(words or "made", []).append(row.key)
-    said += [
-        f"{made.capitalize()} by another revision of the code than the present one, and kept (†): {_names(keys)}."
-        for made, keys in groups.items()
-    ]
+            changed = _names(what for outcome in row.outcomes for what in outcome.run.changed)
+            groups.setdefault((words or "made", changed), []).append(row.key)
+    for (verb, changed), keys in groups.items():
+        which = f" ({changed})" if changed else ""
+        said.append(f"{verb.capitalize()} by other code than the present one{which}, and kept (†): {_names(keys)}.")
     if groups:
         said.append(
             "`ablations run … --stale rerun` makes these runs again; their present results stay as earlier attempts."

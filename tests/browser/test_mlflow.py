@@ -95,7 +95,7 @@ def test_the_list_has_the_columns_of_the_table_and_each_rows_runs_below_it(visit
     seen = visit(links.listing, {"width": 3200, "height": 900}, wait="commit")  # wide: other columns are not made
     wait_for(seen.page, "untrained", "ΔBLEU")
     settles(seen.page, lambda: names_in(seen.page), ROWS)
-    wanted = ["PPL", "BLEU", "PPL sd", "BLEU sd", "Δ ln PPL", "ΔBLEU", "num_params", "num_heads", "d_k", "d_v"]
+    wanted = ["PPL", "BLEU", "Δ ln PPL", "ΔBLEU", "num_heads", "d_k", "d_v", "PPL sd", "BLEU sd", "num_params"]
     wanted += ["train_steps"]
     heads = seen.page.locator(".ag-header-cell")
     # MLflow does not always keep the saved order of columns

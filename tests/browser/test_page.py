@@ -77,6 +77,7 @@ def test_on_a_phone_the_table_scrolls_and_the_page_does_not(visit: Any, page: Pa
     inner, outer = seen.page.locator(".scroll").first.evaluate("e => [e.scrollWidth, e.clientWidth]")
     assert inner > outer
     assert float(seen.page.locator("p").first.evaluate("e => parseFloat(getComputedStyle(e).fontSize)")) >= 13
+    assert seen.page.get_by_text("The table scrolls sideways.").is_visible()
     seen.shot("page-phone", whole=True)
     for line in seen.page.locator("table.data tbody tr").all():  # a metric beside each row's name, settings behind
         name, metric = line.locator("th").bounding_box(), line.locator("td.cell").first.bounding_box()

@@ -313,6 +313,68 @@ def test_a_row_whose_python_reported_nothing_fails(cli: Cli, mine: Path, words: 
         assert imported_files(attempt) is None
 
 
+@pytest.mark.parametrize("kind", ["command", "function"])
+@pytest.mark.parametrize(
+    ("act", "said"),
+    [
+        ("open('net.py', 'a').write('# more')", "changed net.py in its copy"),
+        ("os.rename('eval', 'old'); shutil.copytree('old', 'eval'); open('eval/score.py', 'a').write('x = 2')",
+         "changed eval/score.py in its copy"),
+        ("os.rename('eval', 'old'); os.symlink('old', 'eval')", "changed eval/score.py in its copy"),
+        ("open('new.txt', 'w').write('of the run'); os.makedirs('eval/__pycache__', exist_ok=True)", ""),
+    ],
+)  # fmt: skip
+def test_a_run_that_changed_its_own_tree_is_failed(cli: Cli, mine: Path, act: str, said: str, kind: str) -> None:
+    (mine / "eval").mkdir()
+    (mine / "eval/score.py").write_text("x = 1\n")
+    act = f"import os, shutil\nos.chdir(os.path.dirname(os.path.abspath(__file__)))\n{act}\n"
+    if kind == "command":
+        (mine / "train.py").write_text(f"import net\n{act}print('{{\"acc\": 4}}')\n")
+        head = f'command = "{sys.executable} train.py"\nmetric = [{{name = "acc"}}]\n'
+    else:
+        inside = "".join(f"    {line}\n" for line in act.splitlines())
+        text = FUNCTION.replace("    number = float", f"{inside}    return {{'acc': 4}}\n    number = float")
+        (mine / "walking.py").write_text(text)
+        head = 'task = "walking:TASK"\n'
+    commit(mine, "A trainer")
+    (mine / "p.diff").write_text(NEW.format("other.txt", "100644", "new"))
+    text = f'name = "c"\ntitle = "C"\n{head}variation = [{PATCHED}]\n[protected]\npaths = ["eval/"]\n'
+    (mine / "study.toml").write_text(text)
+    cli("run", "study.toml", "--devices", "cpu:1", "--seeds", "1", cwd=mine, code=1 if said else 0)
+    assert said in cli("log", "p", cwd=mine).stdout.replace("\n", " ")
+    assert (mine / "eval/score.py").read_text() == "x = 1\n" and (mine / "net.py").read_text() == NET
+    (attempt,) = mine.glob("runs/runs/*/attempts/0001")
+    assert [*attempt.rglob("train.py"), *attempt.rglob("walking.py")] == []
+
+
+def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
+    for code, settings in {True: ("code_tree", "code_base", "folder_links"), False: ("code_tree",)}.items():
+        row = PATCHED if code else '{key = "p", set = {lr = 0.2}}'
+        for name in settings:
+            given = f'{name} = "../../x"'
+            texts = {
+                "set": rows(BASE, row.replace('key = "p"', f'key = "p", fixed = {{{given}}}')),
+                "row": rows(BASE, f'{{key = "q", set = {{{given}}}}}', row),
+                "base": rows(BASE, row).replace("base = {lr = 0.1}", f"base = {{lr = 0.1, {given}}}"),
+                "profile": rows(BASE, row, ablate=f"[profile.small]\nset = {{{given}}}\n"),
+                "tune": rows(BASE, row, ablate=f'[tune]\ntrials = 2\nrange = {{{name} = ["a", "b"]}}\n'),
+            }
+            for place, text in texts.items():
+                (mine / "p.diff").write_text(NO_GATE)
+                (mine / "study.toml").write_text(text)
+                words = ("--profile", "small") if place == "profile" else ()
+                verb = "tune" if place == "tune" else "plan"
+                said = cli(verb, "study.toml", *words, cwd=mine, code=2).stderr
+                assert name in said and "Traceback" not in said, (place, said)
+            (mine / "study.toml").write_text(rows(BASE, row))
+            assert name in cli("plan", "study.toml", "--set", f"{name}=../../x", cwd=mine, code=2).stderr
+    (mine / "walking.py").write_text(
+        FUNCTION.replace("lr: float = 0.1", 'lr: float = 0.1\n    code_tree: str = "../x"')
+    )
+    (mine / "study.toml").write_text('name = "w"\ntitle = "W"\ntask = "walking:TASK"\nvariation = [{key = "base"}]\n')
+    assert "code_tree" in cli("plan", "study.toml", cwd=mine, code=2).stderr
+
+
 def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
     (mine / "no-gate.diff").write_text(NO_GATE)
     (mine / "study.toml").write_text(rows(BASE, '{key = "p", patch = "no-gate.diff"}'))
@@ -437,6 +499,12 @@ def test_patches_that_are_refused(cli: Cli, mine: Path, patch: str, said: str) -
     (mine / "data/x.txt").write_text("7")
     text = rows(BASE, PATCHED, head='links = ["data"]', ablate='[protected]\npaths = ["eval/"]\n')
     assert said in refused(cli, mine, text, patch)
+
+
+def test_a_pipe_as_a_patch_is_refused(cli: Cli, mine: Path) -> None:
+    os.mkfifo(mine / "pipe.diff")
+    said = refused(cli, mine, rows(BASE, '{key = "x", patch = "pipe.diff"}'))
+    assert "pipe.diff cannot be read: it is not a regular file" in said
 
 
 def test_studies_that_are_refused(cli: Cli, mine: Path, tmp_path: Path) -> None:

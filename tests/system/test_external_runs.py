@@ -1,6 +1,8 @@
 """`ablations import --from`: rows trained elsewhere, marked, never half imported."""
 
 import json
+import re
+import shlex
 import sqlite3
 import statistics
 import subprocess
@@ -221,7 +223,10 @@ def test_fewer_seeds_are_a_gap(mixed: Path, cli: Cli) -> None:
         pytest.param(f"row,seed,loss,{','.join(map(str, range(10**5)))}\n", "has 100,003 columns", id="wide"),
         ("row,seed,metric,value\n", "no line below"),
         ("name,seed,metric,value\na,1,loss,2\n", "--row-by NAME"),
-        ("row,seed,metric,value\ntheirs,1,loss,2\ntheirs,2,loss,much\n", "line 3: value = 'much' is not a number"),
+        (
+            "row,seed,metric,value\ntheirs,1,loss,2\ntheirs,2,loss,much\n",
+            "line 3, column 4: value = 'much' is not a number",
+        ),
         (
             "row,seed,metric,value\ntheirs,1,loss,2\ntheirs,1,loss,3\n",
             "line 3: test/loss stands there twice",
@@ -233,7 +238,7 @@ def test_fewer_seeds_are_a_gap(mixed: Path, cli: Cli) -> None:
         ("row,seed,metric,value\n" + "".join(f"theirs,{n},loss,2\n" for n in range(4)), "seeds = 4"),
         ("row,seed,accuracy\ntheirs,1,0.9\n", "has no metric that the study prints"),
         ("row,seed,loss\na b,1,0.9\na+b,2,0.8\n", "'a b' and 'a+b' would both be called 'a-b'"),
-        ("row,loss\ntheirs,0.9\ntheirs,0.8\n", "2 runs, and not every run has a seed (line 2, line 3)"),
+        ("row,seed,loss\ntheirs,1,0.9\ntheirs,,0.8\n", "2 runs, and not every run has a seed (line 2, line 3)"),
     ],
 )
 def test_a_bad_file_is_one_paragraph_and_leaves_nothing(mixed: Path, cli: Cli, text: str, said: str) -> None:
@@ -268,10 +273,12 @@ def test_names_that_a_study_cannot_have_are_changed_and_said(tmp_path: Path, cli
     assert rows(cli, study, store)["b"]["settings"] == {"lr_": 0.2}
     setup = cli("report", study, "--store", store, "--format", "setup").stdout
     assert "**Computing infrastructure**: not recorded" in setup
-    (tmp_path / "bad.csv").write_text("row,seed,test/acc,lr$,lr_\nbase,1,2,3,4\n")
-    refused = cli("import", tmp_path / "x.toml", "--from", tmp_path / "bad.csv", "--store", store, code=2).stderr
-    assert f"{tmp_path / 'x.toml'}, as it would be written" in refused and ".importing-" not in refused
-    assert not (tmp_path / "x.toml").exists()
+    (tmp_path / "odd.csv").write_text("row,seed,test/acc,lr$,lr_\nbase,1,2,3,4\nb,1,2,3,5\n")
+    cli("import", tmp_path / "x.toml", "--from", tmp_path / "odd.csv", "--store", store)
+    assert rows(cli, tmp_path / "x.toml", store)["b"]["settings"] == {"lr_": 5}
+    (tmp_path / "bad.csv").write_text("row,seed,test/acc,lr\nbase,1,2,3\nbase,1,2,4\n")
+    refused = cli("import", tmp_path / "y.toml", "--from", tmp_path / "bad.csv", "--store", store, code=2).stderr
+    assert ".importing-" not in refused and not (tmp_path / "y.toml").exists()
 
 
 def test_runs_of_another_mlflow_become_rows(tmp_path: Path, cli: Cli) -> None:
@@ -323,6 +330,37 @@ def test_what_is_no_mlflow_is_refused_and_not_changed(tmp_path: Path, cli: Cli, 
     assert "mlflow:" in done.stderr and "Traceback" not in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ([] if content is None else ["x.db"])
     assert content is None or (tmp_path / "x.db").read_bytes() == content
+
+
+def test_the_database_that_this_program_writes_is_read(mixed: Path, cli: Cli) -> None:
+    """Its trainings; what it writes for the table's page is no run. Two stores of one study give one table."""
+    study, store = mixed / "mixed.toml", mixed / "runs"
+    cli("import", study, "--from", mixed / "theirs.csv", "--store", store)
+    cli("run", study, "--store", store, "--devices", "cpu:2")
+    before = rows(cli, study, store)
+    database = f"mlflow:sqlite:///{store / 'mlflow.db'}"
+    done = cli("tabulate", database, "--metric", "loss.test", "--json")
+    found = {row["row"]: row["loss_test"] for row in json.loads(done.stdout)}
+    assert found == {key: pytest.approx(row["loss_test"]) for key, row in before.items()}
+    assert "for the table's page" in done.stderr
+    words = ("import", mixed / "again.toml", "--from", database, "--metric", "loss.test", "--store", mixed / "others")
+    assert "6 runs of 2 rows imported" in cli(*words).stdout
+
+
+def test_the_page_on_importing_runs_as_printed(tmp_path: Path, cli: Cli) -> None:
+    """Its files are those named before each block; its commands run in their order."""
+    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
+    for name, content in re.findall(r"`([\w.]+)`[^`\n]*\n\n```\w+\n(.*?)```", page, re.DOTALL):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    assert {path.name for path in tmp_path.iterdir()} >= {"runs.csv", "mixed.toml", "train.py", "theirs.csv"}
+    commands = re.findall(r"^    ablations (.*)$", page, re.MULTILINE)
+    assert len(commands) >= 5
+    for line in commands:
+        cli(*shlex.split(line), cwd=tmp_path)
+    found = {row["row"]: row for row in json.loads(cli("report", "mixed.toml", "--json", cwd=tmp_path).stdout)}
+    assert found["base"]["loss_test"] == pytest.approx(0.52) and found["theirs"]["loss_test"] == pytest.approx(0.23)
+    tabulated = cli("tabulate", "runs.csv", "--json", cwd=tmp_path).stdout
+    assert [round(row["acc_test"], 2) for row in json.loads(tabulated)] == [80.97, 79.07, 80.03]
 
 
 def their_mlflow(folder: Path) -> Path:

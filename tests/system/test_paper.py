@@ -1,5 +1,7 @@
 """A paper's numbers and sentences: `report --macros`, `fill`, `verify paper.tex` and `paper`, on imported runs."""
 
+import json
+import os
 import re
 from pathlib import Path
 
@@ -81,6 +83,8 @@ def test_sentences_are_checked_and_a_row_trained_again_makes_some_false(folder: 
         ("% table: optimizers.toml\n% claim: wid is better than base in acc\n", "wide"),
         ("% table: optimizers.toml\n% claim: wide is nicer than base\n", "forms"),
         ("% table: optimizers.toml\n\\abl{base.bleu}\n", r"base\.bleu"),
+        ("% table: optimizers.toml --sore runs\n% claim: wide is better than base in acc\n", "--sore"),
+        ("% table: optimizers.toml --seeds x\n% claim: wide is better than base in acc\n", "--seeds"),
         ("% table: --store runs\n% claim: a is better than b in acc\n", "names no study"),
     ],
 )
@@ -88,6 +92,63 @@ def test_what_cannot_be_checked_is_one_sentence(folder: Path, text: str, named: 
     Path("paper.tex").write_text(text)
     with pytest.raises(UserError, match=named):
         ablations("verify", "paper.tex")
+
+
+def test_claims_in_other_files_decide_too_and_nothing_checked_is_a_mistake(folder: Path) -> None:
+    Path("sections").mkdir()
+    Path("sections/results.tex").write_text("% claim: wide is worse than base in acc\n")
+    Path("main.tex").write_text("% table: optimizers.toml --store runs\n\\input{sections/results}\n")
+    said = ablations("verify", "main.tex", code=1)
+    assert said.startswith("sections/results.tex: wide is worse than base in acc: does not hold")
+    Path("sections/results.tex").write_text("% claim: wide is better than base in acc\n% claims: thin is better\n")
+    said = ablations("verify", "main.tex")
+    assert "holds" in said and "sections/results.tex, line 2" in said
+    done = json.loads(ablations("verify", "main.tex", "--json"))
+    assert [one["holds"] for one in done["found"]] == [True] and len(done["unread"]) == 1
+    with pytest.raises(UserError, match="stands before any line that names its table"):
+        ablations("verify", "sections")
+    for text in ("", "% cliam: wide is better than base in acc\n", "% claims: many\n\\input{../numbers}"):
+        Path("sections/results.tex").write_text(text)
+        with pytest.raises(UserError, match="no sentence was checked"):
+            ablations("verify", "main.tex")
+    Path("empty").mkdir()
+    with pytest.raises(UserError, match="no sentence was checked"):
+        ablations("verify", "empty")
+    os.mkfifo("pipe.tex")
+    with pytest.raises(UserError, match="not a regular file"):
+        ablations("verify", "pipe.tex")
+
+
+def test_the_page_of_the_documentation_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = (Path(__file__).parents[2] / "docs" / "paper.md").read_text(encoding="utf-8")
+    page = page.partition("## In the paper's")[0]
+    blocks = re.findall(r"```(?:latex|markdown)\n(.*?)```", page, re.DOTALL)
+    for name, text in zip(("paper.tex", "draft.md", "results.tex"), blocks, strict=True):
+        Path(name).write_text(text)
+    lines = re.findall(r"^    ablations (.*)$", page, re.MULTILINE)
+    said = {line: ablations(*line.split()) for line in lines}
+    verdicts = said["verify paper.tex"].splitlines()
+    assert len(verdicts) == 3 and all(": holds (" in line for line in verdicts[:2]) and "all equal" in verdicts[2]
+    change = defined(Path("numbers.tex").read_text())["without-bias.accuracy.change"]
+    assert f"by {change.replace('$-$', '−')} points" in Path("filled.md").read_text()
+    for inline in re.findall(r"`ablations ((?:verify|fill) [^`]*)`", page):
+        ablations(*inline.split())
+
+
+def test_only_changes_have_a_sign(folder: Path) -> None:
+    """Published values and means have none, whatever the number of digits of a change."""
+    text = Path("optimizers.toml").read_text()
+    head, row = text.split("[[variation]]\n", 1)
+    Path("optimizers.toml").write_text(f"{head}[[variation]]\npaper = {{acc_test = 25.8}}\n{row}")
+    ablations("report", "optimizers.toml", "--macros", "numbers.tex")
+    known = defined(Path("numbers.tex").read_text())
+    assert float(known["base.acc.paper"]) == 25.8
+    for name, number in known.items():
+        is_change = name.rpartition(".")[2] in ("change", "low", "high")
+        assert (number.lstrip("$")[0] in "+-−") == (is_change and number not in ("0.0", "0.00")), name
+    Path("draft.md").write_text("{{base.acc.paper}}")
+    assert ablations("fill", "draft.md", "optimizers.toml") in ("25.8", "25.80")
 
 
 def test_fill_replaces_names_and_refuses_unknown_ones(folder: Path) -> None:

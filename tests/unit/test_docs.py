@@ -145,7 +145,7 @@ SECTIONS = {
     "## `[[metric]]`": Metric, "## `[table]`": TableChoices, "## `[tune]`": Tune,
     "## `[[cited]]`": Cited, "## `[[claim]]`": Claim,
 }  # fmt: skip
-OF_THE_READER = {"origin", "folder", "code_tree", "code_note", "trees_note", "code_change"}
+OF_THE_READER = {"origin", "folder", "code_tree", "code_note", "trees_note", "code_change", "other_changes", "refused"}
 WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "protected", "guard"}
 
 

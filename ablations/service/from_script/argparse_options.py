@@ -21,7 +21,6 @@ from ablations.service.from_script.option import (
     source,
     switch,
     text_of,
-    toml,
 )
 from ablations.service.from_script.reach import Code, Function, Node, parameter_of
 
@@ -83,6 +82,9 @@ class Parsers:
     def __init__(self, code: Code) -> None:
         self._code = code
         self._calls = list(code.calls())
+        self._by_name: dict[str, list[tuple[Node, ast.Call]]] = {}
+        for at, call in self._calls:
+            self._by_name.setdefault(name_of(call), []).append((at, call))
         self._made = dict[int, Parser]()
         self._unknown = Parser(ast.Call(ast.Name("unknown"), [], []), Node(code.script, None, (), ast.Pass()))
         self.remarks = list[str]()
@@ -164,11 +166,7 @@ class Parsers:
     def _assigned(self, node: ast.AST, at: Node) -> list[tuple[ast.AST, Node]] | None:
         """What a name or an attribute was given, with the places; None if that is not known."""
         if isinstance(node, ast.Attribute):
-            for each in self._code.nodes:
-                targets = each.node.targets if isinstance(each.node, ast.Assign) else ()
-                if any(isinstance(target, ast.Attribute) and target.attr == node.attr for target in targets):
-                    return [(each.node.value, each)]  # type: ignore[attr-defined]
-            return None
+            return [(each.node.value, each) for each in self._code.setting(node.attr)[:1]] or None  # type: ignore[attr-defined]
         if not isinstance(node, ast.Name):
             return None
         for loop in (n for n in at.around if isinstance(n, ast.For) and isinstance(n.target, ast.Name)):
@@ -176,11 +174,10 @@ class Parsers:
                 outside = replace(at, around=tuple(n for n in at.around if n is not loop))
                 return [(each, outside) for each in loop.iter.elts]
         for scope in dict.fromkeys((at.function, None)):
-            for each in self._code.nodes:
-                if each.file == at.file and each.function is scope:
-                    value = _bound(each.node, node.id)
-                    if value is not None and not (isinstance(value, ast.Call) and _returns_itself(value, node.id)):
-                        return [(value, each)]
+            for each in self._code.binding(node.id, at.file, scope):
+                value = _bound(each.node, node.id)
+                if value is not None and not (isinstance(value, ast.Call) and _returns_itself(value, node.id)):
+                    return [(value, each)]
             if scope is not None and (given := self._arguments(scope, node.id)):
                 return given
         return None
@@ -188,8 +185,8 @@ class Parsers:
     def _arguments(self, function: Function, name: str) -> list[tuple[ast.AST, Node]]:
         """What the calls of a function give for a parameter."""
         found = list[tuple[ast.AST, Node]]()
-        for at, call in self._calls:
-            value = parameter_of(function, call, name) if name_of(call) == function.name else None
+        for at, call in self._by_name.get(function.name, ()):
+            value = parameter_of(function, call, name)
             itself = at.function is function and isinstance(value, ast.Name) and value.id == name
             if value is not None and not itself:
                 found.append((value, at))
@@ -411,8 +408,7 @@ def _converted(option: Option, value: Any, kind: ast.expr | None, file: Path, co
         return option.without(f"what {named} makes of a text is not known without running it (--ask)")
     if not isinstance(value, str):
         return option.without(f"its default {value!r} is no text, and without type= the script gets a text")
-    dash = value.startswith("-") and equals
-    return replace(option, value=value, written=f"{flag}={{{option.name}}}" if dash else "") if toml(value) else option
+    return replace(option, value=value)
 
 
 def truths(kind: ast.expr | None, file: Path, code: Code) -> tuple[str, str] | None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
+import importlib
 import io
 import json
 import os
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -80,13 +82,10 @@ def _watch_argparse(answer: Path, questions: Path) -> None:
 def _watch_click(answer: Path, questions: Path) -> None:
     kinds: list[Any] = []
     with contextlib.suppress(ImportError):
-        import click
-
-        kinds += [click.Command]
+        kinds += [importlib.import_module("click").Command]
     with contextlib.suppress(ImportError):
-        import typer.core
-
-        kinds += [typer.core.TyperCommand, typer.core.TyperGroup]
+        core = importlib.import_module("typer.core")
+        kinds += [core.TyperCommand, core.TyperGroup]
 
     def main(command: Any, *args: Any, **more: Any) -> Any:
         def parse(words: list[str]) -> dict[str, Any]:
@@ -107,11 +106,39 @@ def _watch_click(answer: Path, questions: Path) -> None:
         kind.main = main
 
 
+def _watch_tyro(answer: Path, questions: Path) -> None:
+    try:
+        tyro = importlib.import_module("tyro")
+    except ImportError:
+        return
+    original = tyro.cli
+
+    def cli(kind: Any, *others: Any, **more: Any) -> Any:
+        def parse(words: list[str]) -> dict[str, Any]:
+            return dict(_fields(original(kind, *others, **{**more, "args": words})))
+
+        if not isinstance(kind, type):  # a function: it would be called with its options
+            return original(kind, *others, **more)
+        _answer(parse, answer, questions)
+
+    setattr(tyro, "cli", cli)  # noqa: B010
+
+
+def _fields(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The attributes of an object and of those in it, by dotted name."""
+    for name, inner in vars(value).items():
+        if dataclasses.is_dataclass(inner):
+            yield from _fields(inner, f"{prefix}{name}.")
+        else:
+            yield prefix + name, _plain(inner)
+
+
 def main() -> None:
     """Run the script of the command line as Python does, with its parsers watched."""
     answer, questions, *words = sys.argv[1:]
     _watch_argparse(Path(answer), Path(questions))
     _watch_click(Path(answer), Path(questions))
+    _watch_tyro(Path(answer), Path(questions))
     if words[0] == "-m":
         sys.argv = words[1:]
         sys.path[0] = str(Path.cwd())

@@ -1,6 +1,7 @@
 """All options of a script, from whichever library reads them, and where they stand in its command."""
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from experiments.errors import UserError
 
 _ABSL = {"DEFINE_integer": "int", "DEFINE_float": "float", "DEFINE_string": "str", "DEFINE_enum": "str",
          "DEFINE_bool": "bool", "DEFINE_boolean": "bool"}  # fmt: skip
+_CONFIG = re.compile(r"^-c$|conf|cfg|(^|[-_])(opts?|args|h?params)$", re.IGNORECASE)
 _COMMANDS_OF_LIGHTNING = ["fit", "validate", "test", "predict"]
 
 
@@ -41,6 +43,8 @@ def options_in(code: Code, words: Sequence[str], start: int, folder: Path) -> Op
     given = list(words[start + 1 :])
     found, named, remarks = _found(code, given)
     file = _yaml_word(words, folder)
+    if not file and (config := _config_word(given, folder)):
+        found = [option.without(f"{config} in the command may set it") for option in found]
     if file:
         alone = [option for option in found if option.name in (*SEEDS, "device") and not option.positional]
         place = next(n for n, word in enumerate(words) if word.endswith(file))
@@ -60,7 +64,7 @@ def options_in(code: Code, words: Sequence[str], start: int, folder: Path) -> Op
 def _found(code: Code, given: Sequence[str]) -> tuple[list[Option], list[str], list[str]]:
     """The options, the subcommands that the command names, and remarks."""
     remarks = list[str]()
-    hydra, about = hydra_options(code)
+    hydra, about = hydra_options(code, given)
     remarks += about
     if hydra:
         return hydra, [], remarks
@@ -144,6 +148,21 @@ def _yaml_word(words: Sequence[str], folder: Path) -> str:
     return ""
 
 
+def _config_word(given: Sequence[str], folder: Path) -> str:
+    """A configuration file that the command names, whose values an option of the command could replace."""
+    for before, word in zip(["", *given], given, strict=False):
+        key, _, text = word.partition("=") if word.startswith("-") else (before, "", word)
+        if word.startswith("@") or (_CONFIG.search(key) and Path(text).suffix and (folder / text).is_file()):
+            return word
+    return ""
+
+
+def _abbreviated(key: str, flags: Mapping[str, Option]) -> Option | None:
+    """The option of which a word is an abbreviation, as argparse allows it."""
+    found = {option.name: option for flag, option in flags.items() if flag.startswith(key)}
+    return next(iter(found.values())) if key.startswith("--") and len(key) > 2 and len(found) == 1 else None
+
+
 def _without_given(
     options: Sequence[Option], given: Sequence[str], named: Sequence[str], words: Sequence[str]
 ) -> list[Option]:
@@ -153,13 +172,13 @@ def _without_given(
     while place < len(given):
         word = given[place]
         key = word.partition("=")[0].lstrip("+~")
-        option = flags.get(key) or flags.get(word[:2] if not word.startswith("--") else "")
-        option = option or next(
-            (o for o in options if not o.flag.startswith("-") and o.flag == key and "=" in word), None
-        )
+        option = flags.get(key) or _abbreviated(key, flags) or flags.get(word[:2] if not word.startswith("--") else "")
+        changes = "=" in word or word.startswith("~")  # an override of Hydra
+        option = option or next((o for o in options if not o.flag.startswith("-") and o.flag == key and changes), None)
         if option is not None:
             taken.add(option.name)
-            alone = option.takes_value and "=" not in word and word in option.flags
+            short = word in option.flags or word.startswith("--")
+            alone = option.takes_value and "=" not in word and short
             place += 1 + alone
             continue
         opposite = next((o for o in options if word in o.written.rstrip("}").replace(":", "|").split("|")), None)

@@ -6,7 +6,7 @@ keys that are no name of a setting.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from ablations.service.from_script.option import (
 )
 from ablations.service.from_script.reach import Code
 from experiments.errors import UserError, explain_os_errors
+from experiments.store.durable import read_regular
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _COMPUTED = re.compile(r"\$\{|\?\?\?")
@@ -45,7 +46,7 @@ def read_yaml(file: Path, omega: bool = False) -> dict[str, Any]:
         Loader.add_implicit_resolver("tag:yaml.org,2002:float", re.compile(f"^{number}$", re.I), list("-+0123456789."))
     with explain_os_errors(f"read {file}"):
         try:
-            content = yaml.load(file.read_text(encoding="utf-8"), Loader)
+            content = yaml.load(read_regular(file).decode(), Loader)
         except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
             raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
     return content if isinstance(content, dict) else {}
@@ -93,29 +94,37 @@ class _Composed:
     others: dict[str, list[Any]] = field(default_factory=dict)  # of a group's key: its values in the other files
 
 
-def hydra_options(code: Code) -> tuple[list[Option], list[str]]:
-    """The overrides that a script of Hydra takes, and remarks about what was not read."""
+def hydra_options(code: Code, given: Sequence[str]) -> tuple[list[Option], list[str]]:
+    """The overrides that a script of Hydra takes beside those given, and remarks about what was not read."""
     for node, function in code.functions():
         for decorator in function.decorator_list:
             words = keywords(decorator)
             if name_of(decorator) == "main" and "hydra" in code.imports and "config_name" in words:
-                return _of_main(code, node.file, words)
+                return _of_main(code, node.file, words, given)
     return [], []
 
 
-def _of_main(code: Code, script: Path, words: Mapping[str, ast.expr]) -> tuple[list[Option], list[str]]:
+def _of_main(
+    code: Code, script: Path, words: Mapping[str, ast.expr], given: Sequence[str]
+) -> tuple[list[Option], list[str]]:
     named, place = text_of(words["config_name"]), text_of(words.get("config_path")) or "."
+    for before, word in zip(["", *given], given, strict=False):
+        if word.partition("=")[0] in ("--config-path", "-cp", "--config-dir", "-cd"):
+            return [], [f"{word} chooses other configurations, so their keys are not read"]
+        if word.startswith(("--config-name=", "-cn=")) or before in ("--config-name", "-cn"):
+            named = word.rpartition("=")[2]
     if not named:
         return [], ["the name of Hydra's configuration is computed, so its keys are not read"]
-    file = (
-        (script.parent / place / named).with_suffix(".yaml")
-        if not named.endswith(".yaml")
-        else script.parent / place / named
-    )
+    file = script.parent / place / (named if named.endswith(".yaml") else f"{named}.yaml")
     if not file.is_file():
         stored = list(_stored(code, named.removesuffix(".yaml")))
         return stored, [] if stored else [f"there is no {file.name} in {place}, so its keys are not read"]
-    found = _compose(file)
+    chosen = {key: value for key, equals, value in (word.partition("=") for word in given) if equals}
+    added = [key[1:] for key in chosen if key.startswith("+") and (file.parent / key.lstrip("+")).is_dir()]
+    found = _compose(file, chosen)
+    if found is None or added:
+        what = f"{added[0]} in the command" if added else f"the defaults list of {file.name}"
+        return [], [f"{what} may change every key of the configuration, so its keys are not read"]
     options = [_override(name, value, reason, file.name, found.others.get(name, ()))
                for name, (value, reason) in found.values.items()]  # fmt: skip
     groups = list[Option]()
@@ -148,31 +157,46 @@ def _override(name: str, value: Any, reason: str, file: str, others: Any) -> Opt
     return option
 
 
-def _compose(file: Path) -> _Composed:
-    """A primary configuration with the groups of its defaults. A key that several of them have is no setting."""
+def _compose(file: Path, given: Mapping[str, str]) -> _Composed | None:
+    """A primary configuration with the groups of its defaults. A key that several of them have is no setting.
+
+    given: what the command chooses, by group. None where other files may change any key.
+    """
     content = read_yaml(file, omega=True)
     found, defaults = _Composed(), content.pop("defaults", [])
     content.pop("hydra", None)
     for entry in defaults if isinstance(defaults, list) else ():
-        if not isinstance(entry, dict):
-            continue
-        for key, chosen in entry.items():
+        if isinstance(entry, str) and entry != "_self_":
+            other = file.parent / f"{entry.removesuffix('.yaml')}.yaml"
+            below = read_yaml(other, omega=True) if other.is_file() else {"defaults": []}
+            if "defaults" in below or "@package" in other.read_text(encoding="utf-8", errors="replace"):
+                return None
+            _take(found, leaves(below))
+        for key, usual in entry.items() if isinstance(entry, dict) else ():
             group = str(key).removeprefix("optional ").strip()
             if not re.fullmatch(r"\w+(/\w+)*", group) or str(key) != group or group.startswith("hydra/"):
                 continue
             files = {each.stem: each for each in sorted((file.parent / group).glob("*.yaml"))}
-            if isinstance(chosen, str) and chosen in files:
-                found.groups[group] = (chosen, list(files))
-                _of_group(found, group, chosen, files)
-    for name, value, reason in leaves(content):
-        several = name in found.values or any(other.startswith(f"{name}.") for other in found.values)
-        found.values[name] = (value, "several of the files have it" if several else reason)
+            choice = given.get(group, usual)
+            if isinstance(choice, str) and choice in files:
+                found.groups[group] = (choice, list(files))
+                _of_group(found, group, choice, files)
+    _take(found, leaves(content))
     return found
+
+
+def _take(found: _Composed, values: Iterable[tuple[str, Any, str]]) -> None:
+    """Add the values of another file of the composition."""
+    for name, value, reason in values:
+        several = name in found.values or any(
+            other.startswith(f"{name}.") or name.startswith(f"{other}.") for other in found.values
+        )
+        found.values[name] = (value, "several of the files have it" if several else reason)
 
 
 def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Path]) -> None:
     """The keys that all files of a group have, so that a row may change the group too."""
-    heads = [each.read_text(encoding="utf-8", errors="replace") for each in files.values()]
+    heads = [read_regular(each).decode(errors="replace") for each in files.values()]
     contents = {name: read_yaml(each, omega=True) for name, each in files.items()}
     if any("@package" in head for head in heads) or any("defaults" in content for content in contents.values()):
         return
@@ -180,7 +204,7 @@ def _of_group(found: _Composed, group: str, chosen: str, files: Mapping[str, Pat
     prefix = group.replace("/", ".")
     for name, value, reason in leaves(contents[chosen]):
         if all(name in values for values in every.values()):
-            found.values[f"{prefix}.{name}"] = (value, reason)
+            _take(found, [(f"{prefix}.{name}", value, reason)])
             found.others[f"{prefix}.{name}"] = [values[name] for values in every.values()]
 
 

@@ -19,11 +19,16 @@ _METRIC = re.compile(
 )  # fmt: skip
 _LABEL = re.compile(r"((?:[A-Za-z][\w@/.-]*[ \t]+)?[A-Za-z][\w@/.-]*)([ \t]*[:=]?)([ \t]*)\0(\x01*)")  # before a value
 _AVERAGE = re.compile(r"\0\x01*([ \t]*\([ \t]*)\0(\x01*)")  # val (avg)
+_COUNT = re.compile(r"\0\x01*[ \t]*/[ \t]*(?:\0\x01*|\d+)(?:[ \t,:]*\([ \t]*\0(\x01*)[ \t]*%)?")  # 7/10 (70%)
+_BEGIN = re.compile(r"\W*(test|val|valid|validation|dev|eval|evaluation|train|training)(?![a-z])", re.IGNORECASE)
+_INSIDE = re.compile(r"(?<![A-Za-z])(test|val|valid|validation|dev|eval|train)(?![a-z])", re.IGNORECASE)
 _STEP = re.compile(r"\b(epoch|step|iter|iteration|it|round|update)\b([ \t]*[:=#]?[ \t]*[\[(]?[ \t]*)\0", re.IGNORECASE)
 _MEAN = re.compile(r"avg|average|mean", re.IGNORECASE)
 NUMBER = r"([-+\d.e]+)"
-_PRINTS = ("print", "info", "write", "echo", "log", "secho", "tqdm_write")
-_SETS = {"test": "test", "train": "train", **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "dev")}
+_PRINTS = ("print", "info", "echo", "secho")
+_STREAMS = ("stdout", "stderr", "tqdm")  # what is written to another object is in a file
+_SETS = {"test": "test", "train": "train", "training": "train",
+         **dict.fromkeys(("val", "valid", "validation", "dev", "eval", "evaluation"), "dev")}  # fmt: skip
 _LOSS = re.compile("loss", re.IGNORECASE)
 _SET = re.compile(r"(test|val|valid|validation|dev|eval|train)[ _/-]+(?=.)", re.IGNORECASE)
 _STOP = {"is", "are", "was", "of", "on", "at", "the", "a", "to", "in", "for", "and", "with", "by", "after", "from",
@@ -53,7 +58,7 @@ def printed(code: Code) -> Iterator[Printed]:
     """The numbers that its calls of print and of a logger print with a name before them."""
     failing = _failing(code)
     for at, call in code.calls():
-        if name_of(call) not in _PRINTS or id(call) in failing or _except(at):
+        if not _is_print(call) or id(call) in failing or _except(at):
             continue
         line = f"{at.file.name}:{call.lineno}: {' '.join(ast.unparse(call).split())}"
         line = line if len(line) <= 150 else f"{line[:149]}…"
@@ -65,6 +70,11 @@ def printed(code: Code) -> Iterator[Printed]:
         yield from _of_template(_template_of(call), line)
 
 
+def _is_print(call: ast.Call) -> bool:
+    of = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    return name_of(call) in _PRINTS or (name_of(call) == "write" and (of in _STREAMS or of.endswith("bar")))
+
+
 def _of_template(template: _Template, line: str) -> Iterator[Printed]:
     text = template.text
     step = _STEP.search(text)
@@ -74,13 +84,22 @@ def _of_template(template: _Template, line: str) -> Iterator[Printed]:
         if named is None:
             continue
         set_, name = named
+        inside, begin = _SET.match(label) or _INSIDE.search(label), _BEGIN.match(text)
+        if not _SET.match(label) and (of := inside or begin):
+            set_ = _SETS[of[1].lower()]
         number, digits = rf"\s*{NUMBER}", len(decimals)
         value_at = found.end() - len(decimals) - 1
         average = _AVERAGE.match(text, value_at)
         if average and _MEAN.search(_value_at(template, average.end() - len(average[2]) - 1)):
             number, digits = rf"\s*[-+\d.e]+\s*\(\s*{NUMBER}", len(average[2])
+        if count := _COUNT.match(text, value_at):
+            if count[1] is None:
+                continue  # so many of so many: no metric
+            number, digits = rf"\s*\d+\s*/\s*\d+\W*\(\s*{NUMBER}", len(count[1])
         if step and step.start() < found.start() and step.end() <= found.start(3):
             before = rf"\b{step[1]}\W*(?P<step>\d+).*?"
+        elif begin and not inside and begin.end(1) <= found.start():  # lines of other sets have the same label
+            before = rf"\b{begin[1]}\b.*?"
         else:
             before = ""
         if not text[: found.start()][-1:].isalnum() and text[: found.start()][-1:] not in ("_", "\0", "\1"):
@@ -107,7 +126,7 @@ def _split(name: object) -> str:
 def progress(code: Code) -> Iterator[str]:
     """The pattern of a step and a total that it prints: epoch 3/10."""
     for _, call in code.calls():
-        if name_of(call) in _PRINTS:
+        if _is_print(call):
             for word in re.findall(r"([A-Za-z]+)[ :=\[(]*\0 ?/ ?(?:\0|\d)", _template_of(call).text):
                 yield rf"\b{word}\W*(\d+) ?/ ?(\d+)"
 

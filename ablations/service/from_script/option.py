@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.tasks.own.command import GIVEN, SAID
-from model.settings import StrictModel
+from experiments.tasks.own.command import GIVEN, SAID, CommandConfig
 
 SEEDS = ("seed", "random_seed", "random_state", "manual_seed", "rng_seed")
 UNKNOWN: Any = object()  # the value of an expression that is no literal
@@ -128,7 +127,8 @@ def setting_name(name: str) -> str:
 
 def reserved(part: str, top: bool) -> bool:
     """Whether a setting, or a group of settings, cannot have this name."""
-    return hasattr(StrictModel, part) or (top and part in (*GIVEN, *SAID) and part not in ("seed", "device"))
+    fixed = (*GIVEN, *SAID, *CommandConfig.model_fields)
+    return hasattr(CommandConfig, part) or (top and part in fixed and part not in ("seed", "device"))
 
 
 def unlike(options: Sequence[Option]) -> list[Option]:

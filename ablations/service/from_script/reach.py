@@ -6,6 +6,7 @@ for those that add options to a parser, which must be mentioned themselves.
 """
 
 import ast
+from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Definition = Function | ast.ClassDef
 # With these a function or class is registered where it is defined, and nothing else mentions it.
 _REGISTERS = ("command", "callback", "group", "config", "main", "automain", "wrap")
+_CONDITIONS = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.ExceptHandler, ast.IfExp, ast.Match)
 
 
 @dataclass(frozen=True)
@@ -39,18 +41,19 @@ class Code:
     def __init__(self, script: Path, trees: Mapping[Path, ast.Module]) -> None:
         self.script, self._trees = script, trees
         self.nodes: list[Node] = []
-        self.imports = {name for tree in trees.values() for node in ast.walk(tree) for name in _imports(node)}
-        self._definitions = {file: _definitions(tree) for file, tree in trees.items()}
-        self._imported = {file: list(_imported(tree)) for file, tree in trees.items()}
+        self.imports = set[str]()  # names of what the reached files import
+        self._names: dict[Path, _Names] = {}
+        self._resolved: dict[tuple[str, Path], list[tuple[Path, Definition]]] = {}
+        self._bound: dict[tuple[Path, Function | None, str], list[Node]] = {}  # nodes that bind a name
+        self._set: dict[str, list[Node]] = {}  # assignments to an attribute
         self._seen = set[int]()
-        self._adders: dict[str, list[tuple[Path, Function]]] = {}  # methods that add options, until they are mentioned
-        self._methods: dict[str, list[tuple[Path, Function]]] = {}
-        for file, tree in trees.items():
-            for kind in (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)):
-                for method in (each for each in kind.body if isinstance(each, Function)):
-                    self._methods.setdefault(method.name, []).append((file, method))
+        self._bodies = deque[tuple[list[ast.stmt], Path, Function | None]]()  # reached, not yet read
+        self._attributes = set[str]()  # mentioned, such as x.parse
+        self._adders: dict[str, list[tuple[Path, Function]]] = {}  # methods that add options: taken once mentioned
         if script in trees:
             self._module(script)
+        while self._bodies:
+            self._run(*self._bodies.popleft())
 
     def functions(self) -> Iterator[tuple[Node, Function]]:
         """The reached definitions of functions."""
@@ -62,16 +65,27 @@ class Code:
 
     def definitions(self, name: str, file: Path) -> list[tuple[Path, Definition]]:
         """What a name means in a file: definitions there, or in the file from which it is imported."""
-        return self._resolve(name, file, 0)
+        if (name, file) not in self._resolved:
+            self._resolved[name, file] = self._resolve(name, file, 0)
+        return self._resolved[name, file]
+
+    def binding(self, name: str, file: Path, function: Function | None) -> list[Node]:
+        """The nodes that bind a name in a function, or at the top of a file."""
+        return self._bound.get((file, function, name), [])
+
+    def setting(self, attribute: str) -> list[Node]:
+        """The assignments to an attribute of any object."""
+        return self._set.get(attribute, [])
 
     def _resolve(self, name: str, file: Path, depth: int) -> list[tuple[Path, Definition]]:
-        if found := self._definitions[file].get(name):
-            return [(file, each) for each in found]
-        for module, original, local in self._imported[file] if depth < 5 else ():
-            if local in (name, "*") and original and (there := self._file(module, file)):
-                wanted = name if original == "*" else original
-                if found_there := self._resolve(wanted, there, depth + 1):
-                    return found_there
+        names = self._names_of(file)
+        if defined := names.definitions.get(name):
+            return [(file, each) for each in defined]
+        every = [*names.imported.get(name, ()), *names.imported.get("*", ())] if depth < 5 else ()
+        for module, original in every:
+            there = self._file(module, file) if original else None
+            if there is not None and (found := self._resolve(name if original == "*" else original, there, depth + 1)):
+                return found
         return []
 
     def _file(self, module: str, importer: Path) -> Path | None:
@@ -86,38 +100,54 @@ class Code:
                     return file
         return None
 
+    def _names_of(self, file: Path) -> "_Names":
+        if file not in self._names:
+            self._names[file] = names = _names(self._trees[file])
+            self.imports |= names.modules
+        return self._names[file]
+
     def _module(self, file: Path) -> None:
         if id(self._trees[file]) not in self._seen:
             self._seen.add(id(self._trees[file]))
-            self._run(self._trees[file].body, file, None)
+            self._names_of(file)
+            self._bodies.append((self._trees[file].body, file, None))
 
     def _run(self, body: list[ast.stmt], file: Path, function: Function | None) -> None:
         for statement in body:
-            for node in self._walk(statement, file, function, ()):
+            for node in self._walk(statement, file, function):
                 self.nodes.append(node)
+                self._note(node)
                 self._follow(node)
 
-    def _walk(
-        self, node: ast.AST, file: Path, function: Function | None, around: tuple[ast.AST, ...]
-    ) -> Iterator[Node]:
-        """The node and those in it, without the bodies of functions and of `if __name__` of imported modules."""
-        if isinstance(node, ast.If) and "__name__" in {n.id for n in ast.walk(node.test) if isinstance(n, ast.Name)}:
-            for statement in node.body if file == self.script else node.orelse:
-                yield from self._walk(statement, file, function, around)
-            return
-        yield Node(file, function, around, node)
-        if isinstance(node, ast.ClassDef):
-            inside: list[ast.AST] = [*node.decorator_list, *node.bases]
-            inside += [each for each in node.body if not isinstance(each, Function)]
-        elif isinstance(node, Function):
-            defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
-            inside = [*node.decorator_list, *defaults]
-        else:
-            inside = list(ast.iter_child_nodes(node))
-        if isinstance(node, ast.If | ast.For | ast.AsyncFor | ast.While | ast.ExceptHandler | ast.IfExp | ast.Match):
-            around = (*around, node)
-        for child in inside:
-            yield from self._walk(child, file, function, around)
+    def _walk(self, statement: ast.AST, file: Path, function: Function | None) -> Iterator[Node]:
+        """The nodes of a statement, without the bodies of functions and of `if __name__` of imported modules."""
+        waiting: list[tuple[ast.AST, tuple[ast.AST, ...]]] = [(statement, ())]
+        while waiting:
+            node, around = waiting.pop()
+            if isinstance(node, ast.If) and _is_main(node.test):
+                inside: list[ast.AST] = [*(node.body if file == self.script else node.orelse)]
+            else:
+                yield Node(file, function, around, node)
+                inside = _inside(node)
+                if isinstance(node, _CONDITIONS):
+                    around = (*around, node)
+            waiting += [(child, around) for child in reversed(inside)]
+
+    def _note(self, found: Node) -> None:
+        """Remember what a node binds."""
+        node = found.node
+        targets: list[ast.expr | None] = []
+        if isinstance(node, ast.Assign):
+            targets = list(node.targets)
+        elif isinstance(node, ast.AnnAssign | ast.NamedExpr):
+            targets = [node.target]
+        elif isinstance(node, ast.With):
+            targets = [item.optional_vars for item in node.items]
+        for target in targets:
+            if isinstance(target, ast.Name):
+                self._bound.setdefault((found.file, found.function, target.id), []).append(found)
+            elif isinstance(target, ast.Attribute):
+                self._set.setdefault(target.attr, []).append(found)
 
     def _follow(self, found: Node) -> None:
         """Take what a node mentions."""
@@ -132,12 +162,13 @@ class Code:
                 self._take(each, place)
         elif isinstance(node, ast.Attribute):
             of = name_of(node.value)
-            for module, original, local in self._imported[file]:
-                there = self._file(_joined(module, original), file) if local == of else None
+            for module, original in self._names_of(file).imported.get(of, ()):
+                there = self._file(_joined(module, original), file)
                 if there is not None:
-                    for each in self._definitions[there].get(node.attr, ()):
+                    for each in self._names_of(there).definitions.get(node.attr, ()):
                         self._take(each, there)
-            for place, method in self._methods.get(node.attr, ()):
+            self._attributes.add(node.attr)
+            for place, method in self._adders.get(node.attr, ()):
                 self._take(method, place)
         elif isinstance(node, Function) and any(_registers(each) for each in node.decorator_list):
             self._take(node, file)
@@ -151,10 +182,26 @@ class Code:
                 for place, each in self.definitions(name_of(base), file):
                     self._take(each, place)
             for method in (each for each in definition.body if isinstance(each, Function)):
-                if not any(isinstance(n, ast.Attribute) and n.attr == "add_argument" for n in ast.walk(method)):
+                self._adders.setdefault(method.name, []).append((file, method))
+                adds = any(isinstance(n, ast.Attribute) and n.attr == "add_argument" for n in ast.walk(method))
+                if not adds or method.name in self._attributes:
                     self._take(method, file)
         else:
-            self._run(definition.body, file, definition)
+            self._bodies.append((definition.body, file, definition))
+
+
+def _is_main(test: ast.expr) -> bool:
+    return "__name__" in {node.id for node in ast.walk(test) if isinstance(node, ast.Name)}
+
+
+def _inside(node: ast.AST) -> list[ast.AST]:
+    """What is executed where a node stands: of a function its decorators and defaults, of a class no methods."""
+    if isinstance(node, ast.ClassDef):
+        return [*node.decorator_list, *node.bases, *(each for each in node.body if not isinstance(each, Function))]
+    if isinstance(node, Function):
+        defaults = [default for default in (*node.args.defaults, *node.args.kw_defaults) if default]
+        return [*node.decorator_list, *defaults]
+    return list(ast.iter_child_nodes(node))
 
 
 def _registers(decorator: ast.expr) -> bool:
@@ -165,27 +212,40 @@ def _registers(decorator: ast.expr) -> bool:
     return name in _REGISTERS and bool(of) and of not in ("click", "typer", "hydra", "pyrallis", "draccus")
 
 
-def _definitions(tree: ast.Module) -> dict[str, list[Definition]]:
-    """Functions and classes by name, without methods."""
-    found: dict[str, list[Definition]] = {}
+@dataclass(frozen=True)
+class _Names:
+    """What the names of a file mean. imported: local name → (module, name in it); "*": of imports of all names."""
+
+    definitions: dict[str, list[Definition]]  # functions and classes, without methods
+    imported: dict[str, list[tuple[str, str]]]
+    modules: set[str]
+
+
+def _names(tree: ast.Module) -> _Names:
+    found = _Names({}, {}, set())
     waiting: list[ast.AST] = [tree]
     while waiting:
         node = waiting.pop()
+        if isinstance(node, ast.expr):
+            continue  # no expression defines or imports anything
         for child in ast.iter_child_nodes(node):
             if isinstance(child, Definition) and not (isinstance(node, ast.ClassDef) and isinstance(child, Function)):
-                found.setdefault(child.name, []).append(child)
+                found.definitions.setdefault(child.name, []).append(child)
+            elif isinstance(child, ast.Import | ast.ImportFrom):
+                found.modules.update(_imports(child))
+                for module, original, local in _imported(child):
+                    found.imported.setdefault(local, []).append((module, original))
             waiting.append(child)
     return found
 
 
-def _imported(tree: ast.AST) -> Iterator[tuple[str, str, str]]:
-    """(module, name in it, local name) of each import; the name is "" where the module itself is imported."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            module = "." * node.level + (node.module or "")
-            yield from ((module, each.name, each.asname or each.name) for each in node.names)
-        elif isinstance(node, ast.Import):
-            yield from ((each.name, "", each.asname or each.name.partition(".")[0]) for each in node.names)
+def _imported(node: ast.Import | ast.ImportFrom) -> Iterator[tuple[str, str, str]]:
+    """(module, name in it, local name) of an import; the name is "" where the module itself is imported."""
+    if isinstance(node, ast.ImportFrom):
+        module = "." * node.level + (node.module or "")
+        yield from ((module, each.name, each.asname or each.name) for each in node.names)
+    else:
+        yield from ((each.name, "", each.asname or each.name.partition(".")[0]) for each in node.names)
 
 
 def _joined(module: str, name: str) -> str:

@@ -128,8 +128,8 @@ def ablate(
             else:
                 if id(module) not in stands:
                     kind = own(module, line.action) or Stand
-                    of_batches = {"seen": seen.get((name, line.action)), "draws": draws}
-                    make = makes.get(line) or functools.partial(kind, line.action, **of_batches)
+                    outputs = seen.get((name, line.action))
+                    make = makes.get(line) or functools.partial(kind, line.action, seen=outputs, draws=draws)
                     stands[id(module)] = _stand(line, Check(name, module), module, model, make)
                 setattr(_owner(model, name), _leaf(name), stands[id(module)])
     for name in sorted(removed, key=lambda name: -int(_leaf(name))):  # the last first: the others keep their places
@@ -513,8 +513,12 @@ def _from_batches(
     kept: dict[tuple[str, str], Any] = {}
 
     def take(key: tuple[str, str], output: Any) -> None:
-        kept[key].add((output[0] if isinstance(output, tuple) else output).detach().flatten(0, -2))
+        rows = (output[0] if isinstance(output, tuple) else output).detach()
+        if key in images and rows.dim() > 3:
+            raise images[key].refused(f"{key[0]} gives images, and a mean is one of the last dimension")
+        kept[key].add(rows.flatten(0, -2))
 
+    images: dict[tuple[str, str], Line] = {}
     for line in [line for line in found if line.action in FROM_BATCHES]:
         for name, module in found[line].items():
             key = (name, line.action)
@@ -522,6 +526,8 @@ def _from_batches(
                 raise line.refused("it needs batches of the training: context.ablate(model, batches)")
             if isinstance(module, nn.modules.conv._ConvNd):
                 raise line.refused(f"{name} is a convolution, and a mean is one of the last dimension")
+            if any(isinstance(inner, (nn.modules.conv._ConvNd, nn.BatchNorm2d)) for inner in module.modules()):
+                images[key] = line
             place = _projection(line, name, module)[0] if line.heads else module
             if key in kept:  # of other heads
                 continue
@@ -564,11 +570,20 @@ def _projection(line: Line, name: str, module: nn.Module) -> tuple[nn.Module, in
     """The output projection and the number of heads. Raises UserError for a module without known heads."""
     described = [one for inner in module.modules() for one in (inner, getattr(inner, "config", None))]
     counts = [n for one in described for key in _COUNT for n in [getattr(one, key, None)] if isinstance(n, int)]
-    places = [inner for place, inner in module.named_modules() if _leaf(place) in _OUTPUT and _is_product(inner)]
+    names, places = [], []
+    for place, inner in module.named_modules():
+        if _leaf(place) in _OUTPUT and _is_product(inner):
+            names.append(f"{name}.{place}")
+            places.append(inner)
     if not counts or not places:
         raise line.refused(
             f"{name} ({type(module).__name__}) has no heads that are known here: a number of heads "
             f"({', '.join(_COUNT)}) and an output projection ({', '.join(_OUTPUT)})"
+        )
+    if len(places) > 1:
+        raise line.refused(
+            f"{name} ({type(module).__name__}) has {len(places)} output projections: {', '.join(names)}. Name the "
+            "attention whose heads are meant"
         )
     if isinstance(module, nn.MultiheadAttention) and line.action != "zero":
         raise line.refused("torch.nn.MultiheadAttention shows no head's output: its heads can be zero alone")

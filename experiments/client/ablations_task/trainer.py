@@ -156,6 +156,8 @@ class RunContext:
             facts = ablate(model, self._modules, batches, **self._classes)
             self.facts(num_params=facts["params_after"], **facts)
             print("modules:", json.dumps(facts), file=sys.stderr, flush=True)
+        elif parameters := getattr(model, "parameters", None):
+            self._facts.setdefault("num_params", sum(int(one.numel()) for one in parameters()))
         return model
 
     def log(self, /, step: int, **metrics: float) -> None:

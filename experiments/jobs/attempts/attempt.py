@@ -11,11 +11,14 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.events.event_log import ENDS, EventWriter, Tail, last_event
+from experiments.events.heartbeat import last_heartbeat
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.identity import identify
+from experiments.processes.marked import MARK
 from experiments.records import TRAINING, FailureClass
+from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
@@ -140,8 +143,11 @@ class RunningAttempt:
 
     @property
     def lasted_s(self) -> float:
-        """Seconds since its start, whatever it says; where that is not known, between its first and last event."""
-        return max(time.monotonic() - self.began, self.progress.lasted_s)
+        """Seconds since its start; where that is not known, from its first event to its last event or heartbeat."""
+        if self.began < math.inf:
+            return max(time.monotonic() - self.began, self.progress.lasted_s)
+        first, heard = self.progress.first_t, last_heartbeat(self.folder)
+        return max(self.progress.lasted_s, heard - first if first is not None else 0.0)
 
     def listen(self) -> None:
         """Read the new events."""
@@ -211,7 +217,8 @@ def prepare_attempt(
         # children that outlive the coordinator do not watch it
         coordinator=None if engine.outlives else identify(os.getpid()),
     )
-    command = Launch([*child, str(spec.write(folder))], child_environment(slot, threads), folder / LOG, slot)
+    environment = {**child_environment(slot, threads), MARK: str(folder)}
+    command = Launch([*child, str(spec.write(folder))], environment, folder / LOG, slot)
     claimed = replace(claimed, pinned=pinned)
     return PreparedAttempt(RunningAttempt(claimed, number, folder, slot, tuple(parts), None, Tail(folder)), command)
 
@@ -343,10 +350,10 @@ def say_ended(live: RunningAttempt) -> None:
 def log_tail(store: Store, folder: Path) -> str:
     """The last lines of an attempt's log, with the log's path."""
     try:
-        with (folder / LOG).open("rb") as file:
+        with open_regular(folder / LOG) as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - TAIL_BYTES))  # a line may have gigabytes
             lines = file.read().decode(errors="replace").splitlines(keepends=True)[-TAIL_LINES:]
-    except FileNotFoundError:
+    except OSError:  # none, or something else in its place
         return ""
     text = "".join(lines)[-3000:].strip()
     return f"The end of {os.path.relpath(folder / LOG, store.root)} in the store:\n{text}" if text else ""

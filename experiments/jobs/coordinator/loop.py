@@ -21,6 +21,7 @@ from experiments.jobs.coordinator.placement import Placement, ending_of_error
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.processes.marked import end_marked
 from experiments.records import record_time
 from experiments.store.budget import BUDGET
 
@@ -274,6 +275,8 @@ class Coordinator:
         """Move what the attempt completed into place, and decide about its job."""
         if live.handle is not None and not self._engine.outlives:  # else it may have ended long ago
             attempts.say_ended(live)
+        if not self._engine.outlives and (left := end_marked(live.folder)):
+            log.warning("%s attempt %d left processes behind, now ended: %s", live.run_id, live.number, left)
         content = content_of(live.folder)  # before reading, so that later events change it
         live.listen()
         now = self._now(live)

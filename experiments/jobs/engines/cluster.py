@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
+from experiments.processes.marked import MARK, end_marked
 from experiments.records import FailureClass
 from experiments.store.checksummed import read_json, with_checksum, write_json
 from experiments.store.durable import whole_file
@@ -138,6 +139,7 @@ class Keeper:
         self._folder, self._log = folder, Path(launch["log"])
         self._asked = threading.Event()
         given = {**environment(launch["environment"], os.environ), **(changes or {})}
+        self._mark = given.get(MARK, "")
         with self._log.open("ab") as output:
             self._child = subprocess.Popen(
                 after_setup(launch["setup"], launch["argv"], given),
@@ -154,6 +156,8 @@ class Keeper:
     def wait(self) -> int:
         """Wait for the child's end, record its exit code on disk, and return it."""
         code = self._child.wait()
+        if self._mark:
+            end_marked(Path(self._mark))
         if code == SETUP_FAILED:
             said = self._log.read_bytes()[-OUTPUT:].decode(errors="replace").strip()
             events = EventWriter(self._folder)

@@ -14,7 +14,7 @@ import secrets
 from pathlib import Path
 
 from experiments.jobs.queue.job import Job
-from experiments.store.durable import name_new, whole_file
+from experiments.store.durable import name_new, read_regular, whole_file
 from experiments.tasks.load import named_tasks
 
 _KEY_BYTES = 32
@@ -73,7 +73,7 @@ def _key_in(path: Path) -> bytes:
 def _read(path: Path) -> bytes:
     """The key; b"" if there is none or it is incomplete."""
     try:
-        key = path.read_bytes()
+        key = read_regular(path)
     except FileNotFoundError:
         return b""
     return key if len(key) == _KEY_BYTES else b""

@@ -31,7 +31,7 @@ from experiments.client.ablations_task.values import by_set
 from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
 from experiments.errors import Preempted, UserError, explain_os_errors
 from experiments.store.checksummed import write_json
-from experiments.store.durable import whole_folder
+from experiments.store.durable import read_regular, whole_folder
 from experiments.store.imports import imported_names, module_files
 from experiments.tasks.base import Context
 from experiments.tasks.own import shell
@@ -239,20 +239,19 @@ def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typ
     """
     fields: dict[str, Any] = {}
     for number, (name, value) in enumerate(declared.items()):
-        kind: Any
         if isinstance(value, Mapping):
             group = create_model(name, __base__=_Group, __module__=__name__, **fields_of(value, typed=typed))
-            kind, value = group, group()
+            field: tuple[Any, Any] = (group, group())
         elif not typed:
-            kind, value = _ANY, _or_unset(value)
+            field = (_ANY, _or_unset(value))
         elif isinstance(value, bool) or not isinstance(value, int):
-            kind = type(value) if not isinstance(value, list | tuple) else list[Any]
+            field = (type(value) if not isinstance(value, list | tuple) else list[Any], value)
         else:
-            kind = int | float
+            field = (int | float, value)
         if hasattr(parent, name) or name.startswith("_"):
-            fields[f"setting{number}_{name.strip('_')}"] = (kind, Field(value, alias=name))
+            fields[f"setting{number}_{name.strip('_')}"] = (field[0], Field(field[1], alias=name))
         else:
-            fields[name] = (kind, value)
+            fields[name] = field
     return fields
 
 
@@ -317,7 +316,7 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
         raise UserError(f"The command lays the settings over {file}, and there is no such file.")
     with explain_os_errors(f"read {file}"):
         try:
-            content = yaml.safe_load(file.read_text(encoding="utf-8"))
+            content = yaml.safe_load(read_regular(file).decode())
         except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
             raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
     if not isinstance(content, dict):

@@ -32,6 +32,7 @@ from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig,
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
 from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.store.checksummed import check_file, read_json
+from experiments.store.durable import open_regular
 from experiments.store.imports import local_files
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
@@ -66,6 +67,7 @@ from experiments.tasks.own.tree import (
     GIVEN_BY_STUDY,
     GLOBS,
     LINKS,
+    NO_TREE,
     OF_TREES,
     check_watched,
     code_top,
@@ -159,6 +161,8 @@ class OwnTask(Task):
         if result.code_files is None:
             return ["its files are not recorded"]
         home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        if tree.startswith(NO_TREE):
+            return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
         copy = WorkingCopy(top, store)
         if not tree:
@@ -411,7 +415,7 @@ def _column(declared: Mapping[str, Any], process: TrainerProcess) -> Column:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
         raise UserError(f"The trainer reads {path}, and it cannot be read: {error.strerror}.") from None
@@ -462,7 +466,7 @@ def settings_of(config: TaskConfig) -> dict[str, Any]:
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
-    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, "modules") or hasattr(OwnConfig, name)]
+    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, *OF_TREES, "modules") or hasattr(OwnConfig, name)]
     if taken:
         raise UserError(
             f"{name}.{taken[0]}: the harness has this name for itself (the task's name and the seed are given by it: "

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.store.checksummed import read_json, write_json
+from experiments.store.durable import open_regular
 from experiments.store.layout import LOG
 from experiments.store.results import RESULT_FILE, EvaluationResult, Output, TrainingResult
 from experiments.tasks.own.context import FINAL, of_set
@@ -71,10 +72,12 @@ def read_kept(
     promised: the metrics that the study prints, as in EvaluationSpec. before: an earlier evaluation of the same
     weights, whose numbers stay unless their pattern has changed. emit: takes new points of the training curve.
     """
-    found = Kept(readings={metric: read_by for _, metric, *read_by in patterns})
+    now = {metric: read_by for _, metric, *read_by in patterns}
+    printed = {*now, *(name.removeprefix(f"{set_}.") for name in promised)}
     earlier: Mapping[str, list[str]] = before.readings if before else {}
-    if before is not None:
-        stay = {name for name in before.metrics if earlier.get(name) == found.readings.get(name)}
+    found = Kept(readings={**{name: read for name, read in earlier.items() if name not in printed}, **now})
+    if before is not None:  # what the study does not print any more stays too
+        stay = {name for name in before.metrics if name not in printed or earlier.get(name) == now.get(name)}
         found.metrics |= {n: v for n, v in before.metrics.items() if n in stay and v is not None}
     found.metrics |= of_set(read_json(weights / FINAL / "metrics.json") or {}, set_, promised)
     while_training = (read_json(weights / FINAL / READINGS) or {}).get("readings", [])
@@ -114,7 +117,7 @@ def _read_log(
         readings.line(text)
         drawing.line(text)
 
-    with path.open("rb") as stream:
+    with open_regular(path) as stream:
         for number, (begin, end) in enumerate(output.ranges):
             if number:  # the last number of an output is behind what was left out
                 readings.forget()

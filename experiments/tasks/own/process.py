@@ -158,6 +158,8 @@ class TrainerProcess:
                     asked = True
                     self._say({"stop": True})
                 if not self._channel.readable(STOP_EVERY_S):
+                    if self._kept is not None and self._kept.process.poll() is not None:  # others hold its pipe
+                        raise self._died(request_to_stop=asked)
                     continue
                 message: dict[str, Any] | None = self._channel.next()
                 if message is None:

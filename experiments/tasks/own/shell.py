@@ -4,13 +4,16 @@ import codecs
 import contextlib
 import io
 import json
+import math
 import os
 import re
+import select
 import shlex
 import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -409,7 +412,7 @@ def run_command(
         ).start()
         copying = threading.Thread(target=copy, args=(shell.process.stderr, log, take_errors), daemon=True)
         copying.start()
-        while data := os.read(shell.process.stdout.fileno(), CHUNK):
+        for data in _chunks(shell.process.stdout.fileno(), shell):
             log.write(data, to=1)
             printed.take(data)
         printed.take(b"", final=True)
@@ -441,6 +444,25 @@ def _keep_watcher(command: str) -> str:
     if not _SAFE.fullmatch(WATCH):
         return command
     return _SETS_PATH.sub(f"PYTHONPATH={WATCH}{os.pathsep}", command)
+
+
+def _chunks(source: int, shell: Kept) -> Iterator[bytes]:
+    """What a command prints, to its end.
+
+    A process that killed its keeper may hold the pipe open, so nothing is read long after the keeper's end.
+    """
+    until = math.inf
+    while time.monotonic() < until:
+        readable = bool(select.select([source], [], [], STOP_EVERY_S)[0])
+        if shell.process.poll() is not None:
+            until = min(until, time.monotonic() + READ_S)
+            if not readable:
+                return
+        if readable:
+            data = os.read(source, CHUNK)
+            if not data:
+                return
+            yield data
 
 
 def _pass_on(shell: Kept, context: Context, stopped: threading.Event, is_python: threading.Event | None) -> None:

@@ -16,16 +16,17 @@ import experiments
 import experiments.client.watch
 from experiments.config import TaskConfig
 from experiments.errors import UserError
+from experiments.store.durable import clear, make_folder, parts_below
 from experiments.store.repository import top_of
 from experiments.store.trees import BASE as BASE
 from experiments.store.trees import CODE as CODE
 from experiments.store.trees import LINES as LINES
-from experiments.store.trees import unpack
+from experiments.store.trees import altered, remove_copy, unpack
 from experiments.tasks.base import Context
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
 LINKS, GLOBS = "folder_links", "code_globs"
-NO_TREE = "0" * 40  # of a row whose code cannot be made: no tree has this name, so nothing runs on it
+NO_TREE = "0" * 24  # begins the `code_tree` of a row whose code cannot be made: nothing runs on it
 # What a study says of the code of its runs. It travels with the settings of a run and is part of no run_id.
 GIVEN_BY_STUDY = {
     CODE: "`patch`, `commit` or `commits` of a row gives it",
@@ -52,16 +53,17 @@ def check_links(home: Path, links: Sequence[str]) -> None:
 def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
     """Link entries of the study's folder into a run's own. Raises UserError.
 
-    What the trainer writes beside them stays there, so that no two runs meet, and a resumed run finds it.
+    What the trainer writes beside them stays there, so that no two runs meet, and a resumed run finds it. What an
+    earlier attempt put in place of a link is removed from the copy of its folder.
     """
     check_links(home, links)
+    make_folder(folder.parent, folder.name)
     for name in links:
-        place = folder / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        if place.is_symlink():  # of the attempt before
-            place.unlink()
-        if not place.exists():
-            place.symlink_to((home / name).resolve())
+        try:
+            *parents, last = parts_below(name.rstrip("/"))
+        except ValueError:
+            raise UserError(f'links: "{name}" is no entry of the study\'s folder.') from None
+        clear(make_folder(folder, "/".join(parents)) / last).symlink_to((home / name).resolve())
     return folder
 
 
@@ -156,7 +158,7 @@ def _report(file: Path) -> list[str] | None:
 def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> Iterator[Path]:
     """The study's folder in a copy of the run's tree, which is removed at the end; what the trainer wrote there stays.
 
-    Raises UserError where code of the repository was imported from elsewhere.
+    Raises UserError where code of the repository was imported from elsewhere, or a file of the copy was changed.
     """
     top = code_top(home)
     files, links = unpack(context.store, getattr(config, CODE), place), getattr(config, LINKS, ())
@@ -164,6 +166,12 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
     try:
         with watched(context.folder, place, [context.folder, *(home / name for name in links)], top):
             yield folder
+        if changed := altered(place, files):
+            names = f"{', '.join(changed[:5])}{' …' if len(changed) > 5 else ''}"
+            raise UserError(
+                f"The run changed {names} in its copy of the code: it did not end with the row's code. Let it write to "
+                "other files, such as one in {folder}, or take these out of git."
+            )
     finally:
         if elsewhere := _report(context.folder / WATCHED / ELSEWHERE):
             raise UserError(
@@ -171,6 +179,4 @@ def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> I
                 "code than the row's. An editable install (`pip install -e`), PYTHONPATH or sys.path leads there. Put "
                 'the tree first, as in command = "PYTHONPATH=src python train.py", or install without -e.'
             ) from None
-        for path in reversed(files):
-            with contextlib.suppress(OSError):  # a folder in which the trainer wrote, or a file that it moved
-                path.rmdir() if path.is_dir() else path.unlink()
+        remove_copy(place, files)

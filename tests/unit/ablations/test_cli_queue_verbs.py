@@ -8,11 +8,14 @@ import threading
 import time
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
+from ablations.cli.run import _exit_if_bad
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
+from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import durable
@@ -69,7 +72,7 @@ def requests(store):
 def test_status_says_what_waits_and_why_what_runs_and_what_failed(store):
     text = call(store, "status")
     assert "1 waiting, 1 running, 1 finished, 1 failed" in text
-    assert "A-h16 seed 1" in text and "no coordinator is running" in text
+    assert "A-h16 (seed 1): no coordinator is running" in text
     assert "B-dk16 seed 2" in text and "step 4/10 training" in text and "about 12 s of training left" in text
     assert "the loss of step 3 is nan" in text
     assert "base" not in text
@@ -95,17 +98,24 @@ def test_status_as_json_has_the_reason_the_time_left_and_the_log(store):
     assert (store.root / rows["C-n2"]["log"]).read_text().endswith("last line\n")
 
 
-def test_a_long_queue_is_cut_short_in_the_terminal(store):
+def test_waiting_rows_are_listed_by_key_with_one_line_per_cause(store):
     work_queue = WorkQueue(store.queue_db)
-    work_queue.enqueue([make(0x100 + i, "E") for i in range(30)])
+    work_queue.enqueue([make(0x100 + i, f"E-{i}") for i in range(30)])
     work_queue.close()
-    text = call(store, "status")
-    assert "more waiting" in text and len(text.splitlines()) < 40
+    lines = [line for line in call(store, "status").splitlines() if line.startswith("  waiting")]
+    assert len(lines) == 1 and "E-29 (seed 1), E-28 (seed 1), E-27 (seed 1)" in lines[0]
+    assert "E-10 (seed 1) and 11 more rows: no coordinator is running; start `ablations work`" in lines[0]
     with store.coordinator_lock():
-        assert "before it" in call(store, "status") and "worked on by process" in call(store, "status")
+        text = call(store, "status")
+        assert "in turn, when a slot is free" in text and "worked on by process" in text
+        found = json.loads(call(store, "status", "--json"))
+        assert [job["why"] for job in found if job["state"] == "waiting"][:2] == [
+            "next, when a slot is free",
+            "1 before it",
+        ]
 
 
-@pytest.mark.parametrize("name", ["B-dk16", "B-dk16:2", "00b200", make(0xB2, "").run_id])
+@pytest.mark.parametrize("name", ["B-dk16", "B-dk", "B-dk16:2", "00b200", make(0xB2, "").run_id])
 def test_cancel_asks_for_the_run_that_is_meant(store, name):
     call(store, "cancel", name)
     assert requests(store) == [make(0xB2, "").run_id]
@@ -126,7 +136,7 @@ def test_a_name_that_means_nothing_lists_what_there_is(store, name):
 
 def test_retry_takes_failed_and_cancelled_ones(store):
     call(store, "cancel", "A-h16")
-    assert "A-h16" in call(store, "retry", "A-h16") and states(store)["C-n2"] == "failed"
+    assert "A-h16" in call(store, "retry", "--rows", "A-h16") and states(store)["C-n2"] == "failed"
     call(store, "cancel", "A-h16")
     said = call(store, "retry")
     assert "C-n2" in said and "A-h16" in said
@@ -268,7 +278,7 @@ def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):
     work_queue = WorkQueue(store.queue_db)
     work_queue.hold(make(0xA1, "").run_id, "held: it executes the command 'x'")
     work_queue.close()
-    assert "A-h16 seed 1 (00a100a100a100a1): held: it executes the command 'x'" in call(store, "status")
+    assert "A-h16 (seed 1): held: it executes the command 'x'" in call(store, "status")
     with pytest.raises(UserError, match="no such study is queued"):
         call(store, "work", "--trust", "table9", "--devices", "cpu:1")
 
@@ -289,3 +299,10 @@ def test_requests_are_told_as_json(store):
     assert json.loads(call(store, "drain", "--json")) == {"coordinator": None}
     log = json.loads(call(store, "log", "C-n2", "--json"))
     assert log["state"] == "waiting" and log["attempts"][0]["outcome"] and len(log["logs"]) == len(log["attempts"])
+
+
+@pytest.mark.parametrize(("left", "words"), [(1, "1 run stays queued"), (2, "2 runs stay queued")])
+def test_what_is_left_is_counted(left, words, capsys):
+    with pytest.raises(typer.Exit):
+        _exit_if_bad(Summary(left=left))
+    assert words in capsys.readouterr().err

@@ -244,7 +244,9 @@ def test_a_configuration_file_keeps_whatever_no_setting_names(tmp_path):
     model = {**original["model"], "width": 16}
     assert given(seed=3, lr=0.2, **{"model.width": 16}) == {**original, "seed": 3, "lr": 0.2, "model": model}
     assert task.preflight(task.config_type(), tmp_path) == []
-    assert any(str(root.file) == str(tmp_path / "conf.yaml") for root in task.roots)
+    assert (tmp_path / "conf.yaml").resolve() in task.named
+    (tmp_path / "other.yaml").write_text("random_seed: 3\n")
+    assert written(tmp_path, "python train.py other.yaml").seeds == 1  # the run's seed would not reach it
     (tmp_path / "conf.yaml").unlink()
     assert "has no such file" in str(task.preflight(task.config_type(), tmp_path)[0])
 
@@ -274,6 +276,11 @@ PRINTS = {
     "print('Acc@1 {top1.val:.3f} ({top1.avg:.3f})'.format(top1=m))": ("Acc@1", "Acc@1 100.000 (75.000)", 75.0),
     "print('acc %.2f (best %.2f)' % (acc, best))": ("acc", "acc 1.50 (best 2.50)", 1.5),
     "print(f'loss {now:.1f} ({before:.1f})')": ("loss", "loss 1.5 (2.5)", 1.5),
+    "print('Test set: Average loss: {:.4f}'.format(l))": ("loss", "Test set: Average loss: 0.2500", 0.25),
+    "file.write('acc: {}'.format(acc))": None,
+    "print(f'Test results: accuracy {a:.1f}')": ("accuracy", "Train: accuracy 99.0 Test results: accuracy 1.5", 1.5),
+    "print(f'Test: Accuracy: {c}/{n} ({100 * c / n:.1f}%)')": ("Accuracy", "Test: Accuracy: 9/10 (90.0%)", 90.0),
+    "print(f'Accuracy: {c}/{n}')": None,
     "print('Loss is {}, stopping training'.format(loss))": None,
     "if x:\n    print('val_acc', acc)\n    sys.exit(1)": None,
     "if x:\n    print('val_acc', acc)\n    raise ValueError(x)": None,

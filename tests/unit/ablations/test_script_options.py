@@ -86,7 +86,7 @@ CASES = {
         "def options():\n    parser = argparse.ArgumentParser()\n    parser = add_model(parser)\n"
         "    parser.add_argument('--lr', type=float, default=0.1)\n    return parser.parse_args()\n"
         "a = argparse.Namespace(**{'extra': 1, **vars(options())})\nRESULT = vars(a)\n",
-        "--heads {heads} --lr {lr}", {"heads": 4, "lr": 0.1},
+        "--lr {lr} --heads {heads}", {"heads": 4, "lr": 0.1},
     ),
     "options in classes, as CycleGAN has": Case(
         "import argparse\nclass Base:\n    def initialize(self, parser):\n"
@@ -164,6 +164,13 @@ CASES = {
         "RESULT = vars(p.parse_args()[0])\n",
         "--rate {rate} {deep:--deep} --width {width}", {"rate": 0.5, "deep": False, "width": 8},
         {"plain": "its default 3 is no text"},
+    ),
+    "abbreviations, negative numbers and names that are taken": Case(
+        A + "p.add_argument('--epochs', type=int, default=3)\np.add_argument('--shift', type=float, default=-1e-05)\n"
+        "p.add_argument('--modules', type=int, default=1)\np.add_argument('--described', type=int, default=2)\n"
+        "p.add_argument('--threads', type=int, default=2)\np.add_argument('-j', '--jobs', type=int, default=2)\n" + E,
+        "--shift={shift} --modules {modules} --described {described_} --threads {threads_}",
+        {"shift": -1e-05, "modules": 1, "described_": 2, "threads_": 2}, given="python train.py --epo 4 -j8",
     ),
     "a fixed command line is no command line": Case(
         A + "p.add_argument('--lr', type=float, default=0.1)\nRESULT = vars(p.parse_args([]))\n", "", {},
@@ -321,6 +328,62 @@ def test_options_become_settings_or_are_left_out_with_the_reason(tmp_path, case)
     for name, why in case.left_out.items():
         line = next(line for line in base.splitlines() if line.startswith(f"# {name}") and why in line)
         assert "[[" not in line
+
+
+HYDRA = """
+import hydra
+@hydra.main(version_base=None, config_path="conf", config_name="config")
+def main(cfg):
+    print("acc", 1)
+main()
+"""
+CONF = {
+    "config": "defaults:\n  - basis\n  - model: mlp\n  - _self_\nlr: 1e-4\nmodel:\n  depth: 9\nwd: 0.1\nname: null\n",
+    "basis": "wd: 0.5\nclip: 2\n",
+    "other": "lr: 0.3\n",
+    "chain": "defaults:\n  - config\nlr: 0.3\n",
+    "model/mlp": "width: 8\ndepth: 2\n_target_: a.B\nmlp_only: 1\n",
+    "model/cnn": "width: 16\ndepth: 3\n_target_: a.C\n",
+    "experiment/tiny": "# @package _global_\nlr: 0.9\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "base"),
+    [
+        ("", "model={model_} clip={clip} model.width={model.width} lr={lr}",
+         {"model_": "mlp", "clip": 2, "model.width": 8, "lr": 1e-4}),
+        ("model=cnn", "clip={clip} model.width={model.width} lr={lr}", {"clip": 2, "model.width": 16, "lr": 1e-4}),
+        ("lr=3 ~clip", "model={model_} model.width={model.width}", {"model_": "mlp", "model.width": 8}),
+        ("--config-name other", "lr={lr}", {"lr": 0.3}),
+        ("--config-name=chain", "", {}),
+        ("+experiment=tiny", "", {}),
+        ("--config-path elsewhere", "", {}),
+    ],
+)  # fmt: skip
+def test_keys_of_hydra_are_those_of_the_command_s_own_choices(tmp_path, given, words, base):
+    """A key that several files have, or that another choice may change, is no setting."""
+    for name, text in CONF.items():
+        (tmp_path / "conf" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "conf" / f"{name}.yaml").write_text(text)
+    command = f"python train.py {given}".strip()
+    study, text = written(tmp_path, Case(HYDRA, words, base, given=command))
+    assert study.command == f"{shlex.join(shlex.split(command))} {words}".strip()
+    assert dict(flatten(study.base)) == base
+    if not base:
+        assert "its keys are not read" in text or "so their keys are not read" in text
+
+
+@pytest.mark.parametrize(
+    "given", ["--config exp.json", "--cfg=exp.json", "-c exp.json", "@exp.json", "--hparams exp.json"]
+)
+def test_options_are_left_out_where_a_configuration_file_may_set_them(tmp_path, given):
+    (tmp_path / "exp.json").write_text('{"lr": 0.5}')
+    case = Case(A + "p.add_argument('--lr', type=float, default=0.1)\n" + E, "", {}, given=f"python train.py {given}")
+    study, text = written(tmp_path, case)
+    assert study.command == case.given and "exp.json in the command may set it" in text
+    case = case._replace(given="python train.py --data exp.json")
+    assert written(tmp_path, case)[0].command == "python train.py --data exp.json --lr {lr}"
 
 
 def result(script, words, library) -> dict[str, Any]:

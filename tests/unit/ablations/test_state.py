@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from ablations.planning.planned import RunState
 from ablations.service.run_states import run_states
 from experiments.jobs.queue.job import Job, State
 from experiments.jobs.queue.work_queue import WorkQueue
@@ -29,5 +28,9 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
         write_json(store.run_folder(RUN) / "result.json", {"run_id": RUN, "attempt": 1})
     state_of, config = run_states(store, task), task.config_type()
     left = "score" if trained else ""  # the fake task has no part that decodes
-    assert state_of(RUN, [ASKED], config) == state_of(RUN, [OTHER, ASKED], config) == RunState("failed", to_make=left)
-    assert state_of(RUN, [OTHER], config) == RunState("missing" if trained else "failed", to_make=left)
+    asked, both, other = (state_of(RUN, ids, config) for ids in ([ASKED], [OTHER, ASKED], [OTHER]))
+    assert asked == both and (asked.word, asked.to_make) == ("failed", left)
+    assert (other.word, other.to_make) == ("missing" if trained else "failed", left)
+    assert asked.stale == (
+        ("training",) if trained else ()
+    )  # its record names no code: `--stale rerun` trains it again

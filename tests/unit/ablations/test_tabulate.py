@@ -8,7 +8,6 @@ import gzip
 import json
 import re
 import shlex
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,21 +20,10 @@ from typer.testing import CliRunner
 from ablations.cli.main import app
 from experiments.errors import UserError
 from reports.results.dunnett import t3
+from tests.tabulated import rows, tabulate, written
 
 EXPORTS = Path(__file__).parents[2] / "exports"
 RUNS = EXPORTS / "runs.csv"
-
-
-def tabulate(*words: object) -> tuple[str, str]:
-    """What is printed, and what is said on standard error. Raises UserError."""
-    done = CliRunner().invoke(app, ["tabulate", *map(str, words)])
-    if done.exception and not isinstance(done.exception, SystemExit):
-        raise done.exception
-    return done.stdout, done.stderr
-
-
-def rows(*words: object) -> list[dict[str, Any]]:
-    return json.loads(tabulate(*words, "--json")[0])
 
 
 def cells(*words: object) -> dict[str, dict[str, Any]]:
@@ -168,12 +156,6 @@ def test_runs_pair_by_the_value_of_their_fold(name: Any, tmp_path: Path) -> None
             assert row["acc_test_p"] == pytest.approx(min(1.0, 2 * test.pvalue))
             assert [row["acc_test_low"], row["acc_test_high"]] == pytest.approx([interval.low, interval.high])
     assert "of the pairs alone" in tabulate(file, "--pair", "fold", "--base", f"row={base}", "--format", "markdown")[0]
-
-
-def written(folder: Path, lines: Iterable[str]) -> Path:
-    file = folder / "runs.csv"
-    file.write_text("\n".join(lines) + "\n")
-    return file
 
 
 WRONG = {

@@ -1,10 +1,14 @@
 """What attempts cost and how long a run trained, from events with given times: every sum by hand."""
 
+import os
+import time
+
 import pytest
 
-from experiments.events import event_log
+from experiments.events import event_log, heartbeat
 from experiments.events.accounting import HEAD, AttemptCost, attempt_costs, training_time
 from experiments.events.event_log import FILE, EventWriter
+from experiments.records import record_time
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.spec import FILE as SPEC
@@ -213,3 +217,32 @@ def test_a_run_without_events_has_its_own_seconds(store, attempt):
     attempt()
     assert training_time(store, RUN, 1, 2.0) == {"train_s": 2.0, "earlier_attempts": [], "continues": None}
     assert not (store.attempt_folder(RUN, 1) / FILE).exists()
+
+
+def test_an_attempt_whose_end_nobody_recorded_lasts_to_its_last_heartbeat(store, attempt):
+    folder = attempt(started(1000, 0.5, device=CPU))
+    (folder / heartbeat.FILE).write_text("1008.000\n")
+    (one,) = attempt_costs(store, RUN)
+    assert (one.wall_s, one.t, one.seen, one.device_s) == (8.5, 1008.0, False, 51.0)
+    attempt(started(2000), (2003, "finished", {}))
+    assert training_time(store, RUN, 2, 3.0)["train_s"] == 11.0
+    (folder / heartbeat.FILE).write_text("damaged")
+    assert attempt_costs(store, RUN)[0].wall_s == 0.5
+    (folder / heartbeat.FILE).unlink()
+    os.mkfifo(folder / heartbeat.FILE)
+    assert attempt_costs(store, RUN)[0].wall_s == 0.5
+
+
+def test_a_recorded_end_counts_and_not_a_later_heartbeat(store, attempt):
+    folder = attempt(started(1000), (1004, "failed", {"cls": "bug", "message": "why"}))
+    (folder / heartbeat.FILE).write_text("1008.000\n")
+    assert attempt_costs(store, RUN)[0].wall_s == 4.0
+
+
+def test_a_heartbeat_is_the_time(tmp_path):
+    begin = record_time()
+    heartbeat.start_heartbeat(tmp_path)
+    until = time.monotonic() + 20
+    while not heartbeat.last_heartbeat(tmp_path) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert begin - 0.01 <= heartbeat.last_heartbeat(tmp_path) <= record_time()

@@ -55,6 +55,24 @@ def test_numbers_are_those_of_the_output_whenever_the_pattern_was_written(weight
     assert outdated(made, [], [*patterns, of("other", LOSS)])
 
 
+def test_how_numbers_are_written_may_be_said_after_the_training(weights):
+    """`number` is part of how a metric is read: said later, the kept log is read anew."""
+    commas = PRINTED.replace(".", ",")
+    log = (weights / "log.txt").read_text().replace(PRINTED, commas)
+    (weights / "log.txt").write_text(log)
+    pattern = of("commas", r"acc ([\d.,]+)")
+    found = read_kept(weights, "test", ["commas"], [pattern])
+    assert "can be read in two ways" in found.lacking["commas"] and "commas" not in found.metrics
+    said = (*pattern, "1.234,5")
+    assert read_kept(weights, "test", ["commas"], [said]).metrics == {"seen": 7.0, "commas": 0.3}
+    assert outdated(EvaluationResult(readings=found.readings), [], [said])
+    readings = Readings([said], "", lambda kind, **fields: None)
+    readings.line("acc 0,7")
+    keep_readings(weights / "final", readings)
+    assert read_kept(weights, "test", ["commas"], [said]).metrics == {"seen": 7.0, "commas": 0.7}
+    assert "commas" in read_kept(weights, "test", ["commas"], [pattern]).lacking
+
+
 def test_the_curve_of_an_added_pattern_is_read_once_and_that_of_a_corrected_one_anew(weights, tmp_path):
     store = Store.open(tmp_path / "store")
     folder = store.attempt_folder("a" * 16, 1)
@@ -98,6 +116,17 @@ def test_a_number_stays_where_nothing_of_it_changed(weights):
     before = EvaluationResult(metrics=dict(first.metrics))
     assert read_kept(weights, "test", ["test.seen"], [], before).metrics == {"seen": 7.0}
     assert read_kept(weights, "dev", ["dev.seen"], []).lacking == {"seen": ""}
+
+
+def test_a_metric_that_the_study_prints_no_more_stays_in_the_record(weights):
+    first = read_kept(weights, "test", ["acc"], [of("acc", ACC)])
+    before = EvaluationResult(metrics=dict(first.metrics), readings=first.readings)
+    found = read_kept(weights, "test", ["loss"], [of("loss", LOSS)], before)
+    assert found.metrics == {"seen": 7.0, "acc": 0.3, "loss": 0.33}
+    assert found.readings == {"acc": [ACC, "last"], "loss": [LOSS, "last"]}
+    renewed = EvaluationResult(metrics=dict(found.metrics), readings=found.readings)
+    corrected = read_kept(weights, "test", ["acc"], [of("acc", r"no acc ([\d.]+)")], renewed)
+    assert "acc" not in corrected.metrics and corrected.lacking.keys() == {"acc"}
 
 
 def test_a_log_gets_whole_lines_of_each_stream(monkeypatch):

@@ -103,6 +103,16 @@ def test_parameters_are_those_of_the_column() -> None:
         assert facts["params_before"] - facts["params_after"] == one_layer + 2 * 8 * 16 + 16 + 8
 
 
+def test_a_layer_counts_by_its_probability_to_be_computed() -> None:
+    """The softmax is computed in any case."""
+    config, dropping = ModelConfig(**SMALL), ModelConfig(**SMALL, layer_drop=0.25)
+    softmax = 3 * 2 * 5 * 8 * VOCABULARY
+    whole = cost.training_flops(config, VOCABULARY, 7, 5)
+    assert cost.training_flops(dropping, VOCABULARY, 7, 5) == softmax + 0.75 * (whole - softmax)
+    lines, lengths = ["encoder.layers.0 -> remove"], (np.array([7]), np.array([5]))
+    assert TrainingChange(dropping, SIZES, lines)(*lengths) == 0.75 * TrainingChange(config, SIZES, lines)(*lengths)
+
+
 class _Lengths:
     """A source of batches that knows how often each pair of lengths was trained on."""
 

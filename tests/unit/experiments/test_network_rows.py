@@ -2,13 +2,15 @@
 
 import copy
 import itertools
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from experiments.client.ablations_task.modules import Inspected, Line, ablate, inspect, select
+from experiments.client.ablations_task.trainer import Channel, RunContext
 from experiments.data.batching import Batch
 from experiments.errors import UserError
 from experiments.training.network_rows import change_network
@@ -194,6 +196,7 @@ def test_selectors(selector: str, names: list[str]) -> None:
         (["head.0 of layers.0.attn -> identity"], "no action"),
         (["head.4 of layers.0.attn -> zero"], "heads are from 0 to 3"),
         (["head.1 of layers.0.mlp -> zero"], "no heads"),
+        (["head.1 of layers -> zero"], "has 4 output projections"),
         (["layers.0 -> zero", "layers.0.attn -> zero"], "the same module"),
         (["layers.0.attn -> zero", "head.0 of layers.*.attn -> zero"], "the same module"),
         (["head.1 of layers.0.attn -> zero", "head[1:] of layers.0.attn -> zero"], "another line"),
@@ -231,6 +234,14 @@ def test_another_shape_is_refused_in_the_first_pass(line: str, words: str) -> No
         net(X)
     with pytest.raises(UserError, match=words):  # before anything else where a batch is given
         changed(line, batches=[X])
+
+
+def test_a_mean_of_images_is_refused() -> None:
+    """Their last dimension is a width, and not the channels."""
+    net = nn.Sequential(nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()), nn.BatchNorm2d(4), nn.Flatten())
+    for line in ("0 -> mean", "1 -> resample", "0.0 -> mean"):
+        with pytest.raises(UserError, match="a mean is one of the last dimension"):
+            ablate(copy.deepcopy(net), [line], [torch.ones(2, 3, 5, 5)])
 
 
 def test_shared_modules_and_tied_weights() -> None:
@@ -469,3 +480,18 @@ def test_every_kind_of_sub_layer_can_be_left_out(kind: str) -> None:
 def test_what_a_search_calls_in_several_ways_is_refused(line: str) -> None:
     with pytest.raises(UserError, match="in several ways"):
         change_network(network(), [line])
+
+
+def test_the_parameters_of_base_are_recorded_as_those_of_its_rows_are() -> None:
+    """So that a column of parameters has base's, too; what the trainer says itself comes first."""
+
+    def recorded(lines: list[str], said: int | None = None) -> Any:
+        context = RunContext(1, "cpu", 1, Path(), None, cast("Channel", None), lines)
+        if said is not None:
+            context.facts(num_params=said)
+        context.ablate(nn.Sequential(nn.Linear(D, D), nn.Linear(D, 2)))
+        return context._facts["num_params"]
+
+    assert recorded([]) == D * D + D + 2 * D + 2
+    assert recorded(["0 -> identity"]) == 2 * D + 2
+    assert recorded([], said=7) == 7

@@ -15,15 +15,17 @@ LINES = [
 
 
 def state(lines=LINES):
-    table = Table("s", "demo", "builtin", "T", "profile demo", [], lines, "", {}, ["BLEU", "acc%"], {})
+    columns = ["BLEU", "acc%", "ΔBLEU"]
+    table = Table("s", "demo", "builtin", "T", "profile demo", [], lines, "", {}, columns, {}, ["BLEU sd"])
     text = _state(table, "tags.x = 'y'")
     assert text.startswith("deflate;")
     return json.loads(zlib.decompress(base64.b64decode(text.removeprefix("deflate;"))))
 
 
-def test_the_columns_are_the_metrics_and_then_the_settings_that_vary():
+def test_the_columns_are_values_and_changes_then_the_settings_that_vary_then_deviations():
     found = state()
-    columns = ["metrics.`BLEU`", "metrics.`acc_x25_`", "params.`h`", "params.`P_drop`"]
+    columns = ["metrics.`BLEU`", "metrics.`acc_x25_`", "metrics.`ΔBLEU`", "params.`h`", "params.`P_drop`"]
+    columns.append("metrics.`BLEU sd`")
     assert found["selectedColumns"] == columns and found["columnOrder"] == [NAME, CREATED, *columns]
     assert found["searchFilter"] == "tags.x = 'y'"
     assert found["orderByKey"] == "attributes.start_time" and found["orderByAsc"]

@@ -86,6 +86,12 @@ def test_links_and_devices_are_refused(tmp_path, kind):
         unpack(path, tmp_path / "in")
 
 
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "b.tar.gz")
+    with pytest.raises(UserError, match="not a regular file"):
+        read_bundle(tmp_path / "b.tar.gz", tmp_path / "in")
+
+
 def test_altered_missing_doubled_and_foreign_archives_are_named(tmp_path):
     def refused(error, words, files, manifest):
         path = archive(tmp_path / "b.tar.gz", {"bundle.json": head(manifest), **files})

@@ -126,18 +126,26 @@ def test_mean_deviation_and_the_papers_own_digits(bench):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "texts"),
+    ("sizes", "head", "texts"),
     [
-        ([65_000_000, 218_300_000], ["65.0", "218.3"]),
-        ([325_100, 1_520_000], ["0.325", "1.520"]),
-        ([12_340], ["0.0123"]),
-        ([0], ["0.0"]),
+        ([65_000_000, 218_300_000], "params ×10⁶", ["65.0", "218.3"]),
+        ([325_100, 1_520_000], "params ×10⁶", ["0.325", "1.520"]),
+        ([12_340], "params ×10³", ["12.3"]),
+        ([65, 257], "params", ["65", "257"]),
+        ([0], "params", ["0"]),
     ],
 )
-def test_params_in_millions_keep_three_figures_of_the_smallest(bench, sizes, texts):
+def test_params_have_a_unit_that_fits_and_three_figures_of_the_smallest(bench, sizes, head, texts):
     for number, size in enumerate(sizes):
         bench.row(f"r{number}", {"model.d_ff": 64 + number}, num_params=size)
-    assert shown(bench.table(), "params.ours") == texts
+    table = bench.table()
+    assert shown(table, "params.ours") == texts
+    assert head in [one.top for one in lay_out(table).heads]
+
+
+def test_params_beside_published_ones_have_their_unit(bench):
+    table = bench.row("base", num_params=12_340, paper={"params": 65}).table()
+    assert shown(table, "params.ours") == ["0.0123"]
 
 
 def paper_like(bench):

@@ -291,6 +291,16 @@ def test_nothing_is_bold_where_not_all_can_be_compared(bench):
     assert not any(row.measures["bleu"].best for row in bench.table().rows), "a value is missing"
 
 
+def test_a_failed_row_does_not_remove_bold(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE)
+    bench.row("F", {"model.d_k": 32}, results=[*BASE[:2], None], states=["finished", "finished", "failed"])
+    table = bench.table()
+    assert [row.measures["bleu"].best for row in table.rows] == [True, False, False]
+    assert Note("Bold: the best of its column among the rows that have a number.", "sign") in table.footnotes
+    bench.row("R", {"model.d_k": 64}, results=[*BASE[:2], None], states=["finished", "finished", "running"])
+    assert not any(row.measures["bleu"].best for row in bench.table().rows), "it may become the best"
+
+
 def test_where_rows_cannot_be_told_apart_none_is_bold(bench):
     bench.study["bold"] = "undistinguished"
     table = bench.row("base", results=BASE).row("C", {"model.d_k": 32}, results=ALIKE).table()

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from ablations.cli.ui import _heads
 from ablations.study.parts import Choices
 from reports.render.formats import render
 from reports.render.printed import printed
@@ -239,3 +240,10 @@ def test_a_rows_state_is_the_seed_that_wants_attention(bench):
     bench.row("base", results=[(5.0, 25.0)] * 2 + [None], states=["finished", "stale", "running"])
     row = bench.table().rows[0]
     assert (row.state, row.stale) == ("running", True)
+
+
+@pytest.mark.parametrize(("sets", "heads"), [(("dev",), ["PPL", "BLEU"]), (("dev", "test"), ["PPL dev", "BLEU dev"])])
+def test_in_mlflow_a_head_names_dev_where_there_are_other_sets(bench, sets, heads):
+    table = bench.row("base", sets=sets).table()
+    found = list(_heads(table).values())
+    assert found == ([*heads, "BLEU test"] if len(sets) > 1 else heads)
