@@ -509,7 +509,11 @@ def test_a_pipe_as_a_patch_is_refused(cli: Cli, mine: Path) -> None:
 
 def test_studies_that_are_refused(cli: Cli, mine: Path, tmp_path: Path) -> None:
     said = refused(cli, mine, rows(BASE, '{key = "gone", commit = "1234567890"}'))
-    assert 'row "gone"' in said and "has no commit '1234567890'" in said
+    assert "gone: " in said and "has no commit '1234567890'" in said
+    for name in ("code_tree", "code_base", "code_lines", "folder_links"):
+        wrong = rows(BASE, f'{{key = "x", patch = "p.diff", set = {{{name} = "../../x"}}}}')
+        assert f"{name} is not set like this" in refused(cli, mine, wrong, NO_GATE)
+        cli("plan", "study.toml", "--set", f"{name}=../../x", cwd=mine, code=2)
     assert "lies outside the repository" in refused(cli, mine, rows(BASE, '{key = "x", patch = "../p.diff"}'))
     (mine / "out.diff").symlink_to(tmp_path / "p.diff")
     assert "lies outside the repository" in refused(cli, mine, rows(BASE, '{key = "x", patch = "out.diff"}'))

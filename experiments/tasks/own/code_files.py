@@ -5,6 +5,7 @@ A large file has the SHA-256 of its content. Paths start at the top of the repos
 folder if it lies in no repository.
 """
 
+import contextlib
 import fnmatch
 import hashlib
 import os
@@ -124,8 +125,12 @@ class WorkingCopy:
             return file_digest(path, self._store)
         if not path.is_dir():
             return ""
-        files = linked_files(path.parent, [path.name])[path.name]
-        return digest({os.path.relpath(file, path): file_digest(file, self._store) for file in files})
+        content = {}
+        with Fingerprints(self._store, raw=True) as known:  # many files are hashed once and remembered
+            for file in linked_files(path.parent, [path.name])[path.name]:
+                with contextlib.suppress(UserError, OSError):
+                    content[os.path.relpath(file, path)] = known.facts(file).sha256 if file.stat().st_size else ""
+        return digest(content)
 
     def changed_ns(self, name: str) -> int:
         """When a file was last changed, in nanoseconds."""

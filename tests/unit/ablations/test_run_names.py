@@ -257,6 +257,24 @@ class TestTheCommand:
 
 
 @pytest.mark.process
+def test_an_edit_makes_stale_what_used_the_file_and_undone_nothing(mine: Path) -> None:
+    study, store, trainer = mine / "walk.toml", mine / "store", mine / "walking_here.py"
+
+    def real() -> list[str]:
+        return [run.state for run in choose(str(study), Selectors(store=store)).plan.runs]
+
+    text = trainer.read_text()
+    assert real() == ["finished"] * 2
+    (mine / "other.py").write_text("x = 1")
+    study.write_text(study.read_text().replace('title = "A walk"', 'title = "Another title"'))
+    assert real() == ["finished"] * 2
+    edit(trainer, "settings.size * context.seed", "settings.size * context.seed + 1")
+    assert real() == ["stale"] * 2
+    edit(trainer, trainer.read_text(), text)
+    assert real() == ["finished"] * 2
+
+
+@pytest.mark.process
 def test_no_run_is_compared_with_all_others(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With 10,000 runs `queue` took minutes, and `status` a quarter of an hour."""
     study, store, compared, listed = mine / "walk.toml", mine / "store", list[object](), list[object]()

@@ -382,7 +382,7 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
     assert named - written == {
         "TrainingResult.imported", *_named(Imported),
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
-        "TrainingResult.code_files", "TrainingResult.base_files",
+        "TrainingResult.base_files",
         "TrainingResult.parent_run", "ParentRunRecord.run_id", "ParentRunRecord.step", "ParentRunRecord.weights",
     }  # fmt: skip
 
