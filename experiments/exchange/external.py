@@ -101,7 +101,12 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
     except UserError as error:
         raise UserError(masked_message(f"{kind}:{shown}: {error}")) from None
     except Exception as error:  # of csv, sqlite3, protocol buffers, MLflow …: whatever keeps it from being read
-        why = masked_message(f"{type(error).__name__}: {' '.join(str(error).split())}")[:500]
+        said = " ".join(str(error).split())
+        if isinstance(error, OSError) and error.strerror:
+            said = f"{error.filename or shown}: {error.strerror}"
+        elif not isinstance(error, OSError):
+            said = f"{type(error).__name__}: {said}"
+        why = masked_message(said)[:500]
         raise UserError(f"{kind}:{shown} cannot be read as such a source: {why}.") from None
     left_out = (
         *(f"{run.where}: {run.unfinished}" for run in runs if run.unfinished),
