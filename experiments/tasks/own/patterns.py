@@ -32,7 +32,7 @@ _EXPONENT = re.compile(r"[eE][-+]?\d+(?![\w.])")
 _GOES_ON = re.compile(r"[.,'_\u2019\xa0\u202f]\d[\d.,]*|\d[\d.,]*")  # a number behind a group of digits
 _SPACES = str.maketrans({"\xa0": " ", "\u202f": " ", "\u2009": " ", "\u2019": "'"})
 _TRAILING = ".,;:%)]}"
-_GROUPS = r"[-+]?\d{1,3}(\.\d{3})+"  # points that may separate thousands
+_GROUPS = r"[-+]?[1-9]\d{0,2}(\.\d{3})+"  # points that may separate thousands
 _CUT = "|"  # where a group ends within a number
 _BETTER: dict[Take, Callable[[float, float], float]] = {"highest": max, "lowest": min}
 
@@ -142,7 +142,10 @@ class Reading:
         if exponent := _EXPONENT.match(line, end):
             return text + exponent[0]
         goes_on = _GOES_ON.match(line, end)
-        if goes_on is None or ("." in text and goes_on[0].startswith(",") and not re.fullmatch(_GROUPS, text)):
+        if goes_on is None:
+            return text
+        listed = "." in text and goes_on[0].startswith(",")  # 0.5,0.6 are two numbers, and 1.234,5 may be one
+        if listed and not (re.fullmatch(_GROUPS, text) and goes_on[0][1:].rstrip(_TRAILING).isdigit()):
             return text
         return f"{text}{_CUT}{goes_on[0]}"
 
@@ -239,8 +242,11 @@ def report_progress(emit: Callable[..., None], done: Any, total: Any) -> None:
 
 def _whole(text: Any) -> int | None:
     """A number of steps; 1,000 is one too."""
+    written = str(text).strip()
+    if "," in written and not re.fullmatch(r"\d{1,3}(,\d{3})+", written):
+        return None
     try:
-        number = int(str(text).replace(",", "").strip())
+        number = int(written.replace(",", ""))
     except ValueError:
         return None
     return number if 0 <= number <= LAST_STEP else None

@@ -46,6 +46,8 @@ def reading(output, pattern=ACC, take="last", progress=""):
         ("test_acc 1.5e-05,", "last", 1.5e-05),
         ("test_acc 1.5E-05, lr 2", "last", 1.5e-05),
         ("test_acc 1, 2", "last", 1.0),
+        ("test_acc 1.234,0.6", "last", 1.234),
+        ("test_acc 0.123,5", "last", 0.123),
         ("test_acc 0.5,0.6", "last", 0.5),  # a list: no number has a point before a comma with three digits
         ("test_acc nan\ntest_acc 0.5\ntest_acc NaN\n", "highest", 0.5),
     ],
