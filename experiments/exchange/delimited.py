@@ -6,6 +6,7 @@ only numbers the lines, and lines that are comments, are left out with a sentenc
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ def read_table(text: str) -> Delimited:
     """The table. Raises UserError for a file that is none, with the line and the column."""
     if "\0" in text:
         raise UserError(f"line {text.count(chr(10), 0, text.index(chr(0))) + 1} has a NUL, so it is no text.")
+    if text.lstrip()[:1] in ("{", "[") and _is_json(text):
+        raise UserError("it is JSON, and no table of lines and columns.")
     notes: list[str] = []
     separator, skipped = _begin(text)
     comments: list[tuple[int, list[str]]] = []
@@ -93,6 +96,14 @@ def read_table(text: str) -> Delimited:
         places[head[place]] = place + 1
     found = tuple((number, {head[place]: cells[place].strip() for place in kept}) for number, cells in lines)
     return Delimited(tuple(places), found, places, tuple(notes))
+
+
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def _begin(text: str) -> tuple[str, int]:

@@ -63,6 +63,9 @@ READ: dict[str, tuple[bytes, str]] = {
         b"2026-01-01 10:00:13,2.2s,0123456789abcdef0123456789abcde3,FINISHED,0.2,2,85\n",
         "Start Time, Duration, Run ID: of single runs",
     ),
+    "the epoch at which a run ended": (
+        b"epoch,lr,seed,acc\n10,0.1,1,80\n12,0.1,2,81\n10,0.2,1,84\n10,0.2,2,85\n", "epoch: of single runs",
+    ),
     "no seeds": (b"lr,acc\n0.1,80\n0.1,81\n0.2,84\n0.2,85\n", "none named (--seed): runs of a row are repeats"),
     "no seeds, a measured time": (
         b"lr,wall_s,acc\n0.1,12.1,80\n0.1,11.9,81\n0.2,14.2,84\n0.2,15,85\n", "wall_s: of single runs",
@@ -81,6 +84,7 @@ def test_the_same_runs_in_every_form_are_the_same_table(case: str, tmp_path: Pat
 
 # Name → (file, words, what is said): one sentence, with the line and the column where there is one.
 REFUSED: dict[str, tuple[bytes, tuple[str, ...], str]] = {
+    "trainer_state.json": (b'{"log_history": [{"epoch": 1, "loss": 2}]}', (), "it is JSON, and no table"),
     "a name twice": (b"lr,seed,acc,acc\n0.1,1,80,1\n", (), "line 1: the columns 3 and 4 are both called 'acc'"),
     "a column without a name": (b",seed,acc\na,1,80\nb,1,81\n", (), "line 1, column 1 has no name"),
     "a hole in the head": (b"lr,,acc\n0.1,x,80\n0.2,y,81\n", (), "line 1, column 2 has no name"),
