@@ -204,7 +204,14 @@ def _names_of_rows(runs: Sequence[ExternalRun], varying: Sequence[str]) -> list[
     if any(theirs):
         without = next(run for run in runs if not run.row)
         raise UserError(f"{without.where} names no row, and others do. Name the row of each run, or of none.")
-    return ["-".join(_short(n, run.settings.get(n)) for n in varying) or "base" for run in runs]
+    names: dict[tuple[str, ...], str] = {}  # of different settings different names
+    for run in runs:
+        settings = tuple(repr(run.settings.get(name)) for name in varying)
+        text = "-".join(_short(name, run.settings.get(name)) for name in varying) or "base"
+        if settings not in names:
+            taken = list(names.values()).count(text)
+            names[settings] = f"{text} ({taken + 1})" if text in names.values() else text
+    return [names[tuple(repr(run.settings.get(name)) for name in varying)] for run in runs]
 
 
 def _short(name: str, given: Any) -> str:

@@ -76,7 +76,13 @@ def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -
         kept = [name for name in names if name not in dropped]
         return Choice(tuple(kept), tuple(kept), tuple(_left_out(dropped)))
     _refuse_steps(foreign, varying, metrics)
-    dropped = list(_of_single_runs(runs, varying, metrics))
+    steps = [name for name in varying if name.lower() in _STEPS]
+    rest = [name for name in varying if name not in steps]
+    dropped = []  # where each run ended, such as the epoch of its best checkpoint
+    if steps and all(run.seed for run in runs) and _tells_apart(runs, rest):
+        dropped = [name for name in steps if _varies_within(name, _by_settings(runs, rest))]
+    varying = [name for name in varying if name not in dropped]
+    dropped += _of_single_runs(runs, varying, metrics)
     rows = tuple(name for name in varying if name not in dropped)
     settings = tuple(name for name in names if name in rows or name in constant)
     return Choice(rows, settings, tuple(_left_out(dropped)))

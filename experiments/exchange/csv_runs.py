@@ -3,7 +3,8 @@
     row,seed,set,metric,value          row,seed,lr,dev/bleu,test/bleu
     base,1,dev,bleu,26.1               base,1,0.1,26.1,25.3
 
-All but metric and value may be left out. Every other column is a setting or, in a wide file, a metric.
+All but metric and value may be left out; beside `row`, `group` names a row's group. Every other column is a setting
+or, in a wide file, a metric.
 """
 
 from collections.abc import Iterator
@@ -36,7 +37,7 @@ def read_csv(place: str) -> Iterator[ExternalRun | str]:
             raise UserError(f"{where}: value = {text!r} is not a number{why_not(text)}.")
         scores |= {} if score is None else {name: score}
     for line, cells, scores in found.values():
-        labels = {name: cells.pop(name, "") for name in ("row", "group")}
+        labels = {name: cells.pop(name, "") for name in ("row", "group") if "row" in table.head}
         settings = {name: text for name, text in cells.items() if text}
         run = ExternalRun(f"line {line}", text=True, labels=labels, settings=settings, metrics=scores)
-        yield replace(run, row=labels["row"], group=labels["group"], places=table.places)
+        yield replace(run, row=labels.get("row", ""), group=labels.get("group", ""), places=table.places)

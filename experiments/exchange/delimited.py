@@ -6,6 +6,7 @@ only numbers the lines, and lines that are comments, are left out with a sentenc
 
 import csv
 import io
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -47,9 +48,15 @@ def read_table(text: str) -> Delimited:
     """The table. Raises UserError for a file that is none, with the line and the column."""
     if "\0" in text:
         raise UserError(f"line {text.count(chr(10), 0, text.index(chr(0))) + 1} has a NUL, so it is no text.")
+    if text.lstrip()[:1] in ("{", "[") and _is_json(text):
+        raise UserError("it is JSON, and no table of lines and columns.")
     notes: list[str] = []
     separator, skipped = _begin(text)
-    records = list(_records(text, separator, skipped, notes))
+    comments: list[tuple[int, list[str]]] = []
+    records = list(_records(text, separator, skipped, comments))
+    if comments:
+        listed = ", ".join(str(number) for number, _ in comments[:5])
+        notes.append(f"line{'s' * (len(comments) > 1)} {listed}{' …' * (len(comments) > 5)}: a comment (#)")
     if not records:
         raise UserError("line 1: expected names of columns, separated by commas, semicolons or tabs.")
     (line, head), *lines = records
@@ -61,6 +68,12 @@ def read_table(text: str) -> Delimited:
     if not lines:
         raise UserError("it has a head and no line below it.")
     _refuse_numbers(line, head, notes)
+    for number, cells in comments:
+        if len(cells) == len(head):
+            raise UserError(
+                f"line {number} begins with # and has as many cells as the head: it may be a comment or not. Remove "
+                "the line, or the sign."
+            )
     while head and not head[-1] and not any("".join(cells[len(head) - 1 :]).strip() for _, cells in lines):
         head.pop()
     lines = [(number, _without_end(cells, len(head))) for number, cells in lines]
@@ -85,6 +98,14 @@ def read_table(text: str) -> Delimited:
     return Delimited(tuple(places), found, places, tuple(notes))
 
 
+def _is_json(text: str) -> bool:
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
 def _begin(text: str) -> tuple[str, int]:
     """The separator, and the number of lines before the head: Excel's "sep=;"."""
     first = text.partition("\n")[0].strip().strip('"')
@@ -97,24 +118,23 @@ def _begin(text: str) -> tuple[str, int]:
     return max(_SEPARATORS, key=outside.count), 0
 
 
-def _records(text: str, separator: str, skipped: int, notes: list[str]) -> Iterator[tuple[int, list[str]]]:
-    """The lines that are not empty, by the number of their first line; comments are left out."""
+def _records(
+    text: str, separator: str, skipped: int, comments: list[tuple[int, list[str]]]
+) -> Iterator[tuple[int, list[str]]]:
+    """The lines that are not empty, by the number of their first line; comments are added to `comments`."""
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=separator, strict=True)
-    before, comments = 0, []
+    before = 0
     try:
         for cells in reader:
             number, before = before + 1, reader.line_num
             if number <= skipped or not any(cell.strip() for cell in cells):
                 continue
             if cells[0].lstrip().startswith("#") and cells[0].strip().upper() != "#N/A":
-                comments.append(number)
+                comments.append((number, cells))
                 continue
             yield number, cells
     except csv.Error as error:
         raise UserError(f"line {before + 1}: {error}: a quote is not closed, or stands inside a cell.") from None
-    if comments:
-        listed = ", ".join(map(str, comments[:5]))
-        notes.append(f"line{'s' * (len(comments) > 1)} {listed}{' …' * (len(comments) > 5)}: a comment (#)")
 
 
 def _refuse_numbers(line: int, head: list[str], notes: list[str]) -> None:

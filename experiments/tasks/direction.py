@@ -18,17 +18,18 @@ LOWER = _set_of(
     failure failures
     """
 )
-COSTS = _set_of("time runtime walltime duration")  # less is better, but a column of that name is no score
+COSTS = _set_of("time runtime walltime duration rank")  # less is better, but a column of that name is no score
 HIGHER = _set_of(
     """
     acc accuracy acc1 acc5 top1 top5 f1 fscore bleu sacrebleu chrf rouge meteor cider spice comet auc auroc auprc aupr
-    ap map miou iou dice jaccard mrr ndcg recall precision sensitivity specificity r2 reward return em psnr ssim mcc
-    kappa spearman pearson correlation winrate success throughput fps speedup mos loglikelihood hits hit pass
+    ap map miou iou dice jaccard mrr ndcg recall precision prec sensitivity specificity r2 reward return em psnr ssim
+    mcc kappa spearman pearson correlation winrate success throughput fps speedup mos loglikelihood hits hit pass
     """
 )
 WEAK = _set_of("score match likelihood")  # higher is better, unless another word says more: FID score
 _AGAINST = _set_of("neg negative minus inverse inv")
 _RELATIVE = _set_of("improvement reduction drop delta gap change increase decrease difference diff relative")
+_SPREAD = _set_of("std stdev sd stderr variance")
 _SETS = "train|training|val|valid|validation|dev|test|eval"
 _JOINED = re.compile(rf"(?:{_SETS})(?P<word>loss|error|err|acc|accuracy|ppl|perplexity)")
 
@@ -39,7 +40,7 @@ def direction(name: str) -> str:
     if down != up:
         return "lower" if down else "higher"
     words = set(_words(name))
-    if words & _RELATIVE or (down and up):
+    if words & (_RELATIVE | _SPREAD) or (down and up):
         return ""
     if words & _AGAINST:
         likelihood = words & {"likelihood", "loglikelihood", "ll", "loglik"}

@@ -63,6 +63,9 @@ READ: dict[str, tuple[bytes, str]] = {
         b"2026-01-01 10:00:13,2.2s,0123456789abcdef0123456789abcde3,FINISHED,0.2,2,85\n",
         "Start Time, Duration, Run ID: of single runs",
     ),
+    "the epoch at which a run ended": (
+        b"epoch,lr,seed,acc\n10,0.1,1,80\n12,0.1,2,81\n10,0.2,1,84\n10,0.2,2,85\n", "epoch: of single runs",
+    ),
     "no seeds": (b"lr,acc\n0.1,80\n0.1,81\n0.2,84\n0.2,85\n", "none named (--seed): runs of a row are repeats"),
     "no seeds, a measured time": (
         b"lr,wall_s,acc\n0.1,12.1,80\n0.1,11.9,81\n0.2,14.2,84\n0.2,15,85\n", "wall_s: of single runs",
@@ -81,11 +84,14 @@ def test_the_same_runs_in_every_form_are_the_same_table(case: str, tmp_path: Pat
 
 # Name → (file, words, what is said): one sentence, with the line and the column where there is one.
 REFUSED: dict[str, tuple[bytes, tuple[str, ...], str]] = {
+    "trainer_state.json": (b'{"log_history": [{"epoch": 1, "loss": 2}]}', (), "it is JSON, and no table"),
     "a name twice": (b"lr,seed,acc,acc\n0.1,1,80,1\n", (), "line 1: the columns 3 and 4 are both called 'acc'"),
     "a column without a name": (b",seed,acc\na,1,80\nb,1,81\n", (), "line 1, column 1 has no name"),
     "a hole in the head": (b"lr,,acc\n0.1,x,80\n0.2,y,81\n", (), "line 1, column 2 has no name"),
     "no head": (b"0.1,1,80\n0.2,1,81\n", (), "line 1: expected names of columns, and found numbers alone"),
     "NumPy's head": (b"# lr,seed,acc\n0.1,1,80\n0.2,1,81\n", (), "numbers alone (line 1: a comment (#) is left out)"),
+    "a comment or a run": (b"m,seed,acc\na,1,80\n#1,1,81\n", (), "line 3 begins with # and has as many cells"),
+    "a head or a comment": (b"#m,seed,acc\na,1,80\nb,1,81\n", (), "line 1 begins with # and has as many cells"),
     "a decimal comma": (b"lr;seed;acc\n0.1;1;82,3\n0.2;1;81,7\n", (), "line 2, column 3: acc = '82,3' is not a number"),
     "one decimal comma": (b'lr,seed,acc\n0.1,1,"82,3"\n0.2,1,81\n', (), "a comma may be a decimal point"),
     "thousands": (b'lr,seed,loss\n0.1,1,"1,234.5"\n0.2,1,900\n', (), "without separators of thousands"),
@@ -150,6 +156,8 @@ MIXED = {
     "names of the program": ("command,set,seed,acc", ["x,1", "y,2"]),
     "a group and its member": ("model,model.depth,seed,acc", ["a,1", "a,2", "b,1"]),
     "signs": ('"batch size (per GPU)",größe,seed,acc', ["1,x", "2,x", "2,y"]),
+    "other groups": ("group,copy,seed,acc", ["A,1", "A,2", "B,1"]),
+    "names that joined are one": ("a,b,seed,acc", ["x-y,z", "x,y-z", "-,-"]),
     "dots and underscores": (".x,_hidden,seed,acc", ["1,x", "2,x", "2,y"]),
     "names that differ in signs": ("lr$,lr_,seed,acc", ["1,2", "1,3", "2,3"]),
     "names of pydantic": ("model_config,copy,seed,acc", ["1,2", "1,3", "2,3"]),

@@ -7,7 +7,7 @@ from experiments.tasks.direction import direction
 LOWER = [
     "Test Loss", "val loss", "test/loss_mean", "valLoss", "eval-loss", "NLL (nats)", "MAE [eV]", "test error (%)",
     "RMSE/test", "WER%", "bits_per_byte", "bits/byte", "latency_ms", "MAPE", "FID↓", "perplexity (test)", "NLLLoss",
-    "testloss", "brier_score", "negative log likelihood", "x↓",
+    "testloss", "brier_score", "rank_test_score", "negative log likelihood", "x↓",
 ]  # fmt: skip
 HIGHER = [
     "acc", "Top-1 accuracy", "val_acc1", "mIoU", "mAP@50", "ROUGE-L", "rouge2", "bleu4", "F1 (macro)", "log likelihood",
@@ -15,7 +15,7 @@ HIGHER = [
 ]  # fmt: skip
 UNKNOWN = [
     "elbow", "glossary", "lossless_rate", "is", "error reduction", "accuracy loss", "neg_mean_squared_error", "Δ", "",
-    "accuracy_drop", "value",
+    "accuracy_drop", "value", "std_test_score",
 ]  # fmt: skip
 
 
