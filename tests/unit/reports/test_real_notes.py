@@ -162,6 +162,7 @@ def test_a_column_that_is_not_tested_between_sentences_says_so(small):
 
 def test_operations_are_counted_from_the_pairs_that_were_seen(small):
     made = small["translation"]
+    table = made.table()
     for key, row in made.rows().items():
         record, config = row.outcomes[0].record.content, row.outcomes[0].run.config
         weights = json.loads((made.store / "runs" / record["run_id"] / "attempts/0001/final/meta.json").read_text())
@@ -171,26 +172,32 @@ def test_operations_are_counted_from_the_pairs_that_were_seen(small):
         plan, flops = BatchPlan(*lengths, 300, config.seed), 0.0
         for step in range(7):
             flops += sum(3 * forward_flops(config.model, 120, *(side[i] for side in lengths)) for i in plan.batch(step))
-        assert counted(row) == record["flops"] == flops
+        assert counted(row, table) == record["flops"] == flops
         assert not math.isclose(flops, row.outcomes[0].run.cost, rel_tol=0.01)  # the forecast
     assert "| 3.3e18 |" in render(made.table(), "markdown")
+
+
+def at_rates(table, rates):
+    return replace(table, sustained_flops=rates)
 
 
 def test_cost_by_time_is_time_times_devices_times_rate(small):
     table = small["translation"].table()
     row, record = table.rows[0], table.rows[0].outcomes[0].record
     assert record is not None and record.train_s is not None
-    assert by_time(row, table.sustained_flops) == pytest.approx(record.train_s * 1e9)
-    assert by_time(row, {}) is None
+    assert by_time(row, table) == pytest.approx(record.train_s * 1e9)
+    assert by_time(row, at_rates(table, {})) is None
     for devices, share in ((8, 1.0), (1, 1 / 3)):  # no GPUs here: what a child on them writes
         other = replace(row.outcomes[0], record=record.model_copy(update={"devices": devices, "device_share": share}))
         of_others = replace(row, outcomes=(other,))
-        assert by_time(of_others, {"(1 thread)": 1e9}) == pytest.approx(record.train_s * 1e9 * devices * share)
+        assert by_time(of_others, at_rates(table, {"(1 thread)": 1e9})) == pytest.approx(
+            record.train_s * 1e9 * devices * share
+        )
 
 
 def test_rows_that_are_not_trained_have_no_cost(small, tmp_path):
-    row = Made(small["translation"].study, tmp_path / "empty").table().rows[0]
-    assert (counted(row), by_time(row, {"": 1.0})) == (None, None)
+    table = at_rates(Made(small["translation"].study, tmp_path / "empty").table(), {"": 1.0})
+    assert (counted(table.rows[0], table), by_time(table.rows[0], table)) == (None, None)
 
 
 def test_the_setup_counts_in_words(small):
@@ -292,7 +299,7 @@ def test_training_time_is_that_of_all_attempts(killed):
     assert record["train_s"] == pytest.approx(record["wall_s"] + lost, abs=0.01)
     assert lost >= 0.2 * len(ends) and record["train_s"] >= 6 * 0.2  # six steps at least, of 0.2 s
     assert training_seconds(table.rows[0].outcomes[0]) == record["train_s"]
-    assert by_time(table.rows[0], {"(1 thread)": 2.0}) == pytest.approx(2 * record["train_s"])
+    assert by_time(table.rows[0], at_rates(table, {"(1 thread)": 2.0})) == pytest.approx(2 * record["train_s"])
     found = dict(checklist(table))
     assert f"in {len(ends)} attempt" in found["Runtime"] and "ended early" in found["Exact number of training runs"]
 
@@ -303,7 +310,7 @@ def test_a_run_that_continues_a_shorter_one_says_so(killed):
     killed.run()
     record, table = killed.record("longer"), killed.table()
     assert record["continues"] == {"run_id": killed.record("base")["run_id"], "step": 4}
-    assert by_time(table.rows[1], {"(1 thread)": 1.0}) is None
+    assert by_time(table.rows[1], at_rates(table, {"(1 thread)": 1.0})) is None
     assert said(table, "By time is blank for longer")
     assert "1 run continued a shorter one" in dict(checklist(table))["Runtime"]
 
