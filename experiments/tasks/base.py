@@ -118,9 +118,9 @@ class Task(ABC):
         Those that the user's files import: neither Python's own nor ours, nor files beside them.
         """
         files = self.code_paths()
-        imported = {name.partition(".")[0] for file in files for name in imports_of(file)}
+        names = {name.partition(".")[0] for file in files for name in imports_of(file)} - {""}  # of relative imports
         beside = {part for file in files for part in (file.stem, file.parent.name)}
-        return tuple(sorted(imported - beside - {*OURS, "ablations_task"} - sys.stdlib_module_names))
+        return tuple(sorted(names - beside - {*OURS, "ablations_task"} - sys.stdlib_module_names))
 
     def code_paths(self) -> tuple[Path, ...]:
         """The files of the code that trains, where that is not this program's own."""

@@ -127,23 +127,13 @@ def test_rows_and_seeds_are_added_without_redoing_anything(cli: Cli, done: Path)
 
 @pytest.mark.parametrize("file", ["walking.py", "drifting.py"])
 def test_an_edit_of_the_trainer_or_of_what_it_imports_makes_runs_stale(cli: Cli, done: Path, file: str) -> None:
+    before = (done / file).read_text()
     (done / "unrelated.py").write_text("x = 1\n")
-    with (done / file).open("a") as text:
-        text.write("\n# a comment\nNOT_USED = True\n")
     assert set(states(cli, done)) == {"finished"}
-    (done / file).write_text((done / file).read_text().replace("4", "5"))
+    (done / file).write_text(before.replace("4", "5"))
     assert set(states(cli, done)) == {"stale"}
-
-
-def test_a_function_that_moves_to_another_file_makes_nothing_stale(cli: Cli, done: Path) -> None:
-    (done / "drifting.py").rename(done / "winds.py")
-    (done / "walking.py").write_text(
-        TASK.replace("from drifting import drift", "import winds").replace("drift(", "winds.drift(")
-    )
+    (done / file).write_text(before)
     assert set(states(cli, done)) == {"finished"}
-    before = attempts(done / "store")
-    cli("run", done / "walk.toml", "--store", done / "store")
-    assert attempts(done / "store") == before
 
 
 def test_another_column_is_printed_without_training_again(cli: Cli, done: Path) -> None:

@@ -96,6 +96,7 @@ def _with_task(folder):
     with (folder / "trainer.py").open("a") as text:
         text.write(
             "from dataclasses import dataclass\nfrom ablations_task import column, task\n"
+            "if 0:\n    from .beside import x\n    from . import y\n"
             "@dataclass\nclass S:\n    lr: float = 0.1\n"
             "@task(S, columns=[column('a')])\ndef TASK(settings, context):\n    return {'a': 1.0}\n"
         )
