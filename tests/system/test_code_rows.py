@@ -125,6 +125,9 @@ def test_rows_of_patches_and_commits_have_trees_of_their_own(cli: Cli, mine: Pat
     assert whole(mine) == before
     table = cli("report", "study.toml", cwd=mine).stdout
     assert "patch no-gate.diff, lr = 0.2" in table and f"commit {old[:7]} The script" in table and "lines" in table
+    head = git(mine, "rev-parse", "HEAD").strip()[:10]
+    assert f"commit {head} with uncommitted changes (kept beside the run)" in table
+    assert f"commit {head} with the row's change (kept beside the run)" in table and f"commit {old[:10]}" in table
     records = as_json(cli("report", "study.toml", "--format", "json", cwd=mine))
     assert [row["settings"].get("code_lines") for row in records] == [0, 2, 4, 2]
     behind = as_json(cli("explain", "study.toml", "no-gate.acc", "--json", cwd=mine))
