@@ -277,8 +277,8 @@ class Code:
         every = changed if before == self._git.nothing else self._git.entries(self._git.nothing, tree)
         links = {path: self._target(name) for path, mode, name in every if mode == LINK}
         if out := leading_out(links, self._linked):
-            raise UserError(f"{out} is a link to {links[out]}, which leads out of the tree. Remove it, or let git "
-                            "ignore it and name it in `links`.")  # fmt: skip
+            raise UserError(f"{out} is a link to {links[out].strip()}, which leads out of the tree. Remove it, or let "
+                            "git ignore it and name it in `links`.")  # fmt: skip
         for path, mode, _ in changed:
             if mode == SUBMODULE or _below(path, self._linked):
                 raise UserError(f"Its code has {path}, a submodule or the place of a link. Remove it there.")
