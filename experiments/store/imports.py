@@ -7,11 +7,13 @@ Nothing is imported or run. Names that a program makes at run time are not found
 import ast
 import functools
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 OURS = ("ablations", "model", "experiments", "reports")  # the packages of this program
 _INSTALLED = {"site-packages", "dist-packages"}
+_SHEBANG = re.compile(rb"#!.*\bpython[\d.]*\b")
 
 
 def imported_names(source: str | bytes) -> set[str]:
@@ -63,11 +65,20 @@ def local_files(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Pat
         if file in found:
             continue
         found[file] = None
-        if file.suffix != ".py":
+        if file.suffix != ".py" and not _is_python_script(file):
             continue
         for name in sorted(imports_of(file)):
             waiting += [one for one in _modules(name, file, folders) if _counts(one, tops)]
     return list(found)
+
+
+def _is_python_script(file: Path) -> bool:
+    """Whether the first line of a file without the ending .py names Python as its interpreter."""
+    try:
+        with file.open("rb") as stream:
+            return _SHEBANG.match(stream.readline(200)) is not None
+    except OSError:
+        return False
 
 
 def module_files(name: str, folder: Path) -> list[Path]:

@@ -384,12 +384,12 @@ def test_every_field_of_a_record_is_written_by_some_child(small):
                     record.check(built_in=kind in KINDS[:4])
                     written |= _fields(record)
     named = {*_named(TrainingResult), *_named(EvaluationResult)}
-    # runs of several attempts, renewed evaluations, branches (test_branches.py) and imported runs have tests of their
-    # own (test_external_runs.py)
+    # Tests of their own have: runs of several attempts, renewed evaluations, branches (test_branches.py), imported runs
+    # (test_external_runs.py), and metrics that are read from kept logs or are lacking there (test_kept_metrics.py).
     assert named - written == {
         "TrainingResult.imported", *_named(Imported),
         "Earlier.attempt", "Earlier.seconds", "Earlier.ended", "EvaluationResult.renews",
-        "TrainingResult.base_files",
+        "TrainingResult.base_files", "EvaluationResult.lacking", "EvaluationResult.readings",
         "TrainingResult.parent_run", "ParentRunRecord.run_id", "ParentRunRecord.step", "ParentRunRecord.weights",
     }  # fmt: skip
 
