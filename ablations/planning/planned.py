@@ -4,7 +4,7 @@ Trains nothing, imports no torch.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from ablations.study.study import Study
@@ -173,6 +173,15 @@ class Plan:
     notes: tuple[str, ...]  # for the reader of the table: declared values that were replaced, the profile's notes
     paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
     members: tuple[PlannedRun, ...] = ()  # trainings that ensembles and branches among `runs` read, each once
+
+    def without_stale_marks(self) -> "Plan":
+        """The plan as it was before any code changed: no result of it is stale."""
+
+        def unmarked(run: PlannedRun) -> PlannedRun:
+            state = "finished" if run.state == "stale" else run.state
+            return replace(run, state=state, stale=(), changed=())
+
+        return replace(self, runs=tuple(map(unmarked, self.runs)), members=tuple(map(unmarked, self.members)))
 
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:
         """The members of an ensemble, by seed; [] for a training."""
