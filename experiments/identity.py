@@ -26,7 +26,7 @@ NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1
 _MEMBER = re.compile(r"ensemble member ([1-9][0-9]{0,5})")
 _PARENT, _AFTER = "parent_run", "parent run steps"
 _IMPORTED = "imported row"
-_CODE_CHANGE = "code change"
+CODE_CHANGE = "code change"
 
 
 class ParentRun(NamedTuple):
@@ -111,12 +111,12 @@ def imported_in(inputs: Mapping[str, str]) -> bool:
 
 def with_code_change(inputs: Mapping[str, str], change: str) -> dict[str, str]:
     """The inputs of a run whose row changes the code. change: its digest; "" for a row that changes none."""
-    return {**inputs, _CODE_CHANGE: change} if change else dict(inputs)
+    return {**inputs, CODE_CHANGE: change} if change else dict(inputs)
 
 
 def code_change_in(inputs: Mapping[str, str]) -> str:
     """The digest of the change of code that a run's row declares; "" for none."""
-    return inputs.get(_CODE_CHANGE, "")
+    return inputs.get(CODE_CHANGE, "")
 
 
 def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
@@ -124,7 +124,7 @@ def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
 
     A row's change of code is left out too.
     """
-    theirs = (_IMPORTED, _CODE_CHANGE, *((_PARENT, _AFTER) if parent_run_in(inputs) else ()))
+    theirs = (_IMPORTED, CODE_CHANGE, *((_PARENT, _AFTER) if parent_run_in(inputs) else ()))
     return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name) and name not in theirs}
 
 

@@ -23,7 +23,7 @@ from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
 from experiments.config import defaults, flatten
 from experiments.errors import Damaged, UserError
-from experiments.identity import identity_settings
+from experiments.identity import code_change_in, identity_settings
 from experiments.jobs.queue.queue import Queue
 from experiments.store.durable import read_regular
 from experiments.store.layout import Store, config_of
@@ -36,7 +36,9 @@ from experiments.store.run_names import (
     kind_of,
     planned_settings,
     usual_settings,
+    with_unknown_change,
 )
+from experiments.store.trees import CODE
 
 RUNNING, COMPLETE = "running", "complete"
 
@@ -260,6 +262,12 @@ def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator
     planned, usual = planned_settings(run.config), usual_settings(run.config)
     kind = kind_of(run.config.task, run.config.seed, run.inputs)
     for other in others:
+        if other.of_unknown_change:
+            same = kind_of(run.config.task, run.config.seed, with_unknown_change(run.inputs, other.tree))
+            if code_change_in(run.inputs) and other.kind == same:
+                trained = (store.run_folder(other.name.run_id) / RESULT_FILE).stat().st_mtime
+                yield Orphan(other.name.run_id, run, {CODE: other.tree}, {}, trained)
+            continue
         settings = compared_settings(run.config, other.settings)
         names = differing(settings, planned, usual) if other.kind == kind else {}
         if names and not run.overrides.keys() & names.keys():
@@ -277,6 +285,14 @@ def say_orphans(found: Iterable[Orphan]) -> list[str]:
         by_change.setdefault(tuple(_change(orphan, name) for name in names), []).append(orphan)
     lines = []
     for changes, those in by_change.items():
+        if CODE in those[0].was:
+            names = ", ".join(f"{orphan.planned.name} (runs/{orphan.run_id})" for orphan in those)
+            lines.append(
+                f"{number(len(those), 'finished run')} of version 0.1.0 {'is' if len(those) == 1 else 'are'} not used: "
+                f"{names}. That version recorded the tree of a row that changes code, and not the change. The results "
+                "stay in the store; these rows are trained again."
+            )
+            continue
         rows = ", ".join(dict.fromkeys(orphan.planned.row for orphan in those))
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(orphan.trained for orphan in those)))
         lines.append(
@@ -289,6 +305,8 @@ def say_orphans(found: Iterable[Orphan]) -> list[str]:
 
 def _change(orphan: Orphan, name: str) -> str:
     """What became of a setting, in words."""
+    if name == CODE:
+        return name
     what = "the command" if name == "command" else f"default {name}"
     if found := re.fullmatch(r"command \{(.+)\}", name):
         what = f"the command's option for {found[1]}"

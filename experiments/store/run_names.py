@@ -8,6 +8,7 @@ run of such a trainer is also compared with the record of its name:
  - Where the record has another value, a default has changed. Then a digest of the changed defaults joins the name. If
    the default moves back, the earlier run is found again.
  - A finished run of the study whose record has all the settings that are asked for is the run, whatever its name.
+   Not a run of version 0.1.0 whose row changes code: it recorded the row's tree, and not the change.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from typing import Any, NamedTuple
 
 from experiments.config import TaskConfig, defaults, flatten
 from experiments.errors import Damaged, UserError
-from experiments.identity import digest, identity_of, identity_settings, named_settings
+from experiments.identity import CODE_CHANGE, digest, identity_of, identity_settings, named_settings
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store, description_of
 from experiments.store.results import RESULT_FILE
@@ -28,7 +29,8 @@ COUNTED = "counted.json"  # in a run's folder: settings that it did not record, 
 _VERSION = 1
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 # Runs of version 0.1.0 were named by all settings that they recorded, except these.
-_NOT_IN_OLD_NAMES = ("task", "seed", "output_progress", "folder_links", "code_lines")
+_TREE, _LINES = "code_tree", "code_lines"
+_NOT_IN_OLD_NAMES = ("task", "seed", "output_progress", "folder_links", _LINES)
 
 
 class RunName(NamedTuple):
@@ -46,8 +48,10 @@ class KnownRun(NamedTuple):
     name: RunName
     settings: Mapping[str, Any]  # by dotted name, without task and seed, with those that it was counted with
     counted: Mapping[str, Any]  # those of them that it did not record
-    kind: str  # equal for runs of the same task, seed and data
+    kind: str  # equal for runs of the same task, seed, data and change of code
     finished: bool
+    tree: str = ""  # of a run of version 0.1.0: the tree that trained it, if its study has rows that change code
+    of_unknown_change: bool = False  # its row changes code; version 0.1.0 recorded only the tree that this gave
 
 
 def plain_name(config: TaskConfig, inputs: Mapping[str, str], changed: Mapping[str, Any] = _NOTHING) -> RunName:
@@ -72,7 +76,9 @@ class RunNames:
         named = self._named(config, inputs, plain)
         known = self._recorded(named.run_id)
         if known is None or not known.finished:
+            tree = str(dict(flatten(config)).get(_TREE, ""))
             others = [other for other in self._equal(config, inputs) if other.name.run_id != named.run_id]
+            others.sort(key=lambda other: other.tree != tree)  # version 0.1.0 has a run of each tree
             best = next((other for other in others if other.finished), None)
             best = best or (others[0] if others and known is None else None)
             if best is not None:
@@ -134,9 +140,12 @@ class RunNames:
             with contextlib.suppress(Damaged):  # the table leaves it out
                 result = self._store.result(run_id)
                 settings |= dict(flatten(result.config)) if result and result.config else {}
+        tree = str(settings.get(_TREE, "")) if record.get("named_by") is None else ""
+        unknown = bool(tree and settings.get(_LINES))
+        inputs = with_unknown_change(inputs, tree) if unknown else inputs
         kind = kind_of(settings.pop("task", ""), settings.pop("seed", None), inputs)
         counted = {n: v for n, v in counted_as(self._store, run_id).items() if n not in settings}
-        return KnownRun(name, {**settings, **counted}, counted, kind, finished)
+        return KnownRun(name, {**settings, **counted}, counted, kind, finished, tree, unknown)
 
 
 def planned_settings(config: TaskConfig) -> dict[str, Any]:
@@ -170,6 +179,11 @@ def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Ma
 def kind_of(task: object, seed: object, inputs: Mapping[str, str]) -> str:
     """What runs of the same task, seed and data have in common."""
     return digest([task, seed, dict(inputs)])
+
+
+def with_unknown_change(inputs: Mapping[str, str], tree: str) -> dict[str, str]:
+    """The inputs of a run of version 0.1.0 whose row changes code, in a way that it did not record: to a tree."""
+    return {name: value for name, value in inputs.items() if name != CODE_CHANGE} | {"tree": tree}
 
 
 def name_given_by(
@@ -223,7 +237,7 @@ def keep_counted(store: Store, run_id: str, added: Mapping[str, Any]) -> None:
 
 
 # Of a run of version 0.1.0: settings in its name that may be edited since.
-_TRAVELLING = ("output_patterns", "code_tree")
+_TRAVELLING = ("output_patterns", _TREE)
 
 
 def _recorded_name(

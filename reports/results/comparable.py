@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.tasks.columns import Column
 from experiments.tasks.own.code_files import EDITED
-from reports.results.results import Outcome
+from reports.results.results import NOT_RECORDED, Outcome
 from reports.results.table import Measure, Row, mean
 
 
@@ -53,10 +53,15 @@ def measured_alike(rows: Iterable[Row], column: Column) -> bool:
 
 
 def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
-    """The files (of a built-in task: the parts) that values of a column have in common with other content, sorted."""
+    """The files (of a built-in task: the parts) that values of a column have in common with other content, sorted.
+
+    Code whose files are not recorded is equal only to itself.
+    """
     known: dict[str, str] = {}
-    differing: set[str] = set()
-    for code in (outcome.code(column) for outcome in _measured(rows, column)):
+    codes = [code for code in (outcome.code(column) for outcome in _measured(rows, column)) if code]
+    unknown = [NOT_RECORDED in code for code in codes]
+    differing: set[str] = {NOT_RECORDED} if any(unknown) and not all(unknown) else set()
+    for code in codes:
         differing |= {
             name for name, its in code.items() if known.get(name, its) != its or (name in known and its == EDITED)
         }

@@ -18,6 +18,7 @@ from experiments.store.checksummed import check_file
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.run_names import compared_settings, planned_settings
+from experiments.store.trees import CODE
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.own.command import PATTERNS
@@ -199,6 +200,9 @@ class Scored:
         return self.record.signature.get(metric) if self.record else None
 
 
+NOT_RECORDED = "their files are not recorded"  # in place of the name of a file: nobody knows what it has in common
+
+
 @dataclass(frozen=True)
 class Outcome:
     """One planned run (a row with one seed) and its results; `record` is None until it is trained."""
@@ -239,7 +243,9 @@ class Outcome:
             return {}
         if not self.run.config.setting_roles.frozen_defaults:
             files = self.record.code_files if self.record.base_files is None else self.record.base_files
-            return files or {}
+            if files is None:  # as version 0.1.0 recorded code
+                return {NOT_RECORDED: f"{self.record.code_digest} {(self.record.config or {}).get(CODE, '')}"}
+            return files
         found = {TRAINING: self.record.code_digest}
         for name, part in (scored.record.parts if scored and scored.record else {}).items():
             metrics = part.facts.get("metrics")

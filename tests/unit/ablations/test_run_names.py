@@ -17,10 +17,12 @@ from typer.testing import CliRunner, Result
 from ablations.cli.main import app
 from ablations.planning.planned import Plan
 from ablations.service.selected import Selectors, choose
+from experiments.identity import identity_of
 from experiments.store import run_names
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
-from experiments.store.run_names import differing
+from experiments.store.run_names import RunNames, differing
+from experiments.tasks.load import load_task
 from tests.small_tables import finish, write_study
 
 KEPT = Path(__file__).parent / "stores" / "own-0.1.0.tar.gz"
@@ -288,6 +290,40 @@ def test_no_run_is_compared_with_all_others(mine: Path, monkeypatch: pytest.Monk
     edit(study, str(sizes), str([size + 100 for size in sizes]))
     assert "no longer in the study" in call(store, "tables").stdout
     assert 0 < len(compared) <= 8 * 61 and 0 < len(listed) <= 40, "each run a few times, not as often as there are runs"
+
+
+class TestRunsOfCodeIn010:
+    """Version 0.1.0 recorded the tree of every row of a study with patches, and no change of code."""
+
+    CONFIG = {"command": "python train.py {lr}", "lr": 0.1, "folder_links": []}  # noqa: RUF012
+
+    def record(self, store: Store, tree: str, lines: int) -> str:
+        settings = {**self.CONFIG, "code_tree": tree}
+        del settings["folder_links"]
+        run_id = identity_of("command", 1, settings, {})
+        config = {**self.CONFIG, "code_tree": tree, "code_lines": lines, "task": "command", "seed": 1}
+        store.new_attempt(run_id)
+        write_json(store.run_folder(run_id) / "config.json", {"run_id": run_id, "config": config, "inputs": {}})
+        write_json(store.run_folder(run_id) / "result.json", {"run_id": run_id, "config": config, "inputs": {}})
+        return run_id
+
+    def test_base_has_its_own_of_the_present_tree_and_never_a_patched_one(self, tmp_path: Path) -> None:
+        store = Store.open(tmp_path / "store")
+        trees = [letter * 40 for letter in "abcdef"]
+        task = load_task("command", str(tmp_path)).with_settings({**self.CONFIG, "code_tree": trees[0]})
+
+        def found(tree: str) -> str:
+            config = task.config_type(seed=1, code_tree=tree)
+            return RunNames(store).find(config, {}).run_id
+
+        nothing = found(trees[0])
+        patched = {self.record(store, tree, 2) for tree in trees}
+        assert found(trees[0]) == nothing and nothing not in patched
+        bases = {tree: self.record(store, tree, 0) for tree in trees[:-1]}
+        assert {tree: found(tree) for tree in bases} == bases
+        assert found(trees[-1]) in bases.values()
+        patch = RunNames(store).find(task.config_type(seed=1, code_tree=trees[0]), {"code change": "1" * 16}).run_id
+        assert patch not in {*patched, *bases.values()}
 
 
 class TestWhatARecordSays:

@@ -64,6 +64,18 @@ def test_rows_whose_common_files_differ_have_no_change_star_verdict_or_bold(own)
     assert alike.state == "holds"
 
 
+def test_rows_whose_files_are_not_recorded_are_compared_only_with_those_of_the_same_digest(own):
+    parts = {
+        "base": {"code_digest": "a" * 16, "stale": True},
+        "same": {"code_digest": "a" * 16, "stale": True},
+        "other": {"code_digest": "b" * 16, "stale": True},
+        "new": {"code_files": NEW},
+    }
+    table = made(own, **parts)
+    assert [compared(table, key)[0] for key in ("same", "other", "new")] == [True, False, False]
+    assert "not recorded): base, same; other; new" in warned(table)
+
+
 @pytest.mark.parametrize(
     ("patched", "expected"),
     [
@@ -71,7 +83,7 @@ def test_rows_whose_common_files_differ_have_no_change_star_verdict_or_bold(own)
         ({"code_files": NEW, "base_files": OLD}, False),  # the patch on code that base had before
         ({"code_files": OLD, "base_files": {}}, True),  # a commit: its whole tree is what the row changes
         ({"code_files": {"another.py": "1" * 40}}, True),  # nothing in common
-        ({}, True),
+        ({"code_files": {}}, True),  # recorded, and none
     ],
 )
 def test_a_row_that_changes_code_is_compared_by_the_code_beneath_its_change(own, patched, expected):
