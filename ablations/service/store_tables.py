@@ -31,10 +31,10 @@ from experiments.store.results import RESULT_FILE
 from experiments.store.run_names import (
     KnownRun,
     RunNames,
-    compared_settings,
     differing,
     kind_of,
     planned_settings,
+    settings_of_known,
     usual_settings,
     with_unknown_change,
 )
@@ -268,7 +268,7 @@ def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator
                 trained = (store.run_folder(other.name.run_id) / RESULT_FILE).stat().st_mtime
                 yield Orphan(other.name.run_id, run, {CODE: other.tree}, {}, trained)
             continue
-        settings = compared_settings(run.config, other.settings)
+        settings = settings_of_known(run.config, other, usual)
         names = differing(settings, planned, usual) if other.kind == kind else {}
         if names and not run.overrides.keys() & names.keys():
             was = {n: settings[n] for n in names if n in settings and n not in other.counted}

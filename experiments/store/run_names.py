@@ -93,7 +93,7 @@ class RunNames:
         """The plain name, or the name with a digest of the defaults that changed since its run was recorded."""
         planned, usual = planned_settings(config), usual_settings(config)
         while (known := self._recorded(name.run_id)) is not None:
-            names = differing(compared_settings(config, known.settings), planned, usual)
+            names = differing(settings_of_known(config, known, usual), planned, usual)
             added = _added(known, planned)
             if not names and added and not self._belongs(name.run_id):
                 names = dict(added)  # a trainer of the same name in another project
@@ -110,11 +110,11 @@ class RunNames:
             found: dict[tuple[str, Hashable], list[KnownRun]] = {}
             self._by_settings[type(config)] = found
             for known in self._every:
-                settings = compared_settings(config, known.settings)
+                settings = settings_of_known(config, known, usual)
                 found.setdefault((known.kind, _unusual(settings, usual)), []).append(known)
         key = kind_of(config.task, config.seed, inputs), _unusual(planned, usual)
         for known in self._by_settings[type(config)].get(key, []):
-            settings = compared_settings(config, known.settings)
+            settings = settings_of_known(config, known, usual)
             if not differing(settings, planned, usual) and self._belongs(known.name.run_id):
                 yield known
 
@@ -166,14 +166,29 @@ def compared_settings(config: TaskConfig, recorded: Mapping[str, Any]) -> dict[s
     return roles.compared_as(kept)
 
 
+def settings_of_known(config: TaskConfig, known: KnownRun, usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run of the store as they are compared with those of a configuration.
+
+    Without those as which it was counted and that the configuration does not have (any more): it did not record them.
+    usual: the configuration's defaults.
+    """
+    counted = known.counted.keys() - usual.keys()
+    return {n: v for n, v in compared_settings(config, known.settings).items() if n not in counted}
+
+
 def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
     """The settings in which a record is not of the planned ones, with the recorded values; None where it has none.
 
     A planned setting that the record lacks is no difference if it has its default: it was added later.
     """
-    found = {name: value for name, value in recorded.items() if name not in planned or planned[name] != value}
-    added = {name for name in planned if name not in recorded and planned[name] != usual.get(name)}
+    found = {n: value for n, value in recorded.items() if n not in planned or not _same(planned[n], value)}
+    added = {n for n in planned if n not in recorded and not _same(planned[n], usual.get(n))}
     return {**found, **dict.fromkeys(sorted(added))}
+
+
+def _same(one: Any, other: Any) -> bool:
+    """Whether two values of a setting are the same: 1 and 1.0 are, 1 and true are not."""
+    return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def kind_of(task: object, seed: object, inputs: Mapping[str, str]) -> str:

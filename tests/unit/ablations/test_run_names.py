@@ -198,6 +198,8 @@ class TestASettingOfATrainer:
         assert f"{said}0.0." in call(mine / "none", "report", mine / "walk.tar.gz").stdout
         edit(trainer, "decay: float = 0.5", "decay: float = 0.0")
         assert states(study, store) == ["finished"] * 2
+        edit(trainer, "    decay: float = 0.0\n", "")
+        assert states(study, store) == ["finished"] * 2, "as they were trained: they never had the setting"
 
     @pytest.mark.process
     def test_that_is_new_and_never_was_printed_is_said(self, mine: Path) -> None:
@@ -340,6 +342,8 @@ class TestWhatARecordSays:
             ({"size": 3.0, "gone": 1}, {"size": 2.0}, {"size": 3.0, "gone": 1}),
             ({}, {"new": None}, {}),  # without a default, as if it were null
             ({}, {"new": 0}, {"new": None}),
+            ({"size": 2}, {"size": 2.0}, {}),  # one number
+            ({"size": 1}, {"size": True}, {"size": 1}),  # a number is no flag
         ],
     )
     def test_it_agrees_in_what_it_has_and_the_rest_are_defaults(self, recorded, planned, differ) -> None:
