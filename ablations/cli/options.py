@@ -118,7 +118,7 @@ Significance = Annotated[
         metavar="auto|seeds|paired|sentences|none",
         help="Test for a change from base: over seeds (other trainings), differences of the same seed (paired), "
         "or sentences (same weights, other sentences); "
-        "auto: seeds if every row has three.",
+        "auto: seeds, of the rows that have three.",
     ),
 ]
 

@@ -123,7 +123,7 @@ class Earlier(Facts):
 
     attempt: Attempt = 0
     seconds: Amount = 0.0
-    ended: Word = ""  # a FailureClass, "stopped" or "killed"
+    ended: Word = ""  # a FailureClass, "stopped" or "killed"; in records of version 0.1.0 also "finished"
 
 
 class Sides(Facts):

@@ -10,7 +10,7 @@ from ablations.study.messages import number
 from experiments.config import OPTIMIZERS, SCHEDULES, OptimizerName, flatten
 from experiments.events.accounting import HOUR, Amounts
 from experiments.identity import without_runs
-from experiments.store.results import Encoded
+from experiments.store.results import Earlier, Encoded
 from model.config import ModelConfig
 from reports.results.accounting import RowSpent, TableSpent
 from reports.results.results import Outcome
@@ -210,8 +210,8 @@ def _runtime(outcomes: list[Outcome]) -> str:
         return "not recorded"
     total, longest = duration(sum(seconds) / HOUR), duration(max(seconds) / HOUR)
     mean = duration(sum(seconds) / len(seconds) / HOUR)
-    text = f"{total} of training in all, {mean} a run on average, {longest} at most"
-    unfinished = [part for outcome in outcomes if outcome.record for part in outcome.record.earlier_attempts]
+    text = f"{total} of training for the table's numbers, {mean} a run on average, {longest} at most"
+    unfinished = _ended_early(outcomes)
     if unfinished:
         lost = duration(sum(part.seconds for part in unfinished) / HOUR)
         text += f"; {lost} of it in {number(len(unfinished), 'attempt')} that ended early"
@@ -222,11 +222,17 @@ def _runtime(outcomes: list[Outcome]) -> str:
     return f"{text}; without {number(unknown, 'interrupted run')}, whose time is not recorded" if unknown else text
 
 
+def _ended_early(outcomes: Iterable[Outcome]) -> list[Earlier]:
+    """The attempts before the one that finished each training, without those that had finished it before."""
+    attempts = [one for outcome in outcomes if outcome.record for one in outcome.record.earlier_attempts]
+    return [one for one in attempts if one.ended != "finished"]
+
+
 def _count(table: Table) -> str:
     requested, done = sum(len(row.outcomes) for row in table.rows if not row.ensemble), trained(table)
     elsewhere = sum(len(row.outcomes) for row in table.rows if row.imported)
     ensembles = sum(row.ensemble for row in table.rows)
-    early = sum(len(o.record.earlier_attempts) for o in done if o.record)
+    early = len(_ended_early(done))
     parts = [number(len(table.rows), "row"), f"{number(requested, 'run')} in the table"]
     parts += [number(ensembles, "ensemble")] if ensembles else []
     parts += [f"{elsewhere} of them trained elsewhere and imported"] if elsewhere else []
@@ -320,6 +326,10 @@ def _how(spent: TableSpent) -> Iterator[str]:
         "all attempts at these runs, those that failed, were stopped, killed or repeated too; wall time is from the "
         f"start of an attempt's process to {until}; device time is wall time × threads of processors, or × GPUs and "
         "the share of each that the run leased"
+    )
+    yield (
+        "the runtime in the checklist is of training alone, in the attempts that led to the present results: without "
+        "scoring, and without what was trained again from the beginning"
     )
     if every.without_cpu_joules < every.attempts:
         yield (

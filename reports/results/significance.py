@@ -5,8 +5,9 @@ his T3, which does not assume equal variances. The larger of the two p-values de
 much where one row varies more than the others, T3 alone where many rows of three seeds do (benchmarks/levels.py). Rows
 that share steps with another are paired by seed.
 "sentences" asks whether these very weights would differ on other sentences: paired approximate randomisation of the
-stored counts, Holm's correction over a column's rows; it knows nothing of the noise between trainings. "auto" takes
-seeds where base and every compared row have three, and no test otherwise.
+stored counts, Holm's correction over a column's rows; it knows nothing of the noise between trainings. "auto" tests
+between seeds the compared rows that have three, if base has three; a note names the rows with fewer, and no star or
+correction concerns them.
 """
 
 import math
@@ -50,6 +51,7 @@ def with_tests(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf
 def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | None, apart: bool) -> Table:
     """One family of rows; `apart`: it is one of several, so that notes say whose they are."""
     chosen = _chosen(table) if mode == "auto" else mode
+    least = ENOUGH_SEEDS if mode == "auto" else 1
     if chosen == "none" or table.base_row is None:
         return replace(table, test_notes=tuple(_untested(table, mode)))
     tests: dict[tuple[str, str], Test] = {}
@@ -57,8 +59,8 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
     base = "the base of its group" if apart else table.base
     for column in table.columns:
         if chosen == "seeds":
-            found, note = _seeds(table, column)
-            of_branches, more = paired(table, column)
+            found, note = _seeds(table, column, least)
+            of_branches, more = paired(table, column, least=least)
             found, note = found | of_branches, " ".join(filter(None, (note, more)))
             table, of_pairs = _with_changes_of_pairs(table, column, every=False)
             notes += of_pairs
@@ -78,10 +80,19 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
             table = _with_best(table, column)
     made = [Note(f"No change is tested{'' if notes else f': {_NEEDED}'}.", "sign")]
     if tests:
-        made = [Note(_about(chosen, base or "base", tests.values()), "sign")]
+        about = _about(chosen, base or "base", tests.values())
+        if not any(test.marked for test in tests.values() if test.by != PAIRED or chosen == "paired"):
+            about = f"{f'{table.base} and its group: n' if apart else 'N'}o change has {about.removeprefix('*: ')}"
+        made = [Note(about, "sign")]
     if chosen == "seeds" and tests and (shared := _that_share(table)):
         alone = {key for key, _ in tests} <= shared
-        made = [*([] if alone else made), Note(ABOUT.format(base=base, alpha=_LEVEL), "sign")]
+        starred = any(test.marked for (key, _), test in tests.items() if key in shared)
+        about = (
+            f"{'*, of branches:' if starred else 'No change of a branch has'} {ABOUT.format(base=base, alpha=_LEVEL)}"
+        )
+        made = [*([] if alone else made), Note(about, "sign")]
+    if few := [row.key for row in _compared(table) if chosen == "seeds" and len(row.outcomes) < least]:
+        made.append(Note(f"Not tested, with fewer than {ENOUGH_SEEDS} seeds: {', '.join(few)}.", "sign"))
     return replace(table, test=chosen if tests else "", test_notes=(*made, *notes))
 
 
@@ -117,37 +128,54 @@ def _that_share(table: Table) -> set[str]:
     return {row.key for row in table.rows if base and row is not base and shares_steps(row, base)}
 
 
+def _compared(table: Table) -> list[Row]:
+    """The rows with a change from base in some column, without ensembles, which have no seeds."""
+    keys = {row.key for column in table.columns for row in table.compared(column)}
+    return [row for row in table.rows if row.key in keys and not row.ensemble]
+
+
 def _chosen(table: Table) -> str:
-    compared = [row for column in table.columns for row in table.compared(column) if not row.ensemble]
+    compared = [len(row.outcomes) for row in _compared(table)]
     if table.base_row is None or not compared:
         return "none"
-    seeds = [len(row.outcomes) for row in (table.base_row, *compared)]
-    return "seeds" if min(seeds) >= ENOUGH_SEEDS else "none"
+    return "seeds" if min(len(table.base_row.outcomes), max(compared)) >= ENOUGH_SEEDS else "none"
 
 
-def _with_seeds(table: Table, column: Column) -> list[Row]:
-    """The compared rows whose trainings are independent of base's; an ensemble is one entry, which shows no spread."""
+def _with_seeds(table: Table, column: Column, least: int) -> list[Row]:
+    """The compared rows of so many seeds whose trainings are independent of base's.
+
+    An ensemble is one entry, which shows no spread.
+    """
     shared = _that_share(table)
-    return [row for row in table.compared(column) if not row.ensemble and row.key not in shared]
+    rows = [row for row in table.compared(column) if not row.ensemble and len(row.outcomes) >= least]
+    return [row for row in rows if row.key not in shared]
 
 
 def _untested(table: Table, mode: str) -> Iterator[Note]:
     if mode in ("seeds", "paired", "sentences"):
         yield Note("No change is tested: base is not in the table.", "sign")
     if mode == "auto" and any(table.compared(column) for column in table.columns):
-        seeds = min((len(row.outcomes) for row in table.rows if not row.ensemble), default=1)
-        yield Note(f"{'One seed' if seeds == 1 else f'{seeds} seeds'}: not tested (from {ENOUGH_SEEDS} on).", "sign")
+        counts = {len(row.outcomes) for row in table.rows if not row.ensemble} or {1}
+        base = len(table.base_row.outcomes) if table.base_row else 0
+        if len(counts) == 1:
+            seeds = min(counts)
+            text = f"{'One seed' if seeds == 1 else f'{seeds} seeds'}: not tested (from {ENOUGH_SEEDS} on)."
+        elif base < ENOUGH_SEEDS:
+            text = f"No row is tested, because base has {number(base, 'seed')} (from {ENOUGH_SEEDS} on)."
+        else:
+            text = f"No row is tested, because all rows but base have fewer than {ENOUGH_SEEDS} seeds."
+        yield Note(text, "sign")
 
 
-def _samples(table: Table, column: Column) -> list[list[float]]:
+def _samples(table: Table, column: Column, least: int) -> list[list[float]]:
     """Base's seeds, then those of each row that is tested with it; empty without either."""
-    base, rows = table.base_row, _with_seeds(table, column)
+    base, rows = table.base_row, _with_seeds(table, column, least)
     tested = [base, *rows] if base is not None and rows and not base.ensemble else []
     return [comparable.scale(row.measures[column.key].values, column) for row in tested]
 
 
-def _seeds(table: Table, column: Column) -> tuple[dict[str, Test], str]:
-    base, rows, samples = table.base_row, _with_seeds(table, column), _samples(table, column)
+def _seeds(table: Table, column: Column, least: int) -> tuple[dict[str, Test], str]:
+    base, rows, samples = table.base_row, _with_seeds(table, column, least), _samples(table, column, least)
     if base is None or not samples:
         return {}, ""
     control, *values = samples
@@ -257,7 +285,7 @@ def _scale(column: Column) -> tuple[str, int]:
 
 
 ABOUT = (
-    "*, of branches: p < {alpha} against {base} (t test of the differences of the same seed, Bonferroni), because they "
+    "p < {alpha} against {base} (t test of the differences of the same seed, Bonferroni), because they "
     "share steps. For the same reason nothing is bold."
 )
 PAIRED = "t test of the same seeds' differences, Bonferroni"
@@ -268,12 +296,16 @@ def shares_steps(row: Row, base: Row) -> bool:
     return row.branch or base.branch
 
 
-def paired(table: Table, column: Column, *, every: bool = False) -> tuple[dict[str, Test], str]:
-    """Tests of a column's branches, or of all its rows, against base, by row, and a note on what they can show."""
+def paired(table: Table, column: Column, *, every: bool = False, least: int = 1) -> tuple[dict[str, Test], str]:
+    """Tests of a column's branches, or of all its rows, against base, by row, and a note on what they can show.
+
+    least: rows with fewer seeds are left out.
+    """
     base = table.base_row
     if base is None or base.ensemble:
         return {}, ""
-    rows = [row for row in table.compared(column) if not row.ensemble and (every or shares_steps(row, base))]
+    rows = [row for row in table.compared(column) if not row.ensemble and len(row.outcomes) >= least]
+    rows = [row for row in rows if every or shares_steps(row, base)]
     tests, words, alike = {}, [], []
     for row in rows:
         differences = _differences(row, base, column)

@@ -1,6 +1,7 @@
 """Notes on how a table's numbers were made: data, training, settings, evaluated sets, seeds, devices, code."""
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal
@@ -12,7 +13,7 @@ from experiments.store.results import Data, EvaluationResult, Revision, Training
 from experiments.tasks.own.command import PATTERNS, PROGRESS
 from experiments.tasks.own.tree import OF_TREES
 from reports.results import comparable
-from reports.results.results import Outcome, Scored
+from reports.results.results import NOT_RECORDED, Outcome, Scored
 from reports.results.table import Note, Row, Table
 from reports.table import cost
 from reports.table.settings import between, show, unexpected
@@ -452,22 +453,40 @@ def _code(table: Table) -> str:
 
 
 def _differing(family: Table) -> str:
-    """Between which rows the code differs, in which files; "" if it does not."""
+    """Between which rows the code differs, in which files; "" if it does not.
+
+    A row without any of these files is not named: it is compared with all others (as a row of `commit` is). A row whose
+    seeds are of different code is named once for each code, with the seeds.
+    """
     files: dict[str, None] = {}
-    made: dict[str, list[str]] = {}  # rows by their code
+    made: dict[str, dict[str, dict[int, None]]] = {}  # seeds of rows, by their code
     for column in family.columns:
         differing = comparable.differing_code(family.rows, column)
         files |= dict.fromkeys(differing)
         for row in family.rows if differing else ():
-            for code in (o.code(column) for o in row.outcomes if o.measured(column.set, column.metric) is not None):
-                made.setdefault(repr([code.get(name) for name in differing]), []).append(row.key)
+            for outcome in row.outcomes:
+                code = outcome.code(column)
+                unknown = NOT_RECORDED in differing and bool(code)  # then it differs from code that is recorded
+                if outcome.measured(column.set, column.metric) is None or not (unknown or code.keys() & differing):
+                    continue
+                of_code = made.setdefault(repr([code.get(name) for name in differing]), {})
+                of_code.setdefault(row.key, {})[outcome.run.seed] = None
     if not files:
         return ""
-    rows = "; ".join(_names(keys) for keys in made.values())
+    times = Counter(key for of_code in made.values() for key in of_code)
+    mixed = [key for key, count in times.items() if count > 1]
+
+    def named(key: str, seeds: Iterable[int]) -> str:
+        numbers = list(seeds)
+        of = f" (seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
+        return f"{key}{of}" if key in mixed else key
+
+    rows = "; ".join(_names(named(key, seeds) for key, seeds in of_code.items()) for of_code in made.values())
     names = ", ".join(_PARTS.get(name, name) for name in files)
+    within = f" The seeds of {_names(mixed)} are not of one code." if mixed else ""
     return (
-        f"Different code made these rows ({names}): {rows}. Between them no change is printed or tested, and no "
-        "value is marked as the best."
+        f"Different code made these rows ({names}): {rows}.{within} Between rows of different code no change is "
+        "printed or tested, and no value is marked as the best."
     )
 
 

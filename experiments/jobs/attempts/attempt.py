@@ -263,7 +263,8 @@ def _expected(folder: Path) -> list[str]:
 def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: TrainingResult | None) -> Iterator[Path]:
     """Folders with checkpoints from which this attempt may resume, newest first; then those of shorter runs.
 
-    Attempts of other code are left out, with all before them: a run never mixes old and new code.
+    Attempts of other code are left out, with all before them: a run never mixes old and new code. Attempts that only
+    evaluate have no checkpoint of their own.
     """
     for run_id in (job.run_id, *job.continues):
         done = max(job.rerun_after, stands.attempt if stands else 0)
@@ -275,7 +276,8 @@ def _earlier(store: Store, job: Job, number: int, code_digest: str, stands: Trai
                 break
             folder = store.attempt_folder(run_id, earlier)
             started = _first_event(folder)
-            if started is None:
+            parts = _expected(folder)  # [] where the spec is not known
+            if started is None or (parts and TRAINING not in parts):
                 continue
             if started.get("code_digest", "") != code_digest:
                 break

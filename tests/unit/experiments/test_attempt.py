@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from experiments.events.event_log import EventWriter
+from experiments.events.event_log import EventWriter, Tail
 from experiments.jobs.attempts.attempt import prepare_attempt
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.store.layout import Store
+from experiments.store.spec import AttemptSpec, EvaluationRequest
 
 RUN = "a" * 16
 SMALLER = {"kind": "cpu", "threads": 1, "devices": 1, "micro_batch_tokens": 500}
@@ -78,3 +79,21 @@ def test_another_failure_before_the_code_was_announced_keeps_nothing(store, engi
     former(store, code="old")
     former(store, code=None, cls="bug")
     assert micro_batch(store, engine) is None
+
+
+def test_a_rerun_is_a_new_training_also_after_an_attempt_that_only_scored(store, engine):
+    """The stale training is attempt 1; attempt 2 scored it again and has nothing to continue from."""
+    for number, train in ((1, True), (2, False)):
+        _, folder = store.new_attempt(RUN)
+        spec = AttemptSpec(
+            store=str(store.root), run_id=RUN, attempt=number, task="stub", config={}, inputs={}, device={}, train=train,
+            evaluations=() if train else (EvaluationRequest("e", "dev", {}, {}),),
+        )  # fmt: skip
+        spec.write(folder)
+        events = EventWriter(folder)
+        events.emit("started", attempt=number, after_s=0.0, code_digest="new")
+        events.emit("finished")
+        events.close()
+    micro_batch(store, engine, rerun_after=1)
+    first = next(iter(Tail(store.attempt_folder(RUN, 3)).read()))
+    assert (first["kind"], first["earlier"]) == ("restarted", [1, 2])

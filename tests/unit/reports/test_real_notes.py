@@ -150,7 +150,7 @@ def test_seeds_are_counted_and_tested(small):
 
 def test_a_column_that_is_not_tested_between_sentences_says_so(small):
     table = small["translation"].table("sentences")
-    assert said(table, "*: p < .05 against base, between sentences")
+    assert said(table, "p < .05 against base, between sentences")
     assert said(table, "PPL (dev): not tested between sentences")
     parsing = small["parsing"].table("sentences")
     assert said(parsing, "complete match % (dev): not tested", "no shares per example") and not said(

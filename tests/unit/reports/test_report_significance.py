@@ -139,6 +139,34 @@ def test_auto_tests_nothing_with_fewer_seeds_and_says_so(bench):
     assert "bleu_p" not in record(table.rows[1], table)
 
 
+def test_a_row_with_fewer_seeds_is_named_and_the_others_are_tested_as_without_it(bench):
+    bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).row(
+        "C", {"model.d_k": 32}, results=ALIKE
+    )
+    without = bench.table()
+    table = bench.row("two", {"model.d_k": 64}, results=WORSE[:2]).table()
+    for key in ("ppl", "bleu"):
+        found = found_in(table, key)
+        assert found.pop("two") is None
+        assert found == found_in(without, key) and found["B"].marked
+    texts = [note for note, *_ in table.test_notes]
+    assert texts.count("Not tested, with fewer than 3 seeds: two.") == 1
+    assert [row.key for row in table.rows if row.measures["bleu"].best] == ["C"]
+
+
+def test_no_row_is_tested_where_base_has_too_few_seeds_and_the_note_says_so(bench):
+    table = bench.row("base", results=BASE[:2]).row("B", {"model.d_k": 16}, results=WORSE).table()
+    assert not any(found_in(table, "bleu").values())
+    assert [note for note, *_ in table.test_notes] == ["No row is tested, because base has 2 seeds (from 3 on)."]
+
+
+def test_the_star_is_explained_only_where_there_is_one(bench):
+    table = bench.row("base", results=BASE).row("C", {"model.d_k": 32}, results=ALIKE).table()
+    texts = [note for note, *_ in table.test_notes]
+    assert texts[0] == f"No change has p < .05 against base ({OF_ONE_ROW})."
+    assert not any(text.startswith("*") for text in texts)
+
+
 def test_incomplete_and_incomparable_rows_are_not_tested(bench):
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[*WORSE[:2], None])
     bench.row("V", {"data.vocab_size": 1000}, results=WORSE).row("C", {"model.d_k": 32}, results=ALIKE)

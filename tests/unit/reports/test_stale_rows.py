@@ -105,3 +105,17 @@ def test_the_mark_is_in_every_format(own):
             assert "stale" in text
         else:
             assert "†" in text or r"\dag" in text, name
+
+
+def test_the_warning_names_only_rows_that_are_not_compared_and_the_seeds_of_a_row_of_two_codes(own):
+    """A row of `commit` is compared whatever its code; of a row that was made again in part, the seeds say which."""
+    own.row("base", results=SEEDS, record={"code_files": NEW})
+    own.row("mixed", {"model.d_k": 8}, results=BETTER, record={"code_files": OLD})
+    own.row("commit", {"model.d_k": 16}, results=BETTER, record={"code_files": OLD, "base_files": {}})
+    own.store.results["mixed#3"]["code_files"] = NEW
+    table = own.table()
+    warning = warned(table)
+    assert "(train.py): base, mixed (seed 3); mixed (seeds 1, 2)." in warning
+    assert "The seeds of mixed are not of one code." in warning
+    assert "commit" not in warning
+    assert (compared(table, "mixed")[0], compared(table, "commit")[0]) == (False, True)
