@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedRun
-from ablations.service.enqueue import prepare, trained_again
+from ablations.service.enqueue import prepare, renewed, trained_again
 from ablations.service.run_states import Members
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import duration, number
@@ -50,8 +50,13 @@ class Forecast:
         return sum(seconds or 0.0 for seconds in self.seconds.values())
 
 
-def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
-    """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`."""
+def forecast(
+    chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot], stale: str = "keep"
+) -> Forecast:
+    """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`.
+
+    stale: "rerun" where runs whose training code has changed are trained again.
+    """
     slot, task = slots[0], chosen.task
     every = {run.run_id: step_cost(run) for run in plan.trainings if not run.members}
     steps, evaluations = of_results(chosen.store, every)
@@ -60,7 +65,8 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
     precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
     scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
-    seconds, again = {}, {run.run_id for run in trained_again(chosen, unique.values())}
+    seconds = {}
+    again = {run.run_id for run in [*trained_again(chosen, unique.values()), *renewed(unique.values(), stale)]}
     of_rows = _of_finished_rows(chosen, plan, slot)
     usual = _usual_s(chosen, plan, of_rows, slot) if any(not run.cost and not run.members for run in runs) else None
     for run_id, run in unique.items():
@@ -128,13 +134,14 @@ def refuse_above(
     slots: Sequence[Slot],
     progress: Progress,
     here: bool,
+    stale: str = "keep",
 ) -> str:
     """Raises UserError if the runs together would take longer than `max_hours`; else returns the predicted time.
 
     Unknown speeds are measured first, if the runs are trained on this machine (`here`).
     """
     plan = chosen.plan
-    predicted = forecast(chosen, plan, runs, slots)
+    predicted = forecast(chosen, plan, runs, slots, stale)
     if predicted.makespan_s is None and not here:
         raise UserError(
             "--max-hours: no similar run was measured in this store yet. On a machine like the cluster's, "
@@ -142,7 +149,7 @@ def refuse_above(
         )
     if predicted.makespan_s is None:
         measure(chosen, runs, slots[0], progress)
-        predicted = forecast(chosen, plan, runs, slots)
+        predicted = forecast(chosen, plan, runs, slots, stale)
     if predicted.makespan_s is None:
         raise UserError("--max-hours: the time of these runs cannot be predicted, so the budget cannot be checked.")
     if predicted.makespan_s > max_hours * 3600:

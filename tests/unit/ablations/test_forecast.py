@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ablations.service import forecast
-from ablations.service.enqueue import keep_rows
+from ablations.service.enqueue import keep_rows, say_read, say_renewed
 from ablations.service.selected import Selected, Selectors, choose
 from experiments.events import event_log
 from experiments.events.event_log import EventWriter
@@ -52,7 +52,9 @@ def attempt(chosen: Selected, monkeypatch: pytest.MonkeyPatch) -> Any:
         writer = EventWriter(folder)
         for t, kind in ((1000.0, "started"), (1000.0 + seconds, ended)):
             monkeypatch.setattr(event_log, "record_time", lambda t=t: t)
-            writer.emit(kind, **({"attempt": number, "after_s": 0.0} if kind == "started" else {"cls": "oom", "message": "why"}))
+            writer.emit(
+                kind, **({"attempt": number, "after_s": 0.0} if kind == "started" else {"cls": "oom", "message": "why"})
+            )
         writer.close()
         return number
 
@@ -103,3 +105,17 @@ def test_one_row_alone_takes_the_time_of_the_other_rows_of_its_study(chosen: Sel
     alone = choose(chosen.study.origin, Selectors(store=chosen.store.root, rows="fast"))
     found = forecast.forecast(alone, alone.plan, alone.plan.trainings, SLOTS)
     assert set(found.seconds.values()) == {12.0}
+
+
+def test_runs_that_train_again_are_not_said_to_be_only_read(chosen: Selected, attempt: Any) -> None:
+    runs = chosen.plan.trainings
+    for run in runs:
+        record(chosen, run.run_id, attempt(run.run_id, 10, "finished"), 10.0)
+    read = [replace(run, state="finished", to_read=tuple(run.eval_ids)) for run in runs]
+    stale = [replace(run, state="stale", stale=("training",)) if run.row == "base" else run for run in read]
+    assert "acc of fast: read" in say_read(chosen.plan, stale, "rerun") and "of base" in say_renewed(stale, "rerun")
+    assert "acc of base, fast: read" in say_read(chosen.plan, stale, "keep")
+    for mode, seconds in (("keep", 0.0), ("rerun", 10.0)):
+        found = forecast.forecast(chosen, chosen.plan, stale, SLOTS, mode).seconds
+        assert {found[run.run_id] for run in stale if run.row == "base"} == {seconds}
+        assert {found[run.run_id] for run in stale if run.row == "fast"} == {0.0}
