@@ -113,8 +113,10 @@ def test_runs_that_train_again_are_not_said_to_be_only_read(chosen: Selected, at
         record(chosen, run.run_id, attempt(run.run_id, 10, "finished"), 10.0)
     read = [replace(run, state="finished", to_read=tuple(run.eval_ids)) for run in runs]
     stale = [replace(run, state="stale", stale=("training",)) if run.row == "base" else run for run in read]
-    assert "acc of fast: read" in say_read(chosen.plan, stale, "rerun") and "of base" in say_renewed(stale, "rerun")
-    assert "acc of base, fast: read" in say_read(chosen.plan, stale, "keep")
+    assert "acc (test) of fast: read" in say_read(chosen.plan, stale, "rerun") and "of base" in say_renewed(
+        stale, "rerun"
+    )
+    assert "acc (test) of base, fast: read" in say_read(chosen.plan, stale, "keep")
     for mode, seconds in (("keep", 0.0), ("rerun", 10.0)):
         found = forecast.forecast(chosen, chosen.plan, stale, SLOTS, mode).seconds
         assert {found[run.run_id] for run in stale if run.row == "base"} == {seconds}
