@@ -37,7 +37,7 @@ from experiments.jobs.devices.slots import parse_slots
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import MARKER, Store
-from experiments.tasks.own.tree import CODE
+from experiments.tasks.own.tree import CODE, NO_TREE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.comparable import change_digits
@@ -113,7 +113,8 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run, state in zip(planned.trainings, states, strict=True):
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
-        changes = f"{run.label} ({run.overrides[CODE][:12]})" if CODE in run.overrides else changes
+        if tree := str(run.overrides.get(CODE, "")):
+            changes = run.label if tree.startswith(NO_TREE) else f"{run.label} ({tree[:12]})"
         size = _size(run, predicted)
         typer.echo(
             f"  {run.row:<{width}}  {seed_in_words(run.seed)}  {run.run_id}  {state:<{wide}}{size}  {changes}".rstrip()

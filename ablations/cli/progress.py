@@ -128,7 +128,8 @@ class Live:
         if self._watched:
             counted = [f"{self._watched.name}: {counted[0]}", *counted[1:]] if counted else [self._watched.name]
         left = view.left_s
-        if left is None and self._watched and self._watched.expected_s is not None:
+        unfinished = any(counts.get(state) for state in (State.WAITING, State.RUNNING))
+        if left is None and unfinished and self._watched and self._watched.expected_s is not None:
             left = max(0.0, self._watched.expected_s - (time.monotonic() - self._began))
         return words.summary(counted, view.preparing, left, STOPPING if view.stopping else "")
 

@@ -175,7 +175,8 @@ def run_chosen(
 
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
         # with the time that measurements of this store predict
-        expected = forecast(chosen, plan, runs, working.slots).makespan_s if working.engine == "local" else None
+        here = working.engine == "local"
+        expected = forecast(chosen, plan, runs, working.slots, stale).makespan_s if here else None
         so_far = partial(table_of, chosen, provisional=True, printing=replace(printing, notes="none"))
         watched = Watched(plan.study.name, {run.run_id for run in plan.trainings}, expected, so_far if show else None)
         start = partial(work_on, chosen.store, working, watched=watched)

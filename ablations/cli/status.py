@@ -60,12 +60,26 @@ def status(
         lines = _of_queue(opened, queue) if only is None else _of_runs(opened, queue, only)
     typer.echo("\n".join([*head, *lines]))
     try:
-        if not opened.coordinator() and (count := len(lacking(opened))):
-            verb, them = ("is", "it") if count == 1 else ("are", "them")
-            said = f"{number(count, 'finished run')} {verb} not in MLflow"
-            typer.echo(f"{said}: `{f'ablations work {selectors.where}'.strip()}` adds {them}")
+        if not opened.coordinator():
+            for line in _lacking_in_mlflow(lacking(opened), f"ablations work {selectors.where}".strip()):
+                typer.echo(line)
     except UserError as error:  # of MLflow's database
         say(str(error))
+
+
+def _lacking_in_mlflow(found: Mapping[str, bool], command: str) -> Iterator[str]:
+    """How many finished runs MLflow lacks, and how many it shows as they were before (see `lacking`)."""
+    updated = sum(found.values())
+    for count, older in ((len(found) - updated, False), (updated, True)):
+        one = count == 1
+        what = (
+            f"{'has' if one else 'have'} rows or scores that are newer than"
+            if older
+            else f"{'is' if one else 'are'} not in"
+        )
+        does = f"{'updates' if older else 'adds'} {'it' if one else 'them'}"
+        if count:
+            yield f"{number(count, 'finished run')} {what} MLflow: `{command}` {does}"
 
 
 def _of_plan(plan: Plan) -> str:

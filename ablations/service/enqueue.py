@@ -243,6 +243,11 @@ def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
 # --- Finished runs of which something is made again: which, and what that costs
 
 
+def renewed(runs: Iterable[PlannedRun], stale: str) -> list[PlannedRun]:
+    """The runs that `--stale rerun` trains again, because their training code has changed."""
+    return [run for run in runs if stale == "rerun" and TRAINING in run.stale]
+
+
 def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
     """Finished runs that kept too few checkpoints for what is to be made: an average, the best, a branch.
 
@@ -271,7 +276,7 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     """A message on what `--stale rerun` makes again and its cost; "" for nothing."""
     if stale != "rerun":
         return ""
-    trained = [run for run in runs if TRAINING in run.stale]
+    trained = renewed(runs, stale)
     told = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
     rest = [run for run in runs if run.stale and TRAINING not in run.stale]
     for part in dict.fromkeys(part for run in rest for part in run.stale):
@@ -279,9 +284,10 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
 
 
-def say_read(plan: Plan, runs: Iterable[PlannedRun]) -> str:
-    """A message on what is read again from what finished runs kept; "" for nothing."""
-    reading = [run for run in runs if run.to_read]
+def say_read(plan: Plan, runs: Sequence[PlannedRun], stale: str) -> str:
+    """A message on what is read again from what finished runs kept, unless they are trained again; "" for nothing."""
+    trained = {run.run_id for run in renewed(runs, stale)}
+    reading = [run for run in runs if run.to_read and run.run_id not in trained]
     if not reading:
         return ""
     sets = dict.fromkeys(e.spec.set for run in reading for e in run.evaluations if e.eval_id in run.to_read)

@@ -3,11 +3,12 @@
 import shlex
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedRun
-from ablations.service.enqueue import prepare, trained_again
+from ablations.service.enqueue import prepare, renewed, trained_again
+from ablations.service.run_states import Members
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import duration, number
 from ablations.study.overrides import nested
@@ -20,6 +21,7 @@ from experiments.identity import without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.jobs.queue.queue import makespan
+from experiments.store.layout import Store
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column
 from reports.results.comparable import scale
@@ -48,8 +50,13 @@ class Forecast:
         return sum(seconds or 0.0 for seconds in self.seconds.values())
 
 
-def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Forecast:
-    """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`."""
+def forecast(
+    chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot], stale: str = "keep"
+) -> Forecast:
+    """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`.
+
+    stale: "rerun" where runs whose training code has changed are trained again.
+    """
     slot, task = slots[0], chosen.task
     every = {run.run_id: step_cost(run) for run in plan.trainings if not run.members}
     steps, evaluations = of_results(chosen.store, every)
@@ -58,8 +65,10 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
     precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
     scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
-    seconds, again = {}, {run.run_id for run in trained_again(chosen, unique.values())}
-    alike = _of_finished_rows(chosen, plan, slot)
+    seconds = {}
+    again = {run.run_id for run in [*trained_again(chosen, unique.values()), *renewed(unique.values(), stale)]}
+    of_rows = _of_finished_rows(chosen, plan, slot)
+    usual = _usual_s(chosen, plan, of_rows, slot) if any(not run.cost and not run.members for run in runs) else None
     for run_id, run in unique.items():
         training, scoring = precisions[run_id]
         members = [step_cost(member) for member in plan.members_of(run)]
@@ -67,7 +76,7 @@ def forecast(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Se
         if run.cost or run.members or steps_left == 0:
             seconds[run_id] = _seconds(run, steps_left, members, speeds[training], scorings[scoring])
         else:
-            seconds[run_id] = alike.get(run.row, statistics.median(alike.values()) if alike else None)
+            seconds[run_id] = of_rows.get(run.row, usual)
     known = {run_id: value for run_id, value in seconds.items() if value is not None}
     width = min(chosen.devices_per_run, len(by_device(slots)))
     wide = dict.fromkeys(unique, width) if width > 1 else {}
@@ -125,13 +134,14 @@ def refuse_above(
     slots: Sequence[Slot],
     progress: Progress,
     here: bool,
+    stale: str = "keep",
 ) -> str:
     """Raises UserError if the runs together would take longer than `max_hours`; else returns the predicted time.
 
     Unknown speeds are measured first, if the runs are trained on this machine (`here`).
     """
     plan = chosen.plan
-    predicted = forecast(chosen, plan, runs, slots)
+    predicted = forecast(chosen, plan, runs, slots, stale)
     if predicted.makespan_s is None and not here:
         raise UserError(
             "--max-hours: no similar run was measured in this store yet. On a machine like the cluster's, "
@@ -139,7 +149,7 @@ def refuse_above(
         )
     if predicted.makespan_s is None:
         measure(chosen, runs, slots[0], progress)
-        predicted = forecast(chosen, plan, runs, slots)
+        predicted = forecast(chosen, plan, runs, slots, stale)
     if predicted.makespan_s is None:
         raise UserError("--max-hours: the time of these runs cannot be predicted, so the budget cannot be checked.")
     if predicted.makespan_s > max_hours * 3600:
@@ -169,7 +179,12 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
     if scored and not predicted.total_s:
         yield "time: only evaluation is left, and none was measured yet"
         return
-    median = statistics.median(value or 0.0 for value in predicted.seconds.values())
+    if not predicted.total_s:
+        yield "time: no training is left"
+        return
+    median = statistics.median(
+        value for value in predicted.seconds.values() if value
+    )  # of a run that trains nothing: 0
     yield (
         f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
         f"{duration(predicted.makespan_s)} on {devices}{scored}"
@@ -202,13 +217,42 @@ def _of_finished_rows(chosen: Selected, plan: Plan, slot: Slot) -> dict[str, flo
     """Row → the median time of its finished runs on devices like the slot, for tasks that predict no cost."""
     found: dict[str, list[float]] = {}
     for run in plan.trainings:
-        result = None if run.cost or run.members else chosen.store.result(run.run_id)
-        if result is None or (result.device_kind, result.threads) != (slot.kind, slot.threads):
-            continue
-        spent = sum(one.wall_s for one in attempt_costs(chosen.store, run.run_id))  # all attempts: also before a resume
-        if spent or result.wall_s:
-            found.setdefault(run.row, []).append(spent or result.wall_s or 0.0)
+        spent = None if run.cost or run.members else _trained_in(chosen.store, run.run_id, slot)
+        if spent:
+            found.setdefault(run.row, []).append(spent)
     return {row: statistics.median(times) for row, times in found.items()}
+
+
+def _usual_s(chosen: Selected, plan: Plan, of_rows: Mapping[str, float], slot: Slot) -> float | None:
+    """The median time of a run of the study: of the plan's rows, else of all rows of the study in the store."""
+    if of_rows:
+        return statistics.median(of_rows.values())
+    members, here = Members(chosen.store), (plan.study.name, plan.profile)
+    mine = [
+        run_id
+        for run_id in chosen.store.run_ids()
+        if any((member.study, member.profile) == here for member in members.of(run_id))
+    ]
+    times = [spent for run_id in mine if (spent := _trained_in(chosen.store, run_id, slot))]
+    return statistics.median(times) if times else None
+
+
+def _trained_in(store: Store, run_id: str, slot: Slot) -> float | None:
+    """Seconds that a finished training took on devices like the slot; None if there is none.
+
+    Of all attempts that contributed to the weights, so also before a resume. Attempts that only evaluate, that read a
+    log again or that made an earlier training of the run do not count.
+    """
+    result = store.result(run_id)
+    if result is None or result.ensemble or (result.device_kind, result.threads) != (slot.kind, slot.threads):
+        return None
+    parts = {result.attempt}
+    for earlier in reversed(result.earlier_attempts):
+        if earlier.ended == "finished":
+            break
+        parts.add(earlier.attempt)
+    spent = sum(one.wall_s for one in attempt_costs(store, run_id) if one.attempt in parts)
+    return spent or result.wall_s or None
 
 
 def step_cost(run: PlannedRun) -> float:

@@ -90,7 +90,7 @@ def queue_runs(
     chosen: Selected, plan: Plan, runs: list[PlannedRun], stale: str, progress: Progress, say: Say
 ) -> dict[str, int]:
     """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
-    made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale), say_read(plan, runs)]
+    made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale), say_read(plan, runs, stale)]
     made_again += say_guard(chosen.study)
     for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs)), *made_again]):
         say(f"note: {note}")
@@ -118,7 +118,7 @@ def check(
         for warning in warnings(chosen, todo, working.slots):
             say(f"note: {warning}")
     if max_hours is not None and todo:
-        say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here))
+        say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here, stale=stale))
 
 
 # --- `ablations run --smoke`: two steps and two sentences of every row, in a store of its own that is removed again

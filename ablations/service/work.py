@@ -126,14 +126,18 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
     Not beside a coordinator, which writes them itself; nor where one has just said why it could not.
     """
     try:
-        if store.coordinator() or _untracked(store) or not lacking(store):
+        if store.coordinator() or _untracked(store) or not (before := lacking(store)):
             return
     except UserError as error:
         say(str(error))
         return
     with contextlib.suppress(UserError), store.coordinator_lock():  # somebody else began to work meanwhile
-        if written := write_lacking(store):
-            say(f"{number(written, 'run')} added to MLflow, which lacked {'it' if written == 1 else 'them'}")
+        if write_lacking(store) == len(before):
+            added = [run_id for run_id, older in before.items() if not older]
+            if added:
+                say(f"{number(len(added), 'run')} added to MLflow, which lacked {'it' if len(added) == 1 else 'them'}")
+            if updated := len(before) - len(added):
+                say(f"{number(updated, 'run')} updated in MLflow, because rows or scores have changed since")
 
 
 def _all_train_apart(store: Store) -> bool:

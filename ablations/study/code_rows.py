@@ -111,6 +111,7 @@ class Code:
         self._targets = dict[str, str]()  # of links, by their objects
         self._named = dict[str, None]()  # files of rows that name packages
         self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
+        self._moving = dict[str, str]()  # names of commits in rows that come to mean other commits → the present one
         self._pinned, self._head = "", self._git.head  # the study's base_commit, and the commit at which base begins
         self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
 
@@ -124,7 +125,7 @@ class Code:
         """
         git, asked = self._git, [self._path(name) for name in links]
         self._pinned = commit
-        self._head = git.commit(commit) if commit else git.head
+        self._head = self._commit(commit) if commit else git.head
         check_links(self._folder, links)
         self._hidden = [self._path(one) for one in dict.fromkeys(own)]
         self._protected = [self._path(path) for path in protected]
@@ -155,14 +156,23 @@ class Code:
         planned[self.base] = (git, self._head, self._hidden)
 
     def note(self) -> str:
-        """Return what base's code is now, for `plan`; a table has the commits that its runs recorded."""
+        """Return what base's code is now, for `plan`; a table has the commits that its runs recorded.
+
+        Names of commits in rows that move are noted too. After `of` was called for each row.
+        """
         pinned = bool(self._pinned)
         changed = [one.path for one in self._git.uncommitted() if one.path not in self._hidden and not pinned]
         new = [path for path in self._git.untracked("--exclude-standard") if path.endswith(".py") and not pinned]
+        moving = ""
         said = "as base_commit says" if pinned else "without uncommitted changes"
         said = f"with uncommitted changes in {_names(changed)}" if changed else said
         said += f", without {_names(new)}, which git does not track" if new else ""
-        return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}."
+        for name, commit in self._moving.items():
+            moving += (
+                f" `{name}` is commit {commit[:12]} now. After the next commit it may be another one, and its rows are "
+                f"trained again: write {commit[:12]} in its place."
+            )
+        return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}.{moving}"
 
     def conditions(self) -> str:
         """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
@@ -176,7 +186,7 @@ class Code:
         """The code of a row."""
         git, begins, base = self._git, self._head, ""
         if change.commit:
-            begins = git.commit(change.commit)
+            begins = self._commit(change.commit)
             tree = git.without(begins, self._hidden)
             words, digest = f"commit {begins[:7]} {git.log('-1', begins)[0][1]}", tree_change(tree)
         else:
@@ -294,7 +304,14 @@ class Code:
         first, dots, last = change.commits.partition("..")
         if not dots or last.startswith("."):
             raise UserError(f'commits = "{change.commits}": expected a range, such as "main..feature".')
-        return self._git.commit(first or "HEAD"), self._git.commit(last or "HEAD")
+        return self._commit(first or "HEAD"), self._commit(last or "HEAD")
+
+    def _commit(self, name: str) -> str:
+        """The commit that a name means now. A name that comes to mean another one is noted: a hash and a tag do not."""
+        commit = self._git.commit(name)
+        if not commit.startswith(name) and not self._git.is_tag(name):
+            self._moving[name] = commit
+        return commit
 
     def _path(self, name: str) -> str:
         """A path from the study's folder as the repository has it. Refuses one outside."""

@@ -110,6 +110,11 @@ class Repository:
             raise GitError(f"{self.top} has no commit {name!r}.{why} Correct the name, or fetch it.") from None
         return found.decode().strip()
 
+    def is_tag(self, name: str) -> bool:
+        """Whether a name of a commit is that of a tag, which stays where it is."""
+        full = self.git("rev-parse", "--symbolic-full-name", "--end-of-options", name).decode()
+        return any(line.startswith("refs/tags/") for line in full.splitlines())
+
     def log(self, *words: str) -> list[tuple[str, str]]:
         """(commit, subject) of each commit that `git log` lists."""
         listed = self.git("log", "--no-color", "--format=%H %s", *words, "--").decode(errors="replace")

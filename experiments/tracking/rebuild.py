@@ -53,9 +53,11 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
     return problems
 
 
-def lacking(store: Store) -> list[str]:
-    """The finished runs that MLflow does not show as they are: an import or a coordinator was killed before it wrote.
+def lacking(store: Store) -> dict[str, bool]:
+    """The finished runs that MLflow does not show as they are, each with whether it shows an older record of the run.
 
+    A run is absent if an import or a coordinator was killed before it wrote. Its record is older if, since then, a
+    study has got rows or metrics that the run belongs to or has, or its scores were made again.
     Reads the database itself, so that `status` need not wait for MLflow's import. What the user deleted on MLflow's
     pages is not lacking. Raises UserError for a damaged or locked database.
     """
@@ -63,13 +65,16 @@ def lacking(store: Store) -> list[str]:
         busy = {row.run_id for row in queue.status() if not row.state.ended}
     finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / RESULT_FILE).is_file()]
     shown: set[tuple[str, str]] = set()
+    present: set[str] = set()
     if store.mlflow_db.is_file():
         of = f"{store.mlflow_db.absolute().as_uri()}?mode=ro"
         with explained(store.mlflow_db), closing(sqlite3.connect(of, uri=True, timeout=5)) as database:
             query = "SELECT run.value, record.value FROM tags run JOIN tags record USING (run_uuid) "
             shown = set(database.execute(query + "WHERE run.key = 'run_id' AND record.key = ?", [RECORD]))
+            present = {run_id for (run_id,) in database.execute("SELECT value FROM tags WHERE key = 'run_id'")}
     missing = [run_id for run_id in finished if (run_id, content(store, run_id)) not in shown]
-    return [run_id for run_id in missing if _state(store, run_id, failed=False) is State.FINISHED]  # not damaged
+    whole = [run_id for run_id in missing if _state(store, run_id, failed=False) is State.FINISHED]  # not damaged
+    return {run_id: run_id in present for run_id in whole}
 
 
 def write_lacking(store: Store) -> int:

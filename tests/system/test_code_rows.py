@@ -107,6 +107,24 @@ def accuracies(cli: Cli, folder: Path) -> dict[str, float]:
     return {row["row"]: round(row["acc_test"], 4) for row in table}
 
 
+def test_the_plan_names_commits_that_come_to_mean_others(cli: Cli, mine: Path) -> None:
+    """`HEAD~1` and a branch do, a hash and a tag do not; and a patch that does not apply has no tree to print."""
+    first = git(mine, "rev-parse", "HEAD").strip()
+    (mine / "net.py").write_text(NET.replace("10", "20"))
+    commit(mine, "Twice the score")
+    git(mine, "tag", "v1", first)
+    git(mine, "branch", "side", first)
+    (mine / "bad.diff").write_text(NO_GATE.replace("-gate = 2", "-gate = 7"))
+    names = {"HEAD~1": True, "side": True, "v1": False, first[:9]: False}
+    for name, moves in names.items():
+        (mine / "study.toml").write_text(rows(BASE, f'{{key = "old", commit = "{name}"}}'))
+        plan = cli("plan", "study.toml", cwd=mine).stdout
+        assert (f"`{name}` is commit {first[:12]} now" in plan) is moves, name
+    (mine / "study.toml").write_text(rows(BASE, '{key = "bad", patch = "bad.diff"}'))
+    plan = cli("plan", "study.toml", cwd=mine, code=2).stdout
+    assert "patch bad.diff" in plan and "000000" not in plan
+
+
 def test_rows_of_patches_and_commits_have_trees_of_their_own(cli: Cli, mine: Path) -> None:
     (mine / "net.py").write_text(NET.replace("10", "20"))
     old = git(mine, "rev-parse", "HEAD")

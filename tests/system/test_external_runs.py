@@ -170,7 +170,7 @@ def test_an_import_that_is_killed_before_mlflow_is_completed(mixed: Path, cli: C
     cli("import", *words, "--store", store, "--replace")
     with closing(sqlite3.connect(mixed / "before.db")) as db, closing(sqlite3.connect(store / "mlflow.db")) as to:
         db.backup(to)  # as a kill leaves it
-    assert "finished run is not in MLflow" in cli("status", "--store", store).stdout
+    assert "1 finished run has rows or scores that are newer than MLflow" in cli("status", "--store", store).stdout
     assert "0 runs of 1 row imported" in cli("import", *words, "--store", store).stdout
     shown = in_mlflow(store)
     assert len(shown) == 3 and shown["theirs · seed 3, imported"][2]["loss.test"] == 0.36

@@ -294,9 +294,15 @@ class Placement:
             return None
 
     def _predicted_s(self, claimed: Claimed) -> float:
-        """Of the rest of its training, at the speed of finished runs; 0 if that is not known."""
-        job, speed = claimed.job, self.queue.speed()
-        return job.cost * max(0.0, 1 - claimed.best / (job.steps or math.inf)) / speed if speed else 0.0
+        """Of the rest of its training, at the speed of finished runs; 0 if that is not known.
+
+        A run without a predicted cost takes the usual time of those that have finished.
+        """
+        job, left = claimed.job, max(0.0, 1 - claimed.best / (claimed.job.steps or math.inf))
+        if not job.cost:
+            return left * (self.queue.usual_s() or 0.0)
+        speed = self.queue.speed()
+        return left * job.cost / speed if speed else 0.0
 
     def _parts(self, job: Job, code: str) -> list[str]:
         """Parts that an attempt must make; includes training if what is there does not serve an evaluation or a branch.

@@ -81,3 +81,13 @@ def test_where_output_is_no_terminal_the_table_so_far_comes_after_two_minutes_th
             if "so far" in (said := capsys.readouterr().err):
                 printed[at] = said.strip().splitlines()[-1]
     assert printed == {121: "| table 1 |", 243: "| table 2 |", 500: "| table 3 |"}
+
+
+@pytest.mark.parametrize(
+    ("counts", "left"), [({State.RUNNING: 1}, True), ({State.FINISHED: 2, State.FAILED: 1}, False)]
+)
+def test_no_time_is_left_once_no_run_waits_or_runs(counts: Any, left: bool, tmp_path: Any) -> None:
+    live = Live(Store.open(tmp_path / "store"), Watched("mine", (), expected_s=40.0))
+    live._counts_of = lambda _: counts  # type: ignore[method-assign]
+    view: Any = SimpleNamespace(counts=counts, running=[], preparing="", left_s=None, stopping=False)
+    assert ("left" in live._summary(view)) is left

@@ -5,10 +5,12 @@ import os
 import sqlite3
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 
 from experiments.errors import Damaged, UserError
+from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.queue import Queue, left_s
@@ -431,6 +433,8 @@ def test_runs_without_a_predicted_cost_take_the_usual_time_of_the_finished_ones(
             "UPDATE attempts SET started=100, ended=? WHERE run_id=?", (100 + seconds, make(number).run_id)
         )
     assert work_queue.usual_s() == 5.0 and left_s(work_queue) == pytest.approx(15.0)
+    placement = SimpleNamespace(queue=work_queue)  # a budget counts the same prediction
+    assert Placement._predicted_s(placement, work_queue.job(make(3).run_id)) == 5.0
     work_queue.claim(make(3).run_id, 1, "cpu:1", "cpu")
     assert left_s(work_queue) == pytest.approx(15.0, abs=1.0)  # the running one, then the two that wait
     spoil(work_queue, 3, left_s=60.0)  # it prints its steps

@@ -293,10 +293,19 @@ def test_a_damaged_database_is_one_line_keeps_no_run_from_ending_and_is_rebuilt(
     assert not told.exc_info and "\n" not in told.getMessage() and "Runs not up to date" in left.getMessage()
     unreadable = said in ("not an SQLite file", "is damaged")
     with pytest.raises(UserError, match=said) if unreadable else contextlib.nullcontext():
-        assert lacking(store) == [f"{1:016x}"]
+        assert lacking(store) == {f"{1:016x}": False}
     if store.mlflow_db.is_dir():
         with pytest.raises(UserError, match="a folder is where a file should be"):
             rebuild(store, [run(1)])
         store.mlflow_db.rmdir()
     assert rebuild(store, [run(1)]) == []
     assert {row[1:3] for row in dump(store)["metrics"]} >= {("bleu", 30.0), ("train_loss", 0.2)}
+
+
+def test_a_run_that_got_a_row_since_is_shown_as_it_was_not_lacking(tmp_path):
+    store = Store.open(tmp_path / "store")
+    finish(store, 1, begin(store, 1), (E1, "dev", {"bleu": 30.0}))
+    assert lacking(store) == {f"{1:016x}": False}
+    assert rebuild(store, [run(1)]) == [] and lacking(store) == {}
+    keep_row(store, f"{1:016x}", TableRow(MEMBERS[1], {"dev": E1}))
+    assert lacking(store) == {f"{1:016x}": True}
