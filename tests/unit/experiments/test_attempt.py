@@ -86,8 +86,8 @@ def test_a_rerun_is_a_new_training_also_after_an_attempt_that_only_scored(store,
     for number, train in ((1, True), (2, False)):
         _, folder = store.new_attempt(RUN)
         spec = AttemptSpec(
-            store=str(store.root), run_id=RUN, attempt=number, task="stub", config={}, inputs={}, device={}, train=train,
-            evaluations=() if train else (EvaluationRequest("e", "dev", {}, {}),),
+            store=str(store.root), run_id=RUN, attempt=number, task="stub", config={}, inputs={}, device={},
+            train=train, evaluations=() if train else (EvaluationRequest("e", "dev", {}, {}),),
         )  # fmt: skip
         spec.write(folder)
         events = EventWriter(folder)
