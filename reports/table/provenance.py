@@ -463,7 +463,7 @@ def _differing(family: Table) -> str:
                 made.setdefault(repr([code.get(name) for name in differing]), []).append(row.key)
     if not files:
         return ""
-    rows = "; ".join(_names(keys) for keys in made.values())
+    rows = "; ".join(dict.fromkeys(_names(keys) for keys in made.values()))  # the same rows in several columns
     names = ", ".join(_PARTS.get(name, name) for name in files)
     return (
         f"Different code made these rows ({names}): {rows}. Between them no change is printed or tested, and no "
