@@ -286,10 +286,10 @@ def say_orphans(found: Iterable[Orphan]) -> list[str]:
     lines = []
     for changes, those in by_change.items():
         if CODE in those[0].was:
-            names = ", ".join(f"{orphan.planned.name} (runs/{orphan.run_id})" for orphan in those)
+            places = ", ".join(f"{orphan.planned.name} (runs/{orphan.run_id})" for orphan in those)
             lines.append(
                 f"{number(len(those), 'finished run')} of version 0.1.0 {'is' if len(those) == 1 else 'are'} not used: "
-                f"{names}. That version recorded the tree of a row that changes code, and not the change. The results "
+                f"{places}. That version recorded the tree of a row that changes code, and not the change. The results "
                 "stay in the store; these rows are trained again."
             )
             continue

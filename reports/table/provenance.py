@@ -481,7 +481,8 @@ def _differing(family: Table) -> str:
         of = f" (seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
         return f"{key}{of}" if key in mixed else key
 
-    rows = "; ".join(_names(named(key, seeds) for key, seeds in of_code.items()) for of_code in made.values())
+    groups = [_names(named(key, seeds) for key, seeds in of_code.items()) for of_code in made.values()]
+    rows = "; ".join(dict.fromkeys(groups))  # the same rows in several columns
     names = ", ".join(_PARTS.get(name, name) for name in files)
     within = f" The seeds of {_names(mixed)} are not of one code." if mixed else ""
     return (
