@@ -94,7 +94,9 @@ def _exact(
 def _words(
     first: tuple[str, str], second: tuple[str, str], gain: float, comparison: Comparison, of: Column | Cost | None
 ) -> str:
-    """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04"."""
+    """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04", the subject of the sentence first."""
+    if comparison.worse:  # then the second of the pair is the subject
+        first, second, gain = second, first, -gain
     digits = max(comparable.change_digits(of), 2) if isinstance(of, Column) else 4
     amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits))
     unit = " in ln" if isinstance(of, Column) and of.logarithmic and not comparison.factor else ""
