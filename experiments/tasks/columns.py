@@ -69,9 +69,17 @@ class Column:
 
 
 def named(name: str, columns: Sequence[Column]) -> Column | None:
-    """The column of that name: its key, else its metric or its head."""
-    parts = ("key", "metric", "header")
-    return next((column for part in parts for column in columns if getattr(column, part) == name), None)
+    """The column of that name: its key, else its metric, head or name in published results, where no other has it.
+
+    Raises UserError for a name that several columns have.
+    """
+    for part in ("key", "metric", "header", "paper"):
+        found = [column for column in columns if getattr(column, part) == name]
+        if len(found) > 1:
+            raise UserError(f"{name} may be {' or '.join(column.key for column in found)}: write one of them.")
+        if found:
+            return found[0]
+    return None
 
 
 def known_to(columns: Iterable[Column], own: Iterable[Column]) -> tuple[Column, ...]:

@@ -22,6 +22,7 @@ from reports.table.provenance import corpus_name
 
 Explanation = dict[str, Any]
 SETTINGS = ("configuration", "changes_from_base")  # parts whose entries `--set` takes
+HEADS = {"wall_s": "wall s (of this attempt)", "train_s": "train s (with earlier attempts)"}  # of other times, in words
 
 
 def explain(table: Table, cell: str) -> Explanation:
@@ -171,7 +172,7 @@ def as_text(found: Mapping[str, Any]) -> str:
 
 def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
     for name, part in value.items():
-        head = f"{indent}{name.replace('_', ' ')}"
+        head = f"{indent}{HEADS.get(name, name.replace('_', ' '))}"
         if name in SETTINGS and part:
             yield head
             given = {key: item for key, item in part.items() if item is not None and key != "task"}

@@ -4,8 +4,9 @@ A number's name is its row and column, `base.bleu`, and what of it: `.sd`, `.cha
 of the change), `.p`, `.n`, `.paper`. It has the table's digits; what the table prints as a gap has no name.
 """
 
+import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from ablations.study.messages import suggestion
 from experiments.errors import UserError
@@ -77,5 +78,17 @@ def fill(text: str, known: Mapping[str, str]) -> str:
     """Replace {{A-h1.bleu.change}} by its number. Raises UserError for a name that there is not."""
     for name in dict.fromkeys(_PLACE.findall(text)):
         if name not in known:
-            raise UserError(f"There is no number {name!r}. {suggestion(name, known, 'numbers')}")
+            raise UserError(f"There is no number {name!r}. {suggestion(name, _nearest_first(name, known), 'numbers')}")
     return _PLACE.sub(lambda found: known[found[1]], text)
+
+
+def _nearest_first(name: str, known: Iterable[str]) -> list[str]:
+    """The numbers of the same row, if there is such a row; of these, first those spelt most like the name."""
+    options = list(known)
+    parts = name.split(".")
+    for count in range(len(parts) - 1, 0, -1):
+        row = ".".join(parts[:count]) + "."
+        if same := [option for option in options if option.startswith(row)]:
+            options = same
+            break
+    return sorted(options, key=lambda option: -difflib.SequenceMatcher(None, option, name).ratio())

@@ -92,8 +92,8 @@ def _named(name: str, values: Layout, table: Table) -> Layout:
             if found := [column for column in values if word in map(spelt, _words(column[0])[rank])]:
                 return found
         # "perplexity" of the column ppl; "num_params" of params
-        keys = [column.key for column in table.columns if word in map(spelt, (column.metric, column.paper))]
-        keys += [cost.key for cost in COSTS if cost.name == word]
+        one = named(word, [replace(c, metric=spelt(c.metric), paper=spelt(c.paper)) for c in table.columns])
+        keys = [one.key] if one else [cost.key for cost in COSTS if cost.name == word]
         if found := [column for column in values if column[0].kind == "value" and column[0].metric in keys[:1]]:
             return found
     if name in NAMES:

@@ -14,7 +14,8 @@ from ablations.planning.planned import Plan
 from ablations.study.claims import Comparison, System, compared, parse
 from ablations.study.messages import number
 from ablations.study.study import Study
-from experiments.tasks.columns import Column
+from experiments.errors import UserError
+from experiments.tasks.columns import Column, named
 from reports.results import comparable
 from reports.results.table import CheckedClaim, Finding, Note, Row, Table
 from reports.table.cost import COSTS, Cost
@@ -47,7 +48,10 @@ def checked(table: Table, study: Study, retest: Callable[[Table], Table]) -> tup
 def check(comparison: Comparison, study: Study, known: "_Differences") -> tuple[Finding | None, Finding]:
     """A sentence in the published numbers (None where nothing of it is published), and in the table's runs."""
     pairs = compared(comparison, study.variations, study.cited)
-    of = _compared(comparison.number, known.table)
+    try:
+        of = _compared(comparison.number, known.table)
+    except UserError as ambiguous:
+        return None, Finding(UNKNOWN, str(ambiguous).rstrip("."))
     if isinstance(of, Column) and not of.better and not comparison.within:
         unknown = Finding(UNKNOWN, f"whether lower or higher {of.metric} is better is not known: declare `better`")
         return None, unknown
@@ -55,10 +59,13 @@ def check(comparison: Comparison, study: Study, known: "_Differences") -> tuple[
 
 
 def _compared(name: str, table: Table) -> Column | Cost | None:
-    """What gives a row's number; None if the rows are not scored on such a set."""
-    for kind in ("paper", "key", "metric"):
-        if found := next((column for column in table.columns if getattr(column, kind) == name), None):
-            return found
+    """What gives a row's number; None if the rows are not scored on such a set.
+
+    Raises UserError for a name of several columns. A name in published results is that of their first column.
+    """
+    found = next((column for column in table.columns if column.paper == name), None) or named(name, table.columns)
+    if found:
+        return found
     return next((cost for cost in COSTS if cost.key == name), None)
 
 
@@ -87,7 +94,9 @@ def _exact(
 def _words(
     first: tuple[str, str], second: tuple[str, str], gain: float, comparison: Comparison, of: Column | Cost | None
 ) -> str:
-    """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04"."""
+    """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04", the subject of the sentence first."""
+    if comparison.worse:  # then the second of the pair is the subject
+        first, second, gain = second, first, -gain
     digits = max(comparable.change_digits(of), 2) if isinstance(of, Column) else 4
     amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits))
     unit = " in ln" if isinstance(of, Column) and of.logarithmic and not comparison.factor else ""

@@ -74,7 +74,11 @@ def published(bench: Bench) -> Bench:
     [
         ("big is better than base in bleu by at least 1.1", "holds", "28.4 (big) against 27.3 (base): better by 1.1"),
         ("big is better than base in bleu by more than 1.1", "does not hold", "better by 1.1"),
-        ("base is worse than big in bleu by at least 1.2", "does not hold", "better by 1.1"),
+        (
+            "base is worse than big in bleu by at least 1.2",
+            "does not hold",
+            "27.3 (base) against 28.4 (big): worse by 1.1",
+        ),
         ("big is better than cited in bleu by more than 3", "holds", "against 25.2 (ConvS2S): better by 3.2 (of 2"),
         ("big is better than conv in bleu by more than 3.2", "does not hold", "against 25.2 (conv): better by 3.2"),
         ("base is the best of g in bleu", "does not hold", "27.3 (base) against 28.4 (big): worse by 1.1"),
@@ -197,7 +201,7 @@ def test_one_seed_shows_nothing_and_says_so(bench: Bench) -> None:
     bench.row("base").row("worse", {"model.d_k": 8}, results=[(9.0, 5.0)])
     (claim,) = claimed(bench, "worse is worse than base in bleu")
     assert claim.here.state == "cannot be shown with 1 seed"
-    assert claim.here.words == "25.0 (base) against 5.0 (worse): better by 20; not tested"
+    assert claim.here.words == "5.0 (worse) against 25.0 (base): worse by 20; not tested"
 
 
 def test_claims_are_printed_with_their_verdicts(bench: Bench) -> None:
@@ -210,7 +214,7 @@ def test_claims_are_printed_with_their_verdicts(bench: Bench) -> None:
     about, note = [note for note, *_ in table.footnotes if note.startswith("Claim")]
     assert "profile exact, not the sizes of the paper, corpus builtin (0c0de0c0), 3 seeds per row" in about
     assert note.startswith(
-        "Claim: “it hurts (section 1)”: worse is worse than base in bleu. Here it holds: 25.0 (base)"
+        "Claim: “it hurts (section 1)”: worse is worse than base in bleu. Here it holds: 22.0 (worse) against 25.0 (base): worse by 3 "
     )
 
 
