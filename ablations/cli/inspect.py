@@ -148,30 +148,42 @@ def is_data(file: Path) -> bool:
 
 
 def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selectors, as_json: bool) -> None:
-    """Check papers, print what is found, and exit. Raises UserError if nothing was checked."""
-    found = [line for paper in read for line in _of_paper(paper, selectors)]
+    """Check papers, print what is found, and exit.
+
+    Raises UserError if nothing was checked; and for claims that cannot be checked, after the others are.
+    """
+    wrong: list[str] = []
+    found = [line for paper in read for line in _of_paper(paper, selectors, wrong)]
     unread = [line for paper in read for line in paper.unread]
     claims = sum(len(table.claims) for paper in read for table in paper.tables)
-    if not found or (not claims and any(paper.unread_claims for paper in read)):
+    if not wrong and (not found or (not claims and any(paper.unread_claims for paper in read))):
         raise UserError(
             f"{file}: no sentence was checked. Write % table: STUDY and % claim: SENTENCE (docs/paper.md). "
             f"{' '.join(unread)}".rstrip()
         )
     facts = {"found": [{"text": text, "holds": holds} for text, holds in found], "unread": unread}
-    answer(as_json, {"file": str(file)} | facts, [*(text for text, _ in found), *unread])
+    answer(as_json, {"file": str(file)} | facts | {"wrong": wrong}, [*(text for text, _ in found), *unread])
+    if wrong:
+        raise UserError("\n".join(wrong))
     raise typer.Exit(DONE if all(holds for _, holds in found) else FAILED)
 
 
-def _of_paper(paper: papers.Paper, selectors: Selectors) -> Iterator[tuple[str, bool]]:
-    """What is found of each claim, each file of numbers and each table, and whether that is as the paper says."""
+def _of_paper(paper: papers.Paper, selectors: Selectors, wrong: list[str]) -> Iterator[tuple[str, bool]]:
+    """What is found of each claim, each file of numbers and each table, and whether that is as the paper says.
+
+    wrong: takes a message for each claim that cannot be checked.
+    """
     if not paper.says_something:
         if papers.is_printed(text_of(paper.file)):
             _, lines, same = _compared(paper.file, None, selectors)
             yield from ((line, same) for line in lines)
         return
     for one in paper.tables:
-        table = table_of(named_table(one, paper, selectors))
-        for claim, sentence in zip(table.claims, one.claims, strict=True):
+        chosen = named_table(one, paper, selectors)
+        claims, refused = papers.checkable(chosen.plan.study, one.claims, paper)
+        wrong += refused
+        table = table_of(_with_claims(chosen, claims))
+        for claim, sentence in zip(table.claims, claims, strict=True):
             place = "" if sentence.file == paper.file else f"{paper.shown(sentence.file)}: "
             yield f"{place}{claim.check}: {claim.here.state} ({claim.here.words})", claim.here.state == HOLDS
         if one.file:
@@ -182,15 +194,19 @@ def _of_paper(paper: papers.Paper, selectors: Selectors) -> Iterator[tuple[str, 
 
 
 def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selectors) -> SelectedTable:
-    """The table that a line of a paper names, with the paper's claims in place of the study's. Raises UserError."""
+    """The table that a line of a paper names, without the study's claims. Raises UserError."""
     said = _said(list(one.words), paper.shown(one.named_in) if one.file is None else "")
     if "study" not in said:
         raise UserError(f"{paper.shown(one.named_in)}: this line names no study: table: {' '.join(one.words)}")
     places = (one.named_in, paper.file)
     beside = next((place for place in places if (place.parent / said["study"]).is_file()), paper.file)
-    chosen = _chosen(said, said["study"], beside, selectors)
+    return _with_claims(_chosen(said, said["study"], beside, selectors), ())  # the study's own are not the paper's
+
+
+def _with_claims(chosen: SelectedTable, claims: Sequence[papers.Sentence]) -> SelectedTable:
+    """The table with a paper's claims."""
     plan = chosen.plan
-    plan = replace(plan, study=papers.with_claims(plan.study, one.claims, paper))  # the study's own are not the paper's
+    plan = replace(plan, study=papers.with_claims(plan.study, claims))
     return replace(chosen, study=plan.study, replan=lambda: plan)
 
 

@@ -1,7 +1,6 @@
 """Verbs for the text of a paper: `ablations fill` puts numbers into it, `ablations paper` writes all of its parts."""
 
 import shlex
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +35,7 @@ def fill(
     text = text_of(file)
     named = None if study else read_paper(file, text)
     if named and named.tables:
-        tables = [table_of(named_table(replace(one, claims=()), named, selectors)) for one in named.tables]
+        tables = [table_of(named_table(one, named, selectors)) for one in named.tables]
     elif study is None:
         raise UserError(f"{file} names no table: write <!-- table: STUDY --> into it, or STUDY behind it.")
     else:

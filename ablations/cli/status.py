@@ -18,7 +18,7 @@ from ablations.cli import options
 from ablations.cli.store import note
 from ablations.cli.terminal import answer, print_json, say
 from ablations.planning.planned import Plan
-from ablations.service.choose_run import chosen, label, labels
+from ablations.service.choose_run import chosen, label, labels, of_study
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
 from ablations.service.work import collect_detached
@@ -219,7 +219,12 @@ SPOKEN = {  # events that explain a run
 
 
 def log(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id.")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[STUDY] RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id, of STUDY alone."
+        ),
+    ],
     store_options: StoreOptions,
     attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; the last if unset.")] = None,
     follow: Annotated[
@@ -232,7 +237,7 @@ def log(
 ) -> None:
     """Show a run's attempts with their outcomes, and the log of the last attempt."""
     opened = store_options.open()
-    rows = chosen(opened, [run])
+    rows, run = of_study(opened, words), " ".join(words)
     if len(rows) > 1 and follow:
         running = [row for row in rows if row.state is State.RUNNING]
         selected, rows = rows, [max(running or rows, key=lambda row: row.started or row.queued)]

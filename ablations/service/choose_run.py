@@ -151,8 +151,8 @@ def device_spec(devices: str) -> DeviceSpec:
 
 
 HOW = (
-    "Write a row (A-h16), the beginning of rows (A-h), a row with its seed (A-h16:2), a study (table3), the beginning "
-    "of a run_id, or `all`."
+    "Write a row (A-h16), the beginning of rows (A-h), a row with its seed (A-h16:2), a study (table3, or its file), "
+    "the beginning of a run_id, or `all`."
 )
 SHORTEST = 4  # fewest digits of a run_id that select a run
 
@@ -164,14 +164,35 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
         held = "It has results (`ablations tables`), and no queue. " if store.run_ids() else ""
         raise UserError(f"Nothing is queued in {store.root}. {held}Name another store with --store.")
     found: dict[str, JobStatus] = {}
-    for name in names:
+    for given in names:
+        name = study_name(given)
         meant = [row for row in rows if _means(name, row)]
         meant = meant or [row for row in rows if name and any(member.row.startswith(name) for member in row.members)]
         if not meant:
             known = ", ".join(sorted({member.row for row in rows for member in row.members})[:30])
-            raise UserError(f"{name!r} selects no run in {store.root}. {HOW} Rows there: {known}.")
+            raise UserError(f"{given!r} selects no run in {store.root}. {HOW} Rows there: {known}.")
         found |= {row.run_id: row for row in meant if row.state in states}
     return list(found.values())
+
+
+def of_study(store: Store, words: Sequence[str]) -> list[JobStatus]:
+    """The queued runs that RUN selects, or STUDY RUN among those of the study. Raises UserError for other words."""
+    if len(words) > 2:
+        raise UserError(f"{' '.join(words)}: write RUN, such as A-h16:2, or STUDY RUN.")
+    rows = chosen(store, words[-1:])
+    if len(words) == 1:
+        return rows
+    study = study_name(words[0])
+    found = [row for row in rows if any(member.study == study for member in row.members)]
+    if not found:
+        studies = sorted({member.study for row in rows for member in row.members})
+        raise UserError(f"{words[-1]!r} selects no run of the study {study}, but runs of {', '.join(studies)}.")
+    return found
+
+
+def study_name(given: str) -> str:
+    """The name of the study whose file is given; another text as it is. Raises UserError for a file with mistakes."""
+    return load_study(given, many=True).name if given.endswith(".toml") and Path(given).is_file() else given
 
 
 def all_rows(store: Store) -> list[JobStatus]:

@@ -87,6 +87,9 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
     named = foreign.metrics or foreign.settings
     lacking = [name for name in metrics if name not in named]
     if lacking:
+        name, colon, _ = lacking[0].rpartition(":")
+        if colon and name in named:
+            raise UserError(f"--metric {lacking[0]}: write {name}:min or {name}:max, whichever is better.")
         raise UserError(
             f"--metric {lacking[0]}: {foreign.source} has no such metric. {suggestion(lacking[0], named, 'names')}"
         )

@@ -57,8 +57,10 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
         words = ["python", *words]
     scripts = Scripts(shlex.join(words), folder)
     if not scripts.script:
-        raise UserError(f"--from {given!r} names no script in {folder}. Write --from train.py, or a whole command: "
-                        '--from "python -m package".')  # fmt: skip
+        raise UserError(
+            f"--from {given!r} names no script in {folder.absolute()}. Write --from train.py, or a whole command: "
+            '--from "python -m package".'
+        )
     script = Path(scripts.script)
     files = [script, *(file for file in local_files(scripts.files, [folder]) if file != script)]
     code = Code(script, {file: _parsed(file) for file in files if file.suffix == ".py"})

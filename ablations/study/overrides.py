@@ -130,8 +130,18 @@ def build(config_type: type[Config], task: str, settings: Mapping[str, Setting],
     try:
         return config_type.from_mapping(values)
     except ValidationError as error:
-        found = "; ".join(_explain(e, settings).rstrip(".") for e in error.errors())
+        found = "; ".join(_explain(e, settings).rstrip(".") for e in _of_unions(error.errors(), settings))
         raise UserError(f"{where}: {found}. Correct it in the study file, or with --set.") from None
+
+
+def _of_unions(errors: Sequence[Any], settings: Mapping[str, Setting]) -> list[Any]:
+    """The errors, but one alone for a value that is neither an integer nor a number: that it is no number."""
+    no_numbers = {_setting_of(error["loc"], settings) for error in errors if error["type"] == "float_type"}
+    return [
+        error
+        for error in errors
+        if error["type"] != "int_type" or _setting_of(error["loc"], settings) not in no_numbers - {None}
+    ]
 
 
 def nested(settings: Mapping[str, Any]) -> dict[str, Any]:

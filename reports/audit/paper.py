@@ -259,14 +259,22 @@ def is_printed(text: str) -> bool:
     return MADE_BY in text
 
 
-def with_claims(study: Study, claims: Sequence[Sentence], paper: Paper) -> Study:
-    """The study with a paper's claims in place of its own. Raises UserError for a sentence that cannot be checked."""
+def checkable(study: Study, claims: Sequence[Sentence], paper: Paper) -> tuple[list[Sentence], list[str]]:
+    """The claims that can be checked in a study's table, and a message for each of the others, with its place."""
+    found, wrong = list[Sentence](), list[str]()
     for sentence in claims:
         try:
             compared(parse(sentence.text), study.variations, study.cited)
         except ValueError as error:
-            where = paper.where(sentence.file, sentence.line)
-            raise UserError(f'{where}: claim "{sentence.text}": {error}.') from None
+            said = str(error).removeprefix(f'"{sentence.text}" ')
+            wrong.append(f'{paper.where(sentence.file, sentence.line)}: claim "{sentence.text}": {said}.')
+        else:
+            found.append(sentence)
+    return found, wrong
+
+
+def with_claims(study: Study, claims: Sequence[Sentence]) -> Study:
+    """The study with a paper's claims in place of its own."""
     return study.model_copy(update={"claims": tuple(Claim(check=sentence.text) for sentence in claims)})
 
 

@@ -94,6 +94,20 @@ def test_what_cannot_be_checked_is_one_sentence(folder: Path, text: str, named: 
         ablations("verify", "paper.tex")
 
 
+def test_the_other_sentences_and_numbers_are_checked_beside_a_wrong_one(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("paper.tex").write_text(
+        PAPER.replace("wide is better", "wdie is better").replace("thin is worse", "thin beats")
+    )
+    with pytest.raises(UserError, match=r"paper\.tex, line 5.*wdie") as caught:
+        app(["verify", "paper.tex", "--json"], standalone_mode=False)
+    assert len(str(caught.value).splitlines()) == 2 and "thin beats" in str(caught.value)
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["wrong"]) == 2 and ["holds" in one for one in found["found"]] == [True, True]
+    assert "all equal" in found["found"][1]["text"]
+
+
 def test_claims_in_other_files_decide_too_and_nothing_checked_is_a_mistake(folder: Path) -> None:
     Path("sections").mkdir()
     Path("sections/results.tex").write_text("% claim: wide is worse than base in acc\n")

@@ -146,9 +146,15 @@ class CommandTask(_Declared):
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
         named, home, tree = laid_over(config.command), self.folder, getattr(config, CODE, "")
-        if not named or home is None or tree or is_file(home / named):
+        if home is None or tree:
             return []
-        return [UserError(f"The command lays the settings over {named}, and {home} has no such file.")]
+        found = []
+        if named and not is_file(home / named):
+            found.append(UserError(f"The command lays the settings over {named}, and {home} has no such file."))
+        script = script_of(config.command)
+        if script and not is_file(home / script):
+            found.append(UserError(f"The command runs {script}, which is not in {home}. Correct `command`."))
+        return found
 
     def train(self, config: Any, context: Context) -> dict[str, Any]:
         _copy_earlier(context)
@@ -453,6 +459,17 @@ def _words(text: str, strict: bool) -> Iterator[str]:
 
 
 _PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
+
+
+def script_of(command: str) -> str:
+    """The Python script with which a command begins, as `python -u train.py …` does; "" where that is not certain."""
+    words = iter(_words(command, strict=False))
+    first = next((word for word in words if not re.fullmatch(r"\w+=.*", word)), "")  # CUDA_VISIBLE_DEVICES=0 python …
+    script = next((word for word in words if word not in ("-u", "-O", "-OO", "-B", "-I", "-s", "-E")), "")
+    certain = _PYTHON.fullmatch(first) and re.fullmatch(r"[\w./-]+\.py", script) and not script.startswith("-")
+    return script if certain else ""
+
+
 _OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders that change no number: places, and the device
 
 

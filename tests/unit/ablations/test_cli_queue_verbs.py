@@ -69,6 +69,20 @@ def requests(store):
     return found
 
 
+def test_a_study_is_named_by_its_file_too_and_stands_before_a_row(store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text('name = "table3"\ntitle = "T"\n[[variation]]\nkey = "base"\n')
+    (tmp_path / "other.toml").write_text('name = "other"\ntitle = "T"\n[[variation]]\nkey = "base"\n')
+    assert call(store, "log", "mine.toml", "C-n2") == call(store, "log", "table3", "C-n2") == call(store, "log", "C-n2")
+    with pytest.raises(UserError, match=r"no run of the study other, but runs of table3"):
+        call(store, "log", "other.toml", "C-n2")
+    with pytest.raises(UserError, match="STUDY RUN"):
+        call(store, "log", "table3", "C-n2", "base")
+    with pytest.raises(UserError, match=r"'other\.toml' selects no run"):
+        call(store, "retry", "other.toml")
+    assert "C-n2" in call(store, "retry", "mine.toml") and "A-h16" in call(store, "cancel", "mine.toml")
+
+
 def test_status_says_what_waits_and_why_what_runs_and_what_failed(store):
     text = call(store, "status")
     assert "1 waiting, 1 running, 1 finished, 1 failed" in text

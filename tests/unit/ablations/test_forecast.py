@@ -9,6 +9,7 @@ import pytest
 from ablations.service import forecast
 from ablations.service.enqueue import keep_rows, say_read, say_renewed
 from ablations.service.selected import Selected, Selectors, choose
+from experiments.errors import UserError
 from experiments.events import event_log
 from experiments.events.event_log import EventWriter
 from experiments.jobs.devices.slots import parse_slots
@@ -121,3 +122,10 @@ def test_runs_that_train_again_are_not_said_to_be_only_read(chosen: Selected, at
         found = forecast.forecast(chosen, chosen.plan, stale, SLOTS, mode).seconds
         assert {found[run.run_id] for run in stale if run.row == "base"} == {seconds}
         assert {found[run.run_id] for run in stale if run.row == "fast"} == {0.0}
+
+
+def test_a_value_of_the_wrong_type_is_said_once(chosen: Selected) -> None:
+    Path(chosen.study.origin).write_text(STUDY.replace("set = {lr = 2}", 'set = {lr = "2"}'))
+    with pytest.raises(UserError) as caught:
+        _ = choose(chosen.study.origin, Selectors(store=chosen.store.root)).plan
+    assert str(caught.value).count("lr =") == 1 and "expected a number" in str(caught.value)

@@ -1,5 +1,7 @@
 """The study that `ablations new NAME --from SCRIPT` writes: options are settings, what is printed gives metrics."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -11,7 +13,8 @@ from ablations.study.overrides import nested
 from ablations.study.study import Study, load_study
 from experiments.config import flatten
 from experiments.errors import UserError
-from experiments.tasks.own.command import write_yaml
+from experiments.tasks.load import load_task
+from experiments.tasks.own.command import script_of, write_yaml
 from experiments.tasks.own.patterns import Readings
 
 ARGPARSE = """
@@ -314,6 +317,32 @@ def test_a_guessed_pattern_finds_the_number_in_what_the_line_prints(tmp_path, so
 
 
 @pytest.mark.parametrize("given", ["nothing.py", "python -c 'print(1)'", "true"])
-def test_what_names_no_script_is_refused(tmp_path, given):
-    with pytest.raises(UserError, match="names no script"):
-        study_of("mine", given, tmp_path)
+def test_what_names_no_script_is_refused(tmp_path, monkeypatch, given):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=f"names no script in {tmp_path}\\. "):
+        study_of("mine", given, Path())
+
+
+@pytest.mark.parametrize(
+    ("command", "script"),
+    [
+        ("python train.py --lr {lr}", "train.py"),
+        ("CUDA_VISIBLE_DEVICES=0 /usr/bin/python3.11 -u src/train.py", "src/train.py"),
+        ("python -m train.py", ""),
+        ("python {script}.py", ""),
+        ("cd src && python train.py", ""),
+        ("wget x && python train.py", ""),
+        ("sh train.py", ""),
+        ("python $HOME/train.py", ""),
+        ("python -c train.py", ""),
+    ],
+)
+def test_a_script_that_is_not_there_is_refused_where_it_is_certain(tmp_path, command, script):
+    assert script_of(command) == script
+    if script and "/usr" not in command:
+        task = load_task("command", str(tmp_path)).with_settings(
+            {"command": command, **({"lr": 1} if "{lr}" in command else {})}
+        )
+        assert "runs train.py, which is not in" in str(task.preflight(task.config_type(), tmp_path)[0])
+        (tmp_path / script).write_text("")
+        assert task.preflight(task.config_type(), tmp_path) == []

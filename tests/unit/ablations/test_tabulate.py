@@ -163,6 +163,7 @@ WRONG = {
     "no such row": (["model,seed,acc", "a,1,1", "b,1,2"], ("--row", "modle"), "model"),
     "no such seed": (["model,seeed,acc", "a,1,1", "b,1,2"], ("--seed", "seed"), "seeed"),
     "no such metric": (["model,seed,acc", "a,1,1", "b,1,2"], ("--metric", "ac"), "acc"),
+    "no such direction": (["model,seed,acc", "a,1,1", "b,1,2"], ("--metric", "acc:up"), "write acc:min or acc:max"),
     "no such base": (["model,seed,acc", "a,1,1", "b,1,2"], ("--base", "model=c"), "a, b"),
     "both": (["model,seed,acc", "a,1,1", "b,1,2"], ("--row", "acc", "--metric", "acc"), "acc"),
     "mixed types": (["model,seed,acc", "a,1,1", "b,1,much"], ("--metric", "acc"), "line 3, column 3: acc = 'much'"),
