@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from ablations.study.messages import plain
 from experiments.errors import UserError
-from experiments.store.code_change import patch_change, tree_change
+from experiments.store.code_change import patch_change, selected_change, tree_change
 from experiments.store.durable import read_regular
 from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
 from experiments.store.trees import Part, leading_out, parts_of, planned
@@ -210,12 +210,13 @@ class Code:
                 parts = self.parts(change)
                 every = range(1, len(parts) + 1)
                 numbers = every if change.parts is None else change.parts
-                text = [part.text for number, part in enumerate(parts, start=1) if number in numbers]
-                rest = [part.text for number, part in enumerate(parts, start=1) if number not in numbers]
-                digests = [patch_change(text)] if text else []
+                texts = [part.text for part in parts]
+                kept = [place for place in range(len(parts)) if place + 1 in numbers]
+                rest = [place for place in range(len(parts)) if place + 1 not in numbers]
+                digests = [selected_change(texts, kept)] if kept else []
                 if change.parts is not None:  # base may have had all of it, and the row the rest taken out
-                    digests.append(patch_change(rest, reverse=True))
-                line = re.search(rb"^@@ -(\d+)", b"".join(text), re.MULTILINE)
+                    digests.append(selected_change(texts, rest, reverse=True))
+                line = re.search(rb"^@@ -(\d+)", b"".join(texts[place] for place in kept), re.MULTILINE)
                 return RefusedCode(why, tuple(digests), int(line[1]) if line else 0, words)
         return RefusedCode(why, (), 0, words)
 
@@ -269,8 +270,8 @@ class Code:
         tree = git.apply(begin, joined) if kept else begin
         if change.commits:
             return tree, tree_change(tree)
-        selected = [part.text for part in parts if (part in kept) != without]
-        return tree, patch_change(selected, reverse=without)
+        selected = [place for place, part in enumerate(parts) if (part in kept) != without]
+        return tree, selected_change([part.text for part in parts], selected, reverse=without)
 
     def _applies(self, tree: str, patch: bytes, *options: str) -> bool:
         try:

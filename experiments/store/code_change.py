@@ -9,12 +9,13 @@ Of a commit, or of commits of a range, it is the digest of the row's tree, which
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from experiments.identity import digest
 
 _HUNK = re.compile(rb"^(?=@@ -)", re.MULTILINE)
+_NUMBERS = re.compile(rb"^@@ -.*$", re.MULTILINE)
 _FILE = re.compile(rb"^(?=diff --git )", re.MULTILINE)
 # What stands in front of the hunks and concerns one side, by the side that it is about.
 _OLD = (b"--- ", b"old mode ", b"deleted file mode ", b"rename from ", b"copy from ")
@@ -54,6 +55,23 @@ def patch_change(parts: Sequence[bytes], *, reverse: bool = False) -> str:
         return ""
     changes = [[list(about), [list(hunk.lines) for hunk in hunks]] for about, hunks in sorted(files.items())]
     return digest({"patch": changes, "binary": sorted(whole)})
+
+
+def selected_change(parts: Sequence[bytes], selected: Collection[int], *, reverse: bool = False) -> str:
+    """The digest of the change that some parts of a patch make, by their places among the parts.
+
+    Of several equal hunks in one file the digest says which are selected, unless all or only the first are.
+    """
+    change = patch_change([parts[place] for place in sorted(selected)], reverse=reverse)
+    equal: dict[bytes, list[int]] = {}
+    for place, part in enumerate(parts):
+        equal.setdefault(_NUMBERS.sub(b"@@", part), []).append(place)
+    which = []
+    for places in equal.values():
+        chosen = [copy for copy, place in enumerate(places) if place in selected]
+        if any(chosen) and len(chosen) < len(places):
+            which.append(chosen)
+    return digest([change, which]) if which else change
 
 
 def _about(head: bytes, *, reverse: bool) -> tuple[str, ...]:

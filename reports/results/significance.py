@@ -320,8 +320,8 @@ def paired(table: Table, column: Column, *, every: bool = False, least: int = 1)
         tests[row.key] = Test(p, mean - half, mean + half, (low, high), PAIRED)
         words.append(f"{power.detectable(family, n):.{_scale(column)[1]}f} ({row.key})")
     what = "paired differences" if every else "differences of branches"
-    least = ", ".join(words)
-    notes = [f"{column.header}: true {what} below {least} may get no star ({POWER:.0%} power)"] if words else []
+    detectable = ", ".join(words)
+    notes = [f"{column.header}: true {what} below {detectable} may get no star ({POWER:.0%} power)"] if words else []
     notes += [f"{column.header}: {', '.join(alike)} not tested, no spread of the seeds' differences"] if alike else []
     return tests, ". ".join(notes) + "." if notes else ""
 

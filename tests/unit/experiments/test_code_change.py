@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from experiments.store.code_change import patch_change, told_apart, tree_change
+from experiments.store.code_change import patch_change, selected_change, told_apart, tree_change
 from experiments.store.trees import parts_of
 
 HEAD = b"diff --git a/net.py b/net.py\nindex 111..222 100644\n--- a/net.py\n+++ b/net.py\n"
@@ -58,3 +58,15 @@ def test_equal_hunks_in_two_places_are_told_apart_by_their_line() -> None:
     found = told_apart(changes)
     assert found[1:3] == ["c", "d"] and found[0] == found[3] != "c" and found[4] == ""
     assert told_apart(changes[1:2]) == ["c"], "alone it needs no number"
+
+
+def test_each_of_equal_hunks_is_a_change_of_its_own_in_every_study() -> None:
+    head = b"diff --git a/f.py b/f.py\n--- a/f.py\n+++ b/f.py\n"
+    equal = [head + b"@@ -%d,3 +%d,3 @@\n a\n-x\n+y\n b\n" % (line, line) for line in (10, 20, 30)]
+    parts = [*equal, head + b"@@ -40,3 +40,3 @@\n a\n-z\n+y\n b\n"]
+    names = [selected_change(parts, chosen) for chosen in ([0], [1], [2], [0, 1], [0, 2], [0, 3], [1, 3])]
+    assert len({*names}) == len(names)
+    assert selected_change(parts, [3]) == patch_change(parts[3:])
+    assert selected_change(parts, range(4)) == patch_change(parts)
+    moved = [part.replace(b"@@ -2", b"@@ -7") for part in parts]
+    assert selected_change(moved, [1]) == names[1], "line numbers are in no name"
