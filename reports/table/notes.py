@@ -83,9 +83,21 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
             "gap",
         )
     if gaps := missing_cells(table) - (some if table.provisional else 0):
-        yield Note(f"–: not available, in {number(gaps, 'cell')} (seeds done/requested, reason).", "gap")
+        yield Note(f"–: not available, in {number(gaps, 'cell')} ({_gaps_say(table, measures)}).", "gap")
     if some and not table.provisional:
         yield Note("`--provisional` prints the mean over the seeds done so far.", "gap")
+
+
+def _gaps_say(table: Table, measures: Sequence[Measure]) -> str:
+    """What cells without a number print (cells.gap), and what the absence of a reason means."""
+    empty = [measure for measure in measures if measure.missing]
+    empty = [measure for measure in empty if not (table.provisional and measure.mean_so_far is not None)]
+    reasons = [reason for measure in empty for reason in measure.lacking]
+    parts = ["seeds done/requested"] if any(measure.requested > 1 for measure in empty) else []
+    parts += ["reason"] if any(reasons) else []
+    if not all(reasons):
+        parts.append(f"{'without a reason: ' if any(reasons) else ''}not run or not scored yet")
+    return ", ".join(parts)
 
 
 def _shown(table: Table) -> list[Column]:

@@ -214,8 +214,8 @@ def test_claims_are_printed_with_their_verdicts(bench: Bench) -> None:
     about, note = [note for note, *_ in table.footnotes if note.startswith("Claim")]
     assert "profile exact, not the sizes of the paper, corpus builtin (0c0de0c0), 3 seeds per row" in about
     assert note.startswith(
-        "Claim: “it hurts (section 1)”: worse is worse than base in bleu. Here it holds: 22.0 (worse) against 25.0 "
-        "(base): worse by 3 "
+        "Claim: “it hurts (section 1)”: worse is worse than base in bleu. "
+        "Here it holds: 22.0 (worse) against 25.0 (base): worse by 3 "
     )
 
 

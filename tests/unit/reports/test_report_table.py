@@ -247,3 +247,17 @@ def test_in_mlflow_a_head_names_dev_where_there_are_other_sets(bench, sets, head
     table = bench.row("base", sets=sets).table()
     found = list(_heads(table).values())
     assert found == ([*heads, "BLEU test"] if len(sets) > 1 else heads)
+
+
+@pytest.mark.parametrize(
+    ("states", "says"),
+    [
+        (["missing", "missing"], "seeds done/requested, not run or not scored yet"),
+        (["failed", "running"], "seeds done/requested, reason"),
+        (["failed", "missing"], "seeds done/requested, reason, without a reason: not run or not scored yet"),
+        (["failed"], "reason"),
+    ],
+)
+def test_the_note_on_gaps_says_what_they_print(bench, states, says):
+    bench.row("base", results=[(5.0, 25.0)] * 2).row("B", {"model.d_k": 8}, results=[None] * len(states), states=states)
+    assert f"–: not available, in 2 cells ({says})." in [note for note, *_ in bench.table().footnotes]
