@@ -71,8 +71,10 @@ class Column:
 def named(name: str, columns: Sequence[Column]) -> Column | None:
     """The column of that name: its key, else its metric, head or name in published results, where no other has it.
 
-    Raises UserError for a name that several columns have.
+    Raises UserError for a name that several columns have. The empty name is none.
     """
+    if not name:
+        return None
     for part in ("key", "metric", "header", "paper"):
         found = [column for column in columns if getattr(column, part) == name]
         if len(found) > 1:

@@ -33,6 +33,7 @@ def two(bench, monkeypatch):
 def test_a_key_is_one_column_and_a_metric_of_two_is_refused():
     assert named("acc_dev", TWO) is TWO[1] and named("loss", TWO) is None
     assert named("perplexity", TWO[:1]) is TWO[0]
+    assert named("", TWO) is None  # columns without a name in published results have "" there
     with pytest.raises(UserError, match=BOTH):
         named("perplexity", TWO)
 
