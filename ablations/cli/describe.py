@@ -1,5 +1,6 @@
 """Verbs that describe and start studies: `ablations new`, `studies` and `settings`."""
 
+import contextlib
 import importlib.resources
 import re
 import statistics
@@ -29,14 +30,15 @@ from ablations.service.layers import (
 )
 from ablations.service.preflight import refuse
 from ablations.service.script import study_of
-from ablations.service.selected import Selectors, choose, task_of
+from ablations.service.selected import Selectors, StoreOptions, choose, task_of
 from ablations.study.messages import suggestion
 from ablations.study.overrides import settings_of
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
-from experiments.store.durable import write_bytes
+from experiments.store.durable import read_regular, write_bytes
 from experiments.store.imports import OURS
+from experiments.store.repository import top_of
 from experiments.tasks.base import Task
 from experiments.tasks.load import OF_STUDIES, load_task, named_tasks
 
@@ -79,6 +81,7 @@ def new(
         for file, text in texts.items():
             write_bytes((folder / file).absolute(), text.encode())
     typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")
+    _note_store()
 
 
 def _new_from(name: str, script: str, folder: Path, ask: bool) -> None:
@@ -102,6 +105,24 @@ def _new_from(name: str, script: str, folder: Path, ask: bool) -> None:
     typer.echo(f"{file} written. Look at its rows and metrics, then:  ablations run {file}")
     for remark in study.remarks:
         typer.echo(f"note: {remark}")
+    _note_store()
+
+
+def _note_store() -> None:
+    """Print a note if git would add the store of this folder's runs."""
+    here, top, store = Path.cwd(), top_of(Path.cwd()), StoreOptions().store
+    if top is None:
+        return
+    lines: list[str] = []
+    for folder in (here, *here.parents):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            lines += read_regular(folder / ".gitignore").decode().splitlines()
+        if folder == top:
+            break
+    if str(store) not in (line.strip().strip("/") for line in lines):
+        typer.echo(
+            f"note: {top} is a git repository: write {store}/ into .gitignore, so that git does not add the runs."
+        )
 
 
 # --- `ablations studies`: list the built-in studies

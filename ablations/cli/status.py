@@ -358,7 +358,10 @@ def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = Fal
 def retry(
     runs: MaybeNames = None, *, rows_: OfRows = None, store_options: StoreOptions, as_json: options.Json = False
 ) -> None:
-    """Queue failed and cancelled runs again; they resume from their checkpoints. Without names: all of them."""
+    """Queue failed and cancelled runs again; they resume from their checkpoints.
+
+    Without names: all of them, also of rows and seeds that their study has no longer.
+    """
     opened = store_options.open()
     named = [*(runs or ()), *filter(None, (rows_ or "").split(","))]
     rows = chosen(opened, named or ["all"], (State.FAILED, State.CANCELLED))
@@ -368,6 +371,11 @@ def retry(
         lines = ["nothing to retry: none of these runs failed or was cancelled"]
     elif not opened.coordinator():
         lines.append(f"`ablations work {store_options.where}` starts {'it' if len(rows) == 1 else 'them'}")
+    if rows and not named:
+        one = next((f"{row.members[0].row}:{row.seed}" for row in rows if row.members), rows[0].run_id)
+        lines.append(
+            f"these are all failed and cancelled runs of the store; `ablations cancel {one}` takes one out again"
+        )
     answer(as_json, _records(rows), lines)
 
 

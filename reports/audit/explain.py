@@ -10,6 +10,7 @@ from ablations.study.overrides import as_set
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.store.results import EvaluationResult
+from experiments.store.trees import BASE, CODE, LINES
 from experiments.tasks.columns import Column, named
 from reports.audit import verify as verifying
 from reports.audit.bundle_archive import TABLES
@@ -118,7 +119,7 @@ SHORT = 10  # lines of an explanation, unless all is printed
 
 def in_short(found: Mapping[str, Any]) -> str:
     """What a reader asks first, in at most SHORT lines: the values, the runs behind them, and what made these."""
-    runs, changes = found["runs"], ", ".join(as_set(key, item) for key, item in found["changes_from_base"].items())
+    runs, changes = found["runs"], changes_in_short(found["label"], found["changes_from_base"])
     last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
     signed = [signed for e in runs[0]["evaluations"] for signed in e["signature"].items()]
     last += [f"signature of {key}: {text}" for key, text in signed]
@@ -129,6 +130,16 @@ def in_short(found: Mapping[str, Any]) -> str:
     lines += _up_to(SHORT - len(lines) - len(last) - 1, map(_value_in_short, found["values"].values()), "column")
     lines += _up_to(SHORT - len(lines) - len(last), (_run_in_short(run, found["values"]) for run in runs), "run")
     return "\n".join(map(plain, [*lines, *last])) + "\n"
+
+
+def changes_in_short(label: str, changes: Mapping[str, Any]) -> str:
+    """What a row changes: its settings; for a change of code the row's label, such as "patch gelu.diff"."""
+    of_code = [name for name in changes if name in (CODE, BASE, LINES)]
+    settings = {name: item for name, item in changes.items() if name not in of_code}
+    first = [label] if of_code else []
+    return ", ".join(
+        [*first, *(as_set(name, item) for name, item in settings.items() if name not in label or not first)]
+    )
 
 
 def _up_to(count: int, lines: Iterable[str], what: str) -> list[str]:

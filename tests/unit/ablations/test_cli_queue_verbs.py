@@ -153,6 +153,7 @@ def test_retry_takes_failed_and_cancelled_ones(store):
     assert "A-h16" in call(store, "retry", "--rows", "A-h16") and states(store)["C-n2"] == "failed"
     call(store, "cancel", "A-h16")
     said = call(store, "retry")
+    assert "all failed and cancelled runs of the store" in said and "`ablations cancel " in said
     assert "C-n2" in said and "A-h16" in said
     assert states(store)["C-n2"] == states(store)["A-h16"] == "waiting"
     assert "nothing to retry" in call(store, "retry", "base")

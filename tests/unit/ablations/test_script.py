@@ -346,3 +346,16 @@ def test_a_script_that_is_not_there_is_refused_where_it_is_certain(tmp_path, com
         assert "runs train.py, which is not in" in str(task.preflight(task.config_type(), tmp_path)[0])
         (tmp_path / script).write_text("")
         assert task.preflight(task.config_type(), tmp_path) == []
+
+
+@pytest.mark.parametrize(("ignored", "noted"), [("", True), ("*.pyc\n/runs/\n", False), ("runs\n", False)])
+def test_in_a_repository_git_is_to_ignore_the_runs(tmp_path, monkeypatch, capsys, ignored, noted):
+    """By a line of any .gitignore from this folder up to the repository."""
+    (below := tmp_path / "below").mkdir()
+    monkeypatch.chdir(below)
+    new("one", Path("one"), command=True)
+    assert "gitignore" not in capsys.readouterr().out
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".gitignore").write_text(ignored)
+    new("two", Path("two"), command=True)
+    assert ("write runs/ into .gitignore" in capsys.readouterr().out) is noted
