@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from experiments.store import code
 from experiments.store.layout import Store
 from tests.flip_kinds import all_kinds, corpus, others, queue, results
 from tests.flips import Kind, Printing, flip_all, make_store
@@ -13,19 +12,6 @@ from tests.flips import Kind, Printing, flip_all, make_store
 from .conftest import Cli
 
 SEED = 2017
-
-
-@pytest.fixture(autouse=True)
-def _the_program_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Digests of its code are computed once, not for each of a thousand tables."""
-    known: dict[object, str] = {}
-    digest = code._Code.digest
-
-    def once(self: code._Code, roots: tuple[code.Root, ...]) -> str:
-        known[roots] = known.get(roots) or digest(self, roots)
-        return known[roots]
-
-    monkeypatch.setattr(code._Code, "digest", once)
 
 
 @pytest.fixture

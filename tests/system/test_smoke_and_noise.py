@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from scipy import stats
 
-from reports.results.dunnett import smallest_difference
+from reports.results.power import smallest_difference
 
 from .conftest import Cli, as_json
 

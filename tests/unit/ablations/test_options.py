@@ -93,7 +93,7 @@ finally:
     assert all(f" {name} " in done.stdout for name in VERBS)
     imported = literal_eval(done.stdout.splitlines()[-1])
     others = {name for name in imported if not name.startswith("experiments.client")}  # it imports only Python's own
-    assert others == {"ablations.cli.main", "ablations.cli.terminal", "experiments.errors"}
+    assert others == {"ablations.cli.main", "ablations.cli.terminal", "experiments.errors", "experiments.masking"}
 
 
 @pytest.mark.parametrize("name", VERBS)

@@ -84,7 +84,13 @@ def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[s
     run_id = run_identity(config, {})
     number, attempt = store.new_attempt(run_id)
     asked = [
-        {"eval_id": eval_identity(run_id, s.settings, s.inputs), "set": s.set, "settings": s.settings, "inputs": {}}
+        {
+            "eval_id": eval_identity(run_id, s.settings, s.inputs),
+            "set": s.set,
+            "settings": s.settings,
+            "inputs": {},
+            "promised": list(s.promised),
+        }
         for s in task.evaluations(config, store.root)
     ]
     spec = {
