@@ -1,6 +1,8 @@
-"""What a record says of a repository, by the answers that git gives (with git itself: test_provenance.py)."""
+"""What a record says of a repository: its commit, and the uncommitted changes of the files of the code."""
 
 import hashlib
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -9,36 +11,30 @@ from experiments.store import provenance
 from experiments.store.provenance import LARGEST_IN_DIFF, Revision
 
 COMMIT = "c" * 40
+WHO = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
 
 
-@pytest.fixture
-def git(monkeypatch, tmp_path):
-    """Answers by the folder and the first words of a command; asked: what git was asked for. None: it fails."""
-    answers, asked = {}, []
-
-    def answer(folder, *words, ends_with=0):
-        asked.append((Path(folder).name, *words))
-        known = [text for (name, *first), text in answers.items() if (name, *first) == asked[-1][: 1 + len(first)]]
-        return known[0] if known else None
-
-    monkeypatch.setattr(provenance, "_git", answer)
-    provenance._top.cache_clear()
+@pytest.fixture(autouse=True)
+def _nothing_is_remembered():
     provenance._revision.cache_clear()
-    yield answers, asked
-    provenance._top.cache_clear()
+    yield
     provenance._revision.cache_clear()
 
 
-def repository(folder, answers, **more):
-    """A folder that is a repository with these changes: `diff`, `new` names, `large` ones."""
+def git(folder: Path, *words: str) -> str:
+    done = subprocess.run(["git", "-C", str(folder), *words], env=os.environ | WHO, capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def repository(folder: Path, **files: str) -> str:
+    """Make a repository with one commit of these files, by name without ".py"; returns the commit."""
     folder.mkdir(parents=True, exist_ok=True)
-    answers[folder.name, "rev-parse", "--show-toplevel"] = f"{folder}\n"
-    answers[folder.name, "rev-parse", "HEAD"] = f"{COMMIT}\n"
-    answers[folder.name, "diff", "HEAD"] = more.get("diff", "")
-    answers[folder.name, "ls-files"] = "".join(f"{name}\0" for name in more.get("new", ()))
-    answers[folder.name, "diff", "--no-index"] = more.get("added", "")
-    answers[folder.name, "status"] = more.get("large", "")
-    return folder
+    git(folder, "init", "-q")
+    for name, text in files.items():
+        (folder / f"{name}.py").write_text(text)
+    git(folder, "add", *(f"{name}.py" for name in files))
+    git(folder, "commit", "-qm", "All")
+    return git(folder, "rev-parse", "HEAD")
 
 
 @pytest.mark.parametrize(
@@ -57,68 +53,41 @@ def test_whether_it_is_changed_is_known_only_of_a_commit_whose_changes_git_told(
     assert found == {"repository": "paper", "commit": commit, "dirty": dirty, "diff_digest": digest}
 
 
-def test_no_repository_and_one_without_a_commit(git, tmp_path):
-    answers, _ = git
+def test_no_repository_and_one_without_a_commit(tmp_path):
     assert provenance._revision(tmp_path, ()) == Revision(None, None, "")
-    provenance._top.cache_clear(), provenance._revision.cache_clear()
-    answers[tmp_path.name, "rev-parse", "--show-toplevel"] = f"{tmp_path}\n"
-    assert provenance._revision(tmp_path, ()) == Revision(None, None, "")
-
-
-def test_changes_of_all_repositories_of_the_files_are_joined(git, tmp_path):
-    answers, asked = git
-    paper = repository(tmp_path / "paper", answers, diff="outer\n", new=["new.py"], added="+added\n")
-    inner = repository(paper / "lib", answers, diff="inner\n")
-    for path in (paper / "train.py", inner / "x.py", tmp_path / "apart.py"):
-        path.write_text("")
-    found = provenance._revision(paper, tuple(map(str, (paper / "train.py", inner / "x.py", tmp_path / "apart.py"))))
-    assert found == Revision("paper", COMMIT, "outer\n+added\ninner\n")
-    assert ("paper", "diff", "HEAD", "--", str(paper / "train.py")) in asked
-    assert ("lib", "diff", "HEAD", "--", str(inner / "x.py")) in asked
-    assert ("paper", "diff", "--no-index", "--", "/dev/null", "new.py") in asked
-    assert not any(name == tmp_path.name and words[0] == "diff" for name, *words in asked), "it is in none"
-
-
-@pytest.mark.parametrize("lost", [("diff", "HEAD"), ("ls-files",), ("status",)])
-def test_what_git_does_not_tell_is_unknown(git, tmp_path, lost):
-    answers, _ = git
-    paper = repository(tmp_path / "paper", answers, diff="x\n")
-    (paper / "small.py").write_text("")
-    (paper / "data.csv").write_bytes(b"0" * (LARGEST_IN_DIFF + 1))
-    paths = (str(paper / "small.py"), str(paper / "data.csv"))
-    assert provenance._revision(paper, paths).diff == "x\n"
     provenance._revision.cache_clear()
-    answers["paper", *lost] = None
-    assert provenance._revision(paper, paths) == Revision("paper", COMMIT, None)
+    git(tmp_path, "init", "-q")
+    assert provenance._revision(tmp_path, ()) == Revision(None, None, "")
 
 
-def test_a_large_file_is_named_and_a_folder_is_not_listed(git, tmp_path):
-    answers, asked = git
-    paper = repository(tmp_path / "paper", answers, large=" M data.csv\n!! more.csv\n")
-    (paper / "data.csv").write_bytes(b"0" * (LARGEST_IN_DIFF + 1))
-    (paper / "exact.csv").write_bytes(b"0" * LARGEST_IN_DIFF)
-    found = provenance._changes(paper, [paper / "data.csv"])
-    assert found == "# too large for this file:  M data.csv\n# too large for this file: !! more.csv\n"
-    assert [words[0] for _, *words in asked] == ["status"], "nothing else is asked of it"
-    asked.clear()
-    assert provenance._changes(paper, [paper / "exact.csv"]) == ""
-    assert [words[0] for _, *words in asked] == ["diff", "ls-files"]
-    asked.clear()
-    assert provenance._changes(paper, [paper]) == "" and [words[0] for _, *words in asked] == ["diff"]
+def test_changes_of_all_repositories_of_the_files_are_joined(tmp_path):
+    paper = tmp_path / "paper"
+    commit = repository(paper, train="x = 1\n")
+    repository(paper / "lib", inner="y = 1\n")
+    (paper / "train.py").write_text("x = 2\n")
+    (paper / "new.py").write_text("n = 1\n")
+    (paper / "lib" / "inner.py").write_text("y = 2\n")
+    (tmp_path / "apart.py").write_text("z = 1\n")
+    files = (paper / "train.py", paper / "new.py", paper / "lib" / "inner.py", tmp_path / "apart.py")
+    found = provenance._revision(paper, tuple(map(str, files)))
+    assert (found.repository, found.commit) == ("paper", commit)
+    for line in ("-x = 1", "+x = 2", "+n = 1", "-y = 1", "+y = 2"):
+        assert line in found.diff.splitlines()
+    assert "z = 1" not in found.diff, "it is in no repository"
 
 
-def test_this_programs_files_are_its_own_only_where_a_repository_tracks_them(git):
-    answers, _ = git
-    provenance.tool_revision.cache_clear()
-    try:
-        assert provenance.tool() == {
-            "version": provenance._version(provenance.DISTRIBUTION), "commit": None, "dirty": None, "diff_digest": None,
-        }  # fmt: skip
-        provenance.tool_revision.cache_clear()
-        answers["store", "ls-files", "--error-unmatch"] = "provenance.py\n"
-        answers["store", "rev-parse", "--show-toplevel"] = "/nowhere/checkout\n"
-        answers["store", "rev-parse", "HEAD"] = f"{COMMIT}\n"
-        assert provenance.tool()["commit"] == COMMIT
-    finally:
-        provenance.tool_revision.cache_clear()
+def test_a_large_file_is_named_and_not_in_the_diff(tmp_path):
+    repository(tmp_path, train="x = 1\n")
+    (tmp_path / "large.csv").write_text("0" * (LARGEST_IN_DIFF + 1))
+    (tmp_path / "exact.csv").write_text("1" * LARGEST_IN_DIFF)
+    found = provenance._revision(tmp_path, tuple(str(tmp_path / name) for name in ("large.csv", "exact.csv")))
+    assert "# too large for this file: ?? large.csv" in found.diff.splitlines()
+    assert "0" * 100 not in found.diff and "1" * 100 in found.diff
+
+
+def test_files_count_only_where_the_repository_tracks_them(tmp_path):
+    commit = repository(tmp_path, train="x = 1\n")
+    (tmp_path / "new.py").write_text("n = 1\n")
+    assert provenance._revision(tmp_path, (), tracked=tmp_path / "train.py").commit == commit
+    assert provenance._revision(tmp_path, (), tracked=tmp_path / "new.py") == Revision(None, None, "")
     assert provenance.revision_of((), "", None) == Revision(None, None, "")
