@@ -362,6 +362,7 @@ def test_a_patch_that_changes_the_scorer_is_refused(tmp_path: Path, cli: Cli) ->
     row = '[[variation]]\nkey = "tampered"\npatch = "p.diff"\n'
     text = (place / "s.toml").read_text()
     (place / "s.toml").write_text(text + row)
-    assert "[protected]" in cli("plan", "s.toml", cwd=place, code=2).stderr
+    # [guard] settings refuses the row before [protected] does (test_code_rows.py)
+    assert 'row "tampered"' in cli("plan", "s.toml", cwd=place, code=2).stderr
     (place / "p.diff").write_text("--- a/other.py\n+++ b/other.py\n@@ -0,0 +1 @@\n+# free\n")
     assert "code_tree" in cli("plan", "s.toml", cwd=place, code=2).stderr  # [guard] settings name it, or it is refused
