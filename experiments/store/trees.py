@@ -184,13 +184,13 @@ def unpack(store: Path, tree: str, place: Path) -> Files:
             path = clear(make_folder(place, folder) / name)
             if member.issym():
                 path.symlink_to(member.linkname)
-                found[member.name] = LINK, _blob(os.fsencode(member.linkname), tree)
+                found[member.name] = LINK, blob_digest(os.fsencode(member.linkname), len(tree))
                 continue
             stream = packed.extractfile(member)
             content = stream.read() if stream else b""
             path.write_bytes(content)
             path.chmod(0o755 if member.mode & 0o100 else 0o644)
-            found[member.name] = ("100755" if member.mode & 0o100 else "100644"), _blob(content, tree)
+            found[member.name] = ("100755" if member.mode & 0o100 else "100644"), blob_digest(content, len(tree))
     if _tree_digest(found, tree) != tree:
         raise Damaged(f"{file.name} is not the tree that its name says")
     return found
@@ -219,7 +219,7 @@ def altered(place: Path, files: Files) -> list[str]:
                 content = None if path.is_symlink() else read_regular(path)
         except OSError:
             content = None
-        if content is None or _blob(content, digest) != digest:
+        if content is None or blob_digest(content, len(digest)) != digest:
             found.append(name)
     return found
 
@@ -276,13 +276,13 @@ def _is_below(place: Path, path: Path) -> bool:
     return not any((place / parent).is_symlink() for parent in parents)
 
 
-def _blob(content: bytes, like: str) -> str:
-    """git's digest of a file, of the length of another digest."""
-    return _digest(b"blob", content, like)
+def blob_digest(content: bytes, length: int = 40) -> str:
+    """Git's digest of a blob. length: of a digest in the repository, 40 or 64."""
+    return _digest(b"blob", content, length)
 
 
-def _digest(kind: bytes, content: bytes, like: str) -> str:
-    made = hashlib.sha1(usedforsecurity=False) if len(like) == 40 else hashlib.sha256()
+def _digest(kind: bytes, content: bytes, length: int) -> str:
+    made = hashlib.sha1(usedforsecurity=False) if length == 40 else hashlib.sha256()
     made.update(b"%s %d\0" % (kind, len(content)) + content)
     return made.hexdigest()
 
@@ -300,4 +300,4 @@ def _tree_digest(files: Files, like: str) -> str:
     for name, below in inside.items():
         line = b"40000 " + os.fsencode(name) + b"\0" + bytes.fromhex(_tree_digest(below, like))
         entries[os.fsencode(name) + b"/"] = line
-    return _digest(b"tree", b"".join(entries[name] for name in sorted(entries)), like)
+    return _digest(b"tree", b"".join(entries[name] for name in sorted(entries)), len(like))

@@ -18,7 +18,7 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.store.durable import regular_files
 from experiments.store.spec import FILE
-from experiments.store.trees import archive, planned
+from experiments.store.trees import archive, blob_digest, planned
 
 EDITED = "edited during the run"  # in place of a digest: equal to no file
 LARGE = 8 << 20  # bytes: from here on content is hashed once and remembered
@@ -27,14 +27,6 @@ _SHA256 = "sha256:"
 _CODE = (".py", ".pyc", ".pyi")  # of linked folders: the watcher says which of them a run imported
 
 _seen: dict[Path, tuple[tuple[int, ...], str]] = {}  # of this process: path → (stamp, digest)
-
-
-def blob_digest(content: bytes, length: int = 40) -> str:
-    """Git's digest of a blob. length: of a digest in the repository, 40 or 64."""
-    hashed = hashlib.sha1(usedforsecurity=False) if length == 40 else hashlib.sha256()
-    hashed.update(b"blob %d\0" % len(content))
-    hashed.update(content)
-    return hashed.hexdigest()
 
 
 def file_digest(path: Path, store: Path | None) -> str:

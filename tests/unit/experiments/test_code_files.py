@@ -9,12 +9,12 @@ import pytest
 from experiments.errors import UserError
 from experiments.store.imports import imported_names, local_files
 from experiments.store.spec import FILE
+from experiments.store.trees import blob_digest
 from experiments.tasks.own import code_files
 from experiments.tasks.own.code_files import (
     EDITED,
     WorkingCopy,
     as_used,
-    blob_digest,
     changed_files,
     file_digest,
     is_linked_data,
