@@ -36,6 +36,7 @@ def by_row(done: Any) -> dict[str, Any]:
     return {row["row"]: row for row in as_json(done)}
 
 
+@pytest.mark.nightly
 def test_short_inputs_are_learnt_and_accuracy_falls_beyond_them(cli: Cli, tmp_path: Path) -> None:
     study, store = tmp_path / "algorithms.toml", tmp_path / "store"
     study.write_text(STUDY)

@@ -113,6 +113,7 @@ def test_a_parent_run_and_two_branches_equal_two_undisturbed_runs(cli: Cli, tmp_
     assert weights(store, ours["smooth"]["run_id"]) not in {weights(other, run["run_id"]) for run in theirs.values()}
 
 
+@pytest.mark.nightly
 def test_killed_at_random_the_table_is_the_same_byte_for_byte(cli: Cli, tmp_path: Path) -> None:
     """Kills of the parent run, of its branches and of the coordinator, as in tests/chaos.py."""
     study = write(tmp_path, study_of(600))

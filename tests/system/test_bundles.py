@@ -282,6 +282,7 @@ ODD = (
 )
 
 
+@pytest.mark.nightly
 def test_a_bundle_with_anything_at_any_place_is_printed_or_refused(finished, tmp_path):
     """Values of other types at random places of the head and of records, with new checksums, give no traceback."""
     chosen, _ = finished

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos import stub
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_stub_runs_killed_at_random_all_finish_once_and_mlflow_agrees(tmp_path: Path) -> None:
     done = stub(tmp_path, runs=50, slots=8, kills=25, seed=1)
     assert int(str(done["attempts"])) > 50

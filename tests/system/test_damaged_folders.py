@@ -98,7 +98,7 @@ def test_damaged_before_more_is_asked_of_them(store):
     check(store)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_damaged_while_their_coordinator_is_gone(store):
     """The next coordinator adopts their attempts."""
     code = textwrap.dedent(f"""

@@ -37,14 +37,11 @@ def test_silent_harm_and_a_traceback_are_found(tmp_path: Path) -> None:
         flip_all([Kind("a byte", tmp_path / "file", (tmp_path / "file").read_bytes)], SEED)
 
 
-@pytest.mark.parametrize(
-    ("bits", "harms"),
-    [pytest.param(10, 500, marks=pytest.mark.slow), pytest.param(50, 1600, marks=pytest.mark.nightly)],
-)
-def test_no_harm_to_any_kind_of_file_is_silent(tmp_path: Path, bits: int, harms: int) -> None:
+@pytest.mark.nightly
+def test_no_harm_to_any_kind_of_file_is_silent(tmp_path: Path) -> None:
     study, root = make_store(tmp_path / "made")
-    done = flip_all(all_kinds(study, root, tmp_path), SEED, most=bits)
-    assert done["harms"] > harms
+    done = flip_all(all_kinds(study, root, tmp_path), SEED, most=50)
+    assert done["harms"] > 1600
 
 
 @pytest.mark.slow

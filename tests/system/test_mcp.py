@@ -406,7 +406,7 @@ def many_calls(folder: Path, count: int, every: int = 2) -> None:
     asyncio.run(talk())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_300_calls_leave_nothing_behind(folder: Path, cli: Cli) -> None:
     cli("queue", "toy.toml", "--store", "store", cwd=folder)
     many_calls(folder, 300)

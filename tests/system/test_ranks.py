@@ -127,6 +127,7 @@ def test_three_ranks_killed_and_resumed_equal_three_undisturbed(store: Store, ch
         assert worse and rates[24] == 0.5 * 0.5**worse
 
 
+@pytest.mark.nightly
 def test_a_branch_by_three_ranks_equals_an_undisturbed_run(store: Store) -> None:
     """Every rank begins with the parent run's state."""
     parent_run, name = "ab" * 8, f"{0xBEA:016x}"

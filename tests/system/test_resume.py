@@ -91,7 +91,7 @@ def _kill(process: ForkServerProcess, folder: Path, step: int, delay: float) -> 
 
 @pytest.mark.slow
 def test_killed_at_random_steps_equals_undisturbed(tmp_path: Path) -> None:
-    kills, steps = 10, 500
+    kills, steps = 6, 500
     straight, final = tmp_path / "straight", tmp_path / "last"
     _finish(steps, straight)
     chance = random.Random(kills)
@@ -116,7 +116,7 @@ def test_killed_at_random_steps_equals_undisturbed(tmp_path: Path) -> None:
     assert all(loss == expected[step] for step, loss in seen), "every loss, also of steps that were done twice"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not shutil.which("g++"), reason="torch's compiler needs a C++ compiler")
 def test_compiled_in_deterministic_mode_a_resume_is_exact(tmp_path: Path) -> None:
     modes = {"threads": 2, "compile": True, "deterministic": True}

@@ -70,7 +70,7 @@ def copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_edit_renews_its_part_alone(copy: Copy) -> None:
     copy.command("run", "--devices", "cpu:1")
     first = copy.record()

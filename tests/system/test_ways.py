@@ -51,6 +51,7 @@ def traced(folder: Path, value: object, *lines: str) -> dict[str, set[str]]:
     return files
 
 
+@pytest.mark.nightly
 def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
     (tmp_path / "way.toml").write_text(STUDY)
     way = documented("The way of a setting")
