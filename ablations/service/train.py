@@ -75,7 +75,9 @@ def train(
     else:
         join(chosen, plan)
         track_ended(store)
-        say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
+        others = sum(run.state == "stale" for run in plan.trainings)
+        kept = f" ({others} by other code, kept: --stale rerun trains them again)" if others else ""
+        say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train{kept}")
     if not summary.interrupted:
         complete_mlflow(store, say)
     return summary

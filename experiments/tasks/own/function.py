@@ -140,12 +140,14 @@ class OwnTask(Task):
             globs = [f"{prefix}/{one}" for one in getattr(config, GLOBS, ())]
             used = archived_digests(context.store, tree, names, globs)
             data = as_used({name: before[name] for name in linked if name not in used}, copy)
-            return {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
+            files = {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
+            return {"code_home": prefix, **files}
         static = {copy.name(path) for path in self.code_paths()}
         names = named | {*linked} | {copy.name(path) for path in matching(home, getattr(config, GLOBS, ()), top)}
         names |= static if seen is None else {copy.name(path) for path in seen}
         names |= {name for name in static if name.startswith("../")}  # which no watcher sees
-        return {"code_files": as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)}
+        files = as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)
+        return {"code_home": os.path.relpath(home.resolve(), top), "code_files": files}
 
     def _base_files(
         self, config: Any, context: Context, used: Mapping[str, str], data: Mapping[str, str]
@@ -164,15 +166,15 @@ class OwnTask(Task):
         if tree.startswith(NO_TREE):
             return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
-        copy = WorkingCopy(top, store)
+        copy, folders = WorkingCopy(top, store), (result.code_home, os.path.relpath(home.resolve(), top))
         if not tree:
-            return changed_files(result.code_files, copy)
+            return changed_files(result.code_files, copy, *folders)
         if tree not in planned:
             return ["the code of its row cannot be made now"]
         if tree not in self._trees:
             links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
             self._trees[tree] = PlannedTree(tree, copy, links)
-        return changed_files(result.code_files, self._trees[tree])
+        return changed_files(result.code_files, self._trees[tree], *folders)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         return {}

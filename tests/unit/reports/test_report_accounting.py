@@ -243,7 +243,8 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     unseen = made.table().spent
     assert unseen is not None and (unseen.total.early, unseen.total.unseen) == (3, 1)
     last = json.loads(lines[-1])["t"] - json.loads(lines[-2])["t"]
-    assert spent.total.wall_s - unseen.total.wall_s == pytest.approx(last, abs=0.01) and last > 0
+    # an attempt whose end is unknown lasted to its last event, or to a heartbeat after it
+    assert 0 < spent.total.wall_s - unseen.total.wall_s <= last + 0.01
     assert "or between the known events of 1 attempt" in as_markdown(made.table())
     events.write_bytes(b"".join(lines))
 
