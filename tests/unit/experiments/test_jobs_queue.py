@@ -480,3 +480,31 @@ def test_of_damaged_lines_those_notes_are_read_that_are_whole(work_queue):
     assert work_queue.damaged_lines() == {(make(1).run_id, 1): ("120-77", 3)}
     work_queue._db.execute("UPDATE attempts SET events='120-77'")
     assert work_queue.damaged_lines() == {}
+
+
+class TestMemoryOnAGpu:
+    """What one run has used is the prediction of the other runs of its study, if their task predicts nothing."""
+
+    def memory(self, work_queue):
+        return {int(job.run_id, 16): job.gpu_memory_gb for job in work_queue.waiting(9)}
+
+    def member(self, study):
+        return (Member(study, "p", "c", "row"),)
+
+    def test_of_a_study_the_largest_counts(self, work_queue):
+        mine, theirs = self.member("mine"), self.member("theirs")
+        predicted = make(3, members=mine, gpu_memory_gb=2.0)
+        jobs = [make(1, members=mine), make(2, members=mine), predicted, make(4, members=theirs)]
+        work_queue.enqueue(jobs)
+        work_queue.claim(jobs[0].run_id, 1, "cuda:0", "cuda")
+        work_queue.end(jobs[0].run_id, 1, Ending(State.FINISHED, Outcome.FINISHED))
+        work_queue.learn_gpu_memory(jobs[0], 7.0)
+        work_queue.learn_gpu_memory(jobs[0], 5.0)
+        assert self.memory(work_queue) == {2: 7.0, 3: 2.0, 4: 0.0}
+        work_queue.enqueue([make(2, members=mine), make(5, members=mine), make(6, members=theirs)])
+        assert self.memory(work_queue) == {2: 7.0, 3: 2.0, 4: 0.0, 5: 7.0, 6: 0.0}
+        assert work_queue.measured_gpu_gb("another task", "mine") == 0.0
+
+    def test_a_run_that_only_evaluates_has_the_steps_of_its_training(self, work_queue):
+        work_queue.enqueue([make(1, train=False, steps=10), make(2, steps=20), make(3)])
+        assert {int(job.run_id, 16): job.steps for job in work_queue.waiting(9)} == {1: 10, 2: 20, 3: None}
