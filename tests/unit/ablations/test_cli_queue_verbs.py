@@ -17,6 +17,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
+from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import durable
 from experiments.store.checksummed import write_json
@@ -164,6 +165,15 @@ def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
     with store.coordinator_lock():
         assert "starts no new run" in call(store, "drain")
         assert "starts no other runs" in call(store, "status")
+
+
+def test_status_says_how_many_runs_share_a_gpu_while_a_coordinator_works(store):
+    with WorkQueue(store.queue_db) as queue:
+        queue.note(SHARING, "cuda:0: 4 runs, at most 8 at once: 4 at once gave 1.78 × the throughput of 2")
+    for words in (("status",), ("status", "table3")):
+        assert "cuda:0:" not in call(store, *words), "of a coordinator that was killed"
+        with store.coordinator_lock():
+            assert "cuda:0: 4 runs, at most 8 at once" in call(store, *words)
 
 
 def test_drain_says_nothing_before_its_request_is_made(store):
