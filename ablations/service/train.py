@@ -21,6 +21,7 @@ from ablations.service.enqueue import (
     wanted,
 )
 from ablations.service.forecast import refuse_above
+from ablations.service.gpu_sharing import sharing_lines
 from ablations.service.guard import say_guard
 from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
@@ -119,6 +120,8 @@ def check(
         refuse(chosen, todo, working.slots)
         for warning in warnings(chosen, todo, working.slots):
             say(f"note: {warning}")
+        for line in sharing_lines(chosen, chosen.plan, todo, working.slots):
+            say(line)
     if max_hours is not None and todo:
         say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here, stale=stale))
 
