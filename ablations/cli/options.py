@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from experiments.config import CHECKPOINTS, InferencePrecision
+from experiments.config import CHECKPOINTS, PrecisionChoice
 from experiments.errors import UserError
 from experiments.store import ledger
 
@@ -130,8 +130,8 @@ def _checkpoint(value: str | None) -> str | None:
 
 
 def _precision(value: str) -> str:
-    if value not in get_args(InferencePrecision):
-        raise UserError(f"--precision {value}: write fp32, bf16, int8 or auto.")
+    if value not in get_args(PrecisionChoice):
+        raise UserError(f"--precision {value}: write fp32, bf16 or auto.")
     return value
 
 
@@ -139,7 +139,7 @@ Checkpoint = Annotated[
     str | None,
     typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="The run's own choice if unset."),
 ]
-Precision = Annotated[str, typer.Option(metavar="fp32|bf16|int8|auto", callback=_precision, help="Arithmetic.")]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic.")]
 
 
 class Without(tuple[str, ...]):

@@ -16,7 +16,6 @@ from experiments.store import provenance, results
 from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
-from model.products import int8_works
 from reports.audit.explain import as_text, explain
 from reports.audit.verify import SUFFIXES, verify
 from reports.render.formats import RENDERERS, render
@@ -25,7 +24,6 @@ from reports.results.results import failures
 from reports.table.cost import by_time, counted, training_seconds
 from tests.unit.reports.real import Made, said, write
 
-no_int8 = pytest.mark.skipif(not int8_works(), reason="no exact products in 8 bits here")
 KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
 
 
@@ -101,28 +99,6 @@ def test_a_row_in_another_precision_is_warned_of(small):
     (warning,) = small["translation"].table().warnings
     assert warning == "The rows mix 2 precisions of training: fp32 (base, learned); bf16 (bf16)."
     assert small["translation"].table(rows="base,learned").warnings == ()
-
-
-@no_int8
-@pytest.mark.process
-def test_a_row_that_is_evaluated_in_8_bits_is_named(small, tmp_path):
-    made = small["translation"].copied(tmp_path / "other")
-    before = {s.eval_id for s in made.table(rows="base").rows[0].outcomes[0].scored.values()}
-    made.study.write_text(
-        made.study.read_text() + '\n[[variation]]\nkey = "narrow"\nset = {evaluation.precision = "int8"}\n'
-    )
-    made.run(rows="narrow")
-    table = made.table(rows="base,narrow")
-    (base,), (narrow,) = (row.outcomes for row in table.rows)
-    assert base.run.run_id == narrow.run.run_id  # trained once
-    assert {s.eval_id for s in base.scored.values()} == before  # as without the row
-    assert not before & {s.eval_id for s in narrow.scored.values()}
-    assert {s.record.precision for s in narrow.scored.values()} == {"int8"}
-    assert "The rows mix 2 precisions of evaluation: fp32 (base); int8 (narrow)." in table.warnings
-    assert said(table, "Evaluated with products in 8 bits (int8): narrow.", "BLEU")
-    assert not said(made.table(rows="base"), "8 bits")
-    base_ppl, its_ppl = (row.measures["ppl"].mean for row in table.rows)
-    assert base_ppl != its_ppl == pytest.approx(base_ppl, rel=0.05)
 
 
 @pytest.mark.process
