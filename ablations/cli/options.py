@@ -38,7 +38,6 @@ StudyOrBundle = Annotated[str, _study("STUDY", f"A built-in study, {_FILE}, or {
 
 OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose options stand in this order in --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
-    "study": typer.Option("--study", hidden=True),  # as it was written before STUDY was an argument
     "row": typer.Option("--row", metavar="KEY", help="The study's row; base if unset."),
     "seed": typer.Option("--seed", metavar="N", help="The row's seed; the first if unset."),
     "profile": typer.Option(metavar="P", help="Size of the whole table; the study's default if unset."),

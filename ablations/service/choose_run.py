@@ -49,7 +49,7 @@ def study_first(
     others: names of the words that may follow. Returns the rest of the words. Raises UserError if there are too many.
     """
     left = list(words)
-    if not (without or named.run or named.study) and left:
+    if not (without or named.run) and left:
         named = replace(named, study=left.pop(0))
     if len(left) > len(others):
         there = " ".join(others) or "no more words"
