@@ -50,7 +50,6 @@ VERBS = {  # by name, in the order of --help
     "evaluate": Verb("run", "evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8"),
     "cancel": Verb("status", "cancel", RUN, "cancel big A-h16:2"),
     "retry": Verb("status", "retry", RUN, "retry all"),
-    "drain": Verb("status", "drain", RUN, "drain"),
     "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
     "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
