@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.errors import Damaged, UserError
-from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.coordinator.placement import Placement, config_of
 from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.retention import BEST, SPACED, Keep
+from experiments.tasks.load import load_task
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
 
@@ -480,3 +481,10 @@ def test_of_damaged_lines_those_notes_are_read_that_are_whole(work_queue):
     assert work_queue.damaged_lines() == {(make(1).run_id, 1): ("120-77", 3)}
     work_queue._db.execute("UPDATE attempts SET events='120-77'")
     assert work_queue.damaged_lines() == {}
+
+
+def test_a_job_with_a_setting_of_another_version_is_refused_with_what_to_do():
+    """Version 0.1.0 queued evaluations in int8."""
+    job = Job(f"{1:016x}", "translation", {"evaluation": {"precision": "int8"}})
+    with pytest.raises(UserError, match=rf"run {job.run_id} .*evaluation\.precision: .*ablations cancel {job.run_id}"):
+        config_of(load_task("translation"), job)

@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +11,12 @@ from pathlib import Path
 import pytest
 
 from ablations.cli.ui import _table as view
+from ablations.service.choose_run import Named, find_trained
+from ablations.service.selected import Selectors
 from experiments.data.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
 from experiments.store import provenance, results
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
@@ -99,6 +103,26 @@ def test_a_row_in_another_precision_is_warned_of(small):
     (warning,) = small["translation"].table().warnings
     assert warning == "The rows mix 2 precisions of training: fp32 (base, learned); bf16 (bf16)."
     assert small["translation"].table(rows="base,learned").warnings == ()
+
+
+def test_evaluations_in_int8_of_version_0_1_0_stay_aside(small, tmp_path):
+    """No row has their settings; weights of a run whose record has them can be used."""
+    made = small["translation"].copied(tmp_path / "other")
+    before = render(made.table(), "csv")
+    (outcome,) = made.table(rows="base").rows[0].outcomes
+    home = made.store / "runs" / outcome.run.run_id
+    for number, scored in enumerate(outcome.scored.values()):
+        eval_id = f"{number:016x}"
+        folder = shutil.copytree(home / "evaluations" / scored.eval_id, home / "evaluations" / eval_id)
+        settings = {**scored.record.settings, "precision": "int8"}
+        scored.record.write(folder / "result.json", eval_id=eval_id, settings=settings, precision="int8")
+    config = outcome.record.config
+    config = {**config, "evaluation": {**config["evaluation"], "precision": "int8"}}
+    outcome.record.write(home / "result.json", config=config)
+    write_json(home / "config.json", {**read_json(home / "config.json"), "config": config})
+    assert render(made.table(), "csv") == before
+    found = find_trained(Named(run=outcome.run.run_id), Selectors(store=made.store)).config.evaluation
+    assert (found.precision, found.beam_size, found.max_extra_length) == ("fp32", 2, 3)
 
 
 @pytest.mark.process
