@@ -116,13 +116,13 @@ def test_evaluations_in_int8_of_version_0_1_0_stay_aside(small, tmp_path):
         folder = shutil.copytree(home / "evaluations" / scored.eval_id, home / "evaluations" / eval_id)
         settings = {**scored.record.settings, "precision": "int8"}
         scored.record.write(folder / "result.json", eval_id=eval_id, settings=settings, precision="int8")
-    config = outcome.record.config
-    config = {**config, "evaluation": {**config["evaluation"], "precision": "int8"}}
+    usual = outcome.record.config["evaluation"]
+    config = {**outcome.record.config, "evaluation": {**usual, "precision": "int8"}}
     outcome.record.write(home / "result.json", config=config)
     write_json(home / "config.json", {**read_json(home / "config.json"), "config": config})
     assert render(made.table(), "csv") == before
     found = find_trained(Named(run=outcome.run.run_id), Selectors(store=made.store)).config.evaluation
-    assert (found.precision, found.beam_size, found.max_extra_length) == ("fp32", 2, 3)
+    assert found.model_dump(mode="json") == {**usual, "precision": "fp32"}
 
 
 @pytest.mark.process
