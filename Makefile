@@ -55,7 +55,7 @@ test-system: compiled
 test-slow: compiled
 	$(PYTEST) -m "slow and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
-# what depends on the processor, on one without bf16, VNNI and AMX
+# what depends on the processor, on one without bf16 and AMX
 test-avx2: setup
 	ABLATIONS_TEST_CPU=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist loadfile
 

@@ -326,10 +326,10 @@ def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
 
 
 def _left(chosen: Selected, summary: Summary) -> str:
-    """Runs that were not started: `ablations drain`, or they are held."""
+    """Runs that were not started: `ablations work --drain`, or they are held."""
     if not summary.left:
         return ""
-    why = "; ".join(held(chosen.store)) or "another process asked for no more runs to start (`ablations drain`)"
+    why = "; ".join(held(chosen.store)) or "another process asked for no more runs to start (`ablations work --drain`)"
     were = "was" if summary.left == 1 else "were"
     return f"{number(summary.left, 'run')} {were} not started: {why}. The same call of ablations.run continues."
 

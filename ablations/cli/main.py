@@ -50,7 +50,6 @@ VERBS = {  # by name, in the order of --help
     "evaluate": Verb("run", "evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8"),
     "cancel": Verb("status", "cancel", RUN, "cancel big A-h16:2"),
     "retry": Verb("status", "retry", RUN, "retry all"),
-    "drain": Verb("status", "drain", RUN, "drain"),
     "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
     "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
@@ -76,29 +75,12 @@ VERBS = {  # by name, in the order of --help
 
 
 WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget", "unseal")
-# until 0.2: an older spelling → the present one, and what its options are called now
-OLD: dict[str, tuple[str, dict[str, str]]] = {
-    "demo": ("run table3 --profile demo --paper", {}),
-    "translate": ("generate", {}),
-    "sample": ("generate", {}),
-    "cases": ("report --examples test", {"--of": "--examples"}),
-    "figures": ("report --figures pdf", {"--formats": "--figures"}),
-    "layers": ("settings --layers", {}),
-    "probe": ("plan --measure", {}),
-    "prune": ("forget --checkpoints", {}),
-    "rebuild": ("ui --rebuild mlflow", {"--sink": "--rebuild"}),
-}
 
 
 class Verbs(terminal.VerbsWithHelp):
     """The verbs. A verb's module is imported when the verb is called: together they take a second."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in OLD:
-            present, options = OLD[args[0]]
-            _say(f"`{args[0]}` is now `ablations {present}`; the older spelling ends with 0.2")
-            parts = [word.partition("=") for word in args[1:]]
-            args = [*present.split(), *(f"{options.get(name, name)}{equals}{value}" for name, equals, value in parts)]
         name, command, rest = super().resolve_command(ctx, args)
         return name, verb(name) if name in VERBS else command, rest
 

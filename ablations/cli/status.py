@@ -1,4 +1,4 @@
-"""Verbs on the queue: `ablations status`, `log`, `cancel`, `retry` and `drain`.
+"""Verbs on the queue: `ablations status`, `log`, `cancel` and `retry`.
 
 `status` shows waiting runs with the reason, running ones with progress, ended ones with the outcome.
 """
@@ -182,7 +182,7 @@ def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int | None], st
             gone_on = f" ({row.doing})" if row.doing else ""
             return f"no coordinator is running; start `ablations work`{gone_on}"
         if draining:
-            return "no new run is started (drain)"
+            return "no new run is started (`ablations work --drain`)"
         if row.doing or before is None:
             return row.doing or "in turn, when a slot is free"
         return f"{before} before it" if before else "next, when a slot is free"
@@ -345,7 +345,7 @@ def _points(tail: Tail) -> Iterator[str]:
             yield f"step {event['step']:,}  {'  '.join(numbers)}"
 
 
-# --- `ablations cancel`, `retry` and `drain`: requests to the coordinator, at any time, from any shell
+# --- `ablations cancel` and `retry`: requests to the coordinator, at any time, from any shell
 
 
 Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, their beginnings, or all.")]
@@ -384,17 +384,6 @@ def retry(
             f"these are all failed and cancelled runs of the store; `ablations cancel {one}` takes one out again"
         )
     answer(as_json, _records(rows), lines)
-
-
-def drain(store_options: StoreOptions, as_json: options.Json = False) -> None:
-    """Let running runs finish and start no others; the rest stays queued for the next `ablations work`."""
-    opened = store_options.open()
-    holder = opened.coordinator()
-    if holder:
-        _ask(opened, [], lambda queue, _: queue.drain(), "drain")
-    done = f"Draining: {holder} starts no new run and ends after its running ones"
-    nothing = f"no coordinator works on {opened.root}: nothing to drain"
-    answer(as_json, {"coordinator": holder or None}, [done if holder else nothing])
 
 
 def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:

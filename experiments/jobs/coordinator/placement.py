@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from experiments.config import TaskConfig
 from experiments.errors import Damaged, DiskFull, UserError
 from experiments.identity import ParentRun, members_in, parent_run_in
@@ -56,8 +58,16 @@ def serves(task: Task, job: Job, evaluations: Iterable[Mapping[str, Any]], weigh
 
 
 def config_of(task: Task, job: Job) -> TaskConfig:
-    """A job's configuration, validated by its task."""
-    return task.config_type.from_mapping(job.config)
+    """A job's configuration, validated by its task. Raises UserError for settings that another version queued."""
+    try:
+        return task.config_type.from_mapping(job.config)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UserError(
+            f"The run {job.run_id} was queued with a setting that this version does not know "
+            f"({'.'.join(map(str, first['loc']))}: {first['msg']}). Correct its row in the study and queue it again; "
+            f"`ablations cancel {job.run_id}` takes this run out of the queue."
+        ) from None
 
 
 class Preparation:

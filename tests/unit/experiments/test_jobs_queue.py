@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.errors import Damaged, UserError
-from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.coordinator.placement import Placement, config_of
 from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.retention import BEST, SPACED, Keep
+from experiments.tasks.load import load_task
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
 
@@ -508,3 +509,10 @@ class TestMemoryOnAGpu:
     def test_a_run_that_only_evaluates_has_the_steps_of_its_training(self, work_queue):
         work_queue.enqueue([make(1, train=False, steps=10), make(2, steps=20), make(3)])
         assert {int(job.run_id, 16): job.steps for job in work_queue.waiting(9)} == {1: 10, 2: 20, 3: None}
+
+
+def test_a_job_with_a_setting_of_another_version_is_refused_with_what_to_do():
+    """Version 0.1.0 queued evaluations in int8."""
+    job = Job(f"{1:016x}", "translation", {"evaluation": {"precision": "int8"}})
+    with pytest.raises(UserError, match=rf"run {job.run_id} .*evaluation\.precision: .*ablations cancel {job.run_id}"):
+        config_of(load_task("translation"), job)
