@@ -167,7 +167,6 @@ def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
         assert "starts no other runs" in call(store, "status")
 
 
-<<<<<<< HEAD
 def test_status_says_how_many_runs_share_a_gpu_while_a_coordinator_works(store):
     with WorkQueue(store.queue_db) as queue:
         queue.note(SHARING, "cuda:0: 4 runs, at most 8 at once: 4 at once gave 1.78 × the throughput of 2")
@@ -175,14 +174,14 @@ def test_status_says_how_many_runs_share_a_gpu_while_a_coordinator_works(store):
         assert "cuda:0:" not in call(store, *words), "of a coordinator that was killed"
         with store.coordinator_lock():
             assert "cuda:0: 4 runs, at most 8 at once" in call(store, *words)
-=======
+
+
 @pytest.mark.parametrize("option", [["--detach"], ["--trust", "walk"], ["--devices", "cpu:1"], ["--hang-after", "5"]])
 def test_drain_takes_no_option_of_a_coordinator(store, option):
     with store.coordinator_lock():
         done = CliRunner().invoke(app, ["work", "--drain", *option, "--store", str(store.root)])
         assert isinstance(done.exception, UserError) and "--drain" in str(done.exception)
         assert "starts no other runs" not in call(store, "status")
->>>>>>> oldforms
 
 
 def test_drain_says_nothing_before_its_request_is_made(store):
