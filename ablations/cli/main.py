@@ -68,13 +68,12 @@ VERBS = {  # by name, in the order of --help
     "mcp": Verb("mcp", "mcp", STORE, "mcp --store runs --allow studies"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "budget": Verb("budget", "budget", STORE, "budget --hours 8 --runs 40 --until 07:00"),
-    "ledger": Verb("budget", "ledger", STORE, "ledger --head"),
-    "unseal": Verb("budget", "unseal", STORE, "unseal my_study.toml --because 'for the paper'"),
+    "ledger": Verb("budget", "ledger", STORE, "ledger my_study.toml"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
 }
 
 
-WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget", "unseal")
+WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget")
 
 
 class Verbs(terminal.VerbsWithHelp):

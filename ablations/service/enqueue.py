@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.service.guard import record_guard
 from ablations.service.preflight import refuse
 from ablations.service.run_states import lacks_checkpoints, stale_parts
 from ablations.service.selected import Selected
@@ -76,7 +75,6 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, runs = chosen.store, list(runs)
-    record_guard(chosen.study, plan, store)
     code = chosen.task.code
     keep_rows(chosen, plan, runs)
     for tree in dict.fromkeys(getattr(run.config, name, "") for run in runs for name in (CODE, BASE)):
@@ -269,8 +267,6 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
     """A message for the user; "" if there are none."""
     if not runs:
         return ""
-    if not runs[0].config.setting_roles.frozen_defaults:  # of an own trainer, which scores while it trains
-        return f"{_rows(runs)}: trained again, because nothing was kept of the scores of a set that was sealed then."
     steps = sorted({step for run in runs for step in run.read_at})
     what = f"a branch from step {', '.join(map(str, steps))}" if steps else "evaluation.checkpoint"
     return (

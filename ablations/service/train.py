@@ -22,7 +22,6 @@ from ablations.service.enqueue import (
 )
 from ablations.service.forecast import refuse_above
 from ablations.service.gpu_sharing import sharing_lines
-from ablations.service.guard import say_guard
 from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
@@ -94,7 +93,6 @@ def queue_runs(
 ) -> dict[str, int]:
     """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
     made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale), say_read(plan, runs, stale)]
-    made_again += say_guard(chosen.study)
     for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs)), *made_again]):
         say(f"note: {note}")
     prepare(chosen, runs, progress)

@@ -85,7 +85,6 @@ class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
 
     prepare_reads: tuple[str, ...] | None = (CODE, BASE)
-    sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     named: tuple[Path, ...] = ()  # the files at which the user's code begins
     reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
@@ -217,10 +216,6 @@ class OwnTask(Task):
     def cost(self, config: Any) -> float:
         return 0.0
 
-    def serves(self, config: Any, evaluation: EvaluationSpec, weights: Path) -> bool:
-        """Whether the trainer's metrics were kept: not those of a set that was sealed then."""
-        return (read_json(weights / FINAL / "metrics.json") or {}).get(evaluation.set) != {}
-
     def outdated(self, made: EvaluationResult) -> bool:
         """Whether the study reads a metric by another pattern now: the number is in the kept log."""
         printed = {column.metric for column in self.columns if column.set == made.set}
@@ -254,8 +249,7 @@ class OwnTask(Task):
         if lacking:
             facts["lacking"] = {name: first_sentences(why) for name, why in lacking.items()}
         with explain_os_errors("read the trainer's examples"):
-            # a link out of the folder could lead to what the trainer itself may not read
-            if outputs.is_file() and outputs.resolve().is_relative_to((weights / FINAL).resolve()):
+            if outputs.is_file():
                 trained = TrainingResult.load(weights / RESULT_FILE) or TrainingResult()
                 if written := trained.example_files.get(outputs.name):
                     check_file(outputs, written)
@@ -372,7 +366,7 @@ class FunctionTask(OwnTask):
                 check_watched(context)
         files = self.code_facts(config, context, before, context.folder / COPY)
         self._refuse_changed(config, context, "while the run trained")
-        keep_metrics(context.folder / FINAL, ended["returned"], self.sealed)
+        keep_metrics(context.folder / FINAL, ended["returned"])
         theirs = {"device": name} if (name := ended["device_name"]) else {}
         for fact, value in ended["facts"].items():
             if fact in TrainingResult.model_fields and fact not in TrainingResult.of_builtin:
