@@ -233,7 +233,7 @@ PROGRESS_EVERY_S = 10.0
 def load(
     study: str, selectors: Selectors, printing: TableOptions, *, significance: str = "auto", provisional: bool = False
 ) -> LoadedTable:
-    """The table of a study, or of a bundle (.tar.gz, .zip), from what the store holds now. Trains nothing.
+    """The table of a study, or of a bundle (.tar.gz), from what the store holds now. Trains nothing.
 
     columns, hide, plain, paper, digits, caption, notes …: as in `ablations report` (docs/printing.md).
     """

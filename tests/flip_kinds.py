@@ -31,8 +31,8 @@ def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
     store, table = Store.open(root, create=False), Printing(study, root)
     yield Kind("store.json", root / "store.json", table)
     yield Kind("fingerprints", root / "corpora" / "fingerprints.json", lambda: _read_anew(table))
-    for name, suffix in (("bundle", ".tar.gz"), ("crate", ".zip")):
-        yield Kind(name, study.with_suffix(suffix), Printing(study.with_suffix(suffix), root))
+    bundle = study.with_suffix(".tar.gz")
+    yield Kind("bundle", bundle, Printing(bundle, root))
     yield Kind("MLflow's database", store.mlflow_db, lambda: _tracked(store))
     yield from results(root, table)
     yield Kind("events, the table", min(root.glob("runs/*/attempts/*/events.jsonl")), table)

@@ -57,7 +57,7 @@ VERBS = {  # by name, in the order of --help
     "tabulate": Verb("tabulate", "tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
     "fill": Verb("paper", "fill", PRINT, "fill draft.md table3 --out paper.md"),
     "paper": Verb("paper", "paper", PRINT, "paper table3 table4 --out paper"),
-    "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
+    "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --out table3.tar.gz"),
     "import": Verb("exchange", "import_", PRINT, "import theirs.toml --from scores.csv"),
     "generate": Verb("models", "generate", MODELS, "generate table3 input.txt --row base > output.txt"),
     "export": Verb("exchange", "export", MODELS, "export table3 german-english --row base"),

@@ -21,11 +21,11 @@ def _studies(incomplete: str) -> list[str]:
 
     there = Path(incomplete).parent if "/" in incomplete else Path()
     names = [f"{path}/" if path.is_dir() else str(path) for path in sorted(there.iterdir())] if there.is_dir() else []
-    files = [name for name in names if name.endswith((".toml", ".tar.gz", ".zip", "/")) and not name.startswith(".")]
+    files = [name for name in names if name.endswith((".toml", ".tar.gz", "/")) and not name.startswith(".")]
     return [name for name in (*builtin_studies(), *files) if name.startswith(incomplete)]
 
 
-_FILE, _BUNDLE = "the path of a .toml file", "a bundle (.tar.gz, .zip)"
+_FILE, _BUNDLE = "the path of a .toml file", "a bundle (.tar.gz)"
 
 
 def _study(metavar: str, about: str) -> Any:
