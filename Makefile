@@ -4,9 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROGRAM := $(VENV)/.program
-VALIDATOR := .venv-validator
 PYTEST := $(BIN)/python -m pytest
-EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray and not crates
+EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray
 
 .PHONY: setup compiled demo test test-system test-slow test-avx2 test-nightly test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
 
@@ -55,7 +54,7 @@ test-system: compiled
 test-slow: compiled
 	$(PYTEST) -m "slow and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
 
-# what depends on the processor, on one without bf16, VNNI and AMX
+# what depends on the processor, on one without bf16 and AMX
 test-avx2: setup
 	ABLATIONS_TEST_CPU=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist loadfile
 
@@ -63,16 +62,10 @@ test-avx2: setup
 test-nightly: setup
 	$(PYTEST) -m nightly -n 2 --dist loadfile
 
-# roc-validator requires an older rich than ours: it has an environment of its own
-$(VALIDATOR)/.installed: Makefile
-	$(PYTHON) -m venv $(VALIDATOR)
-	$(VALIDATOR)/bin/pip install --quiet roc-validator==0.13.0 rocrate==0.16.0
-	@touch $@
-
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
-test-extras: setup $(VALIDATOR)/.installed
+test-extras: setup
 	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,wandb]'
-	$(PYTEST) tests/browser tests/system tests/unit/ablations -m "(browser or latex or crates or tensorboard or wandb) and not nightly" -rs -n 2 --dist loadfile
+	$(PYTEST) tests/browser tests/system tests/unit/ablations -m "(browser or latex or tensorboard or wandb) and not nightly" -rs -n 2 --dist loadfile
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine; both at once, as
 # most of these tests wait
@@ -106,4 +99,4 @@ bench: setup
 	@ls benchmarks/*.py
 
 clean:
-	rm -rf $(VENV) $(VALIDATOR) runs
+	rm -rf $(VENV) runs

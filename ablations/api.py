@@ -233,7 +233,7 @@ PROGRESS_EVERY_S = 10.0
 def load(
     study: str, selectors: Selectors, printing: TableOptions, *, significance: str = "auto", provisional: bool = False
 ) -> LoadedTable:
-    """The table of a study, or of a bundle (.tar.gz, .zip), from what the store holds now. Trains nothing.
+    """The table of a study, or of a bundle (.tar.gz), from what the store holds now. Trains nothing.
 
     columns, hide, plain, paper, digits, caption, notes …: as in `ablations report` (docs/printing.md).
     """
@@ -326,10 +326,10 @@ def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
 
 
 def _left(chosen: Selected, summary: Summary) -> str:
-    """Runs that were not started: `ablations drain`, or they are held."""
+    """Runs that were not started: `ablations work --drain`, or they are held."""
     if not summary.left:
         return ""
-    why = "; ".join(held(chosen.store)) or "another process asked for no more runs to start (`ablations drain`)"
+    why = "; ".join(held(chosen.store)) or "another process asked for no more runs to start (`ablations work --drain`)"
     were = "was" if summary.left == 1 else "were"
     return f"{number(summary.left, 'run')} {were} not started: {why}. The same call of ablations.run continues."
 

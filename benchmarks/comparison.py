@@ -18,7 +18,6 @@ from typing import Any
 
 from benchmarks.machine import keep_report, machine
 from experiments.processes.processor import has_bf16
-from model.products import int8_works
 
 HERE = Path(__file__).parent
 TINY = {"num_layers": 2, "d_model": 128, "d_ff": 512, "num_heads": 4, "d_k": 32, "d_v": 32, "vocab_size": 8000}
@@ -131,8 +130,8 @@ def parser(description: str | None, quick: str, peers_variable: str) -> argparse
     made.add_argument("--peers", type=Path, default=Path(os.environ.get(peers_variable, HERE / "peers")))
     made.add_argument("--sizes", default="tiny,base")
     # emulated products take many minutes, and say nothing of either side
-    exact = [*["bf16"] * has_bf16(), *["int8"] * int8_works()]
-    made.add_argument("--precisions", default=",".join(["fp32", *exact]), help="those that this processor has if unset")
+    precisions = "fp32,bf16" if has_bf16() else "fp32"
+    made.add_argument("--precisions", default=precisions, help="those that this processor has if unset")
     made.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     made.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     logs = {"type": Path, "help": "where the engines' standard errors go"}

@@ -8,7 +8,7 @@ cannot win. Rounds are interleaved: the engines take turns, and the median count
 counts the process's own processor time, for a machine with other work (use --threads 1).
 
 `ratio` is our speed over that of the fastest peer named by the floor: PyTorch toolkits in fp32, or CTranslate2 in
-fp32 or int8. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
+fp32. `worst` is the smallest ratio / floor; below 1 the command exits with 1.
 """
 
 import argparse
@@ -25,7 +25,6 @@ PEERS = {  # name → environment, script, precision
     "marian": ("hf", "marian.py", "fp32"),
     "joeynmt": ("joeynmt", "joey.py", "fp32"),
     "ctranslate2": ("ct2", "ct2.py", "fp32"),
-    "ctranslate2-int8": ("ct2", "ct2.py", "int8"),
 }
 SLOW = ("joeynmt",)  # caches no keys and values: base, or a whole set, takes it many minutes
 # size, batch ("set": a whole test set), our precision, the peers to compare with, the floor
@@ -38,8 +37,6 @@ CASES: tuple[tuple[str, int | str, str, tuple[str, ...], float], ...] = (
     ("base", 32, "fp32", PYTORCH, 1.15),
     ("base", 32, "fp32", ("ctranslate2",), 1.0),
     ("base", "set", "fp32", ("ctranslate2",), 1.0),
-    ("tiny", "set", "int8", ("ctranslate2-int8",), 1.0),
-    ("base", "set", "int8", ("ctranslate2-int8",), 1.0),
     ("base", 1, "bf16", PYTORCH, 1.8),
     ("base", 32, "bf16", PYTORCH, 1.8),
 )

@@ -152,7 +152,6 @@ class DataConfig(StrictModel):
 
 
 PrecisionChoice = Literal["auto", "fp32", "bf16"]
-InferencePrecision = Literal["auto", "fp32", "bf16", "int8"]
 
 
 class TrainingConfig(StrictModel):
@@ -220,10 +219,9 @@ class EvaluationConfig(StrictModel):
     max_extra_length: int = Field(
         50, ge=0, le=1_000_000, description="output is at most this many pieces longer than the input"
     )
-    precision: InferencePrecision = Field(
+    precision: PrecisionChoice = Field(
         "fp32",
-        description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision; "
-        "int8 on processors",
+        description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision",
     )
     coverage_penalty: float = Field(
         0.0, ge=0, description="beta of GNMT's score for attention to every source piece; 0 in the paper"

@@ -21,17 +21,15 @@ from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
 from experiments.processes.processor import mps_serves
-from model.products import int8_works
 
-Precision = Literal["fp32", "bf16", "int8"]
+Precision = Literal["fp32", "bf16"]
 _MIB = 2**20
 KERNELS = 2048  # of oneDNN: see _keep_kernels
-_OTHERS = '"fp32", or to "auto", which chooses by device; results of another precision are kept apart.'
 
 
 @dataclass(frozen=True)
 class Device:
-    """An opened device. `precision`: of the forward and backward pass; weights stay in fp32. int8: of inference."""
+    """An opened device. `precision`: of the forward and backward pass; weights stay in fp32."""
 
     torch_device: torch.device
     precision: Precision
@@ -159,25 +157,13 @@ def resolve_precision(asked: str, device: torch.device) -> Precision:
             if device.type == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=True):
                 raise UserError(
                     f'The precision is "bf16", but torch {torch.__version__} does not compute it on this GPU: set '
-                    f"training.precision or evaluation.precision to {_OTHERS}"
+                    'training.precision or evaluation.precision to "fp32", or to "auto", which chooses by device; '
+                    "results of another precision are kept apart."
                 )
             return "bf16"
-        case "int8":
-            if device.type == "cuda":
-                raise UserError(
-                    'evaluation.precision is "int8", which is for processors, and this evaluation has a GPU. '
-                    f"Set it to {_OTHERS}"
-                )
-            if not int8_works():
-                raise UserError(
-                    f'evaluation.precision is "int8", but torch {torch.__version__} has no exact product of 8-bit '
-                    "matrices on this processor (on x86 it needs the instructions avx512_vnni, avx_vnni or amx_int8). "
-                    f"Set it to {_OTHERS}"
-                )
-            return "int8"
         case "fp32":
             return "fp32"
-    raise ValueError(f"no precision {asked!r}: there are auto, fp32, bf16 and int8")
+    raise ValueError(f"no precision {asked!r}: there are auto, fp32 and bf16")
 
 
 def has_bf16_instructions(device: torch.device) -> bool:

@@ -19,7 +19,7 @@ from model.layers.contract import BLOCKED, CacheShape, Inputs, blocking_bias, wi
 from model.layers.feed_forward import FeedForward
 from model.parts.embedding import Embedding
 from model.parts.residual import Residual
-from model.products import Int8Product, Projection
+from model.products import Projection
 from model.stack import Stack, check_ancestors
 
 # --- The decoder's caches during a beam search
@@ -170,8 +170,7 @@ def quick_state(
     memory_BSD, source_mask_BS = inputs.memory_BMD, inputs.memory_keep_BM
     assert memory_BSD is not None
     output_WD = embedding.weight[: embedding.vocab_size]
-    int8 = embedding.product is not None
-    weights = step_weights(network, decoder.layers, output_WD, config, int8=int8)
+    weights = step_weights(network, decoder.layers, output_WD, config)
     dtype = weights.attention_dtype
     caches = []
     for layer in decoder.layers:
@@ -192,7 +191,6 @@ def quick_state(
 
 
 Norm = Callable[[Tensor], Tensor]
-Product = Callable[[Tensor], Tensor]
 # Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
 ALONE_TO = 2**20
 
@@ -203,7 +201,7 @@ class StepWeights:
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
         # Logits are not bf16: it has three digits, and 4 % of multi30k's translations would change.
-        self.output = _product(output_FD, None, dtype if dtype == torch.int8 else output_FD.dtype)
+        self.output = Projection(output_FD, None, output_FD.dtype)
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
@@ -235,7 +233,7 @@ class _LayerWeights:
         self.qkv = _query_key_value(own, config, dtype)
         self.self_output = _linear(own.output, dtype)
         scale = config.d_k**-0.5
-        self.query = _product(cross.query.weight * scale, cross.query.bias * scale, dtype)
+        self.query = Projection(cross.query.weight * scale, cross.query.bias * scale, dtype)
         self.cross_output = _linear(cross.output, dtype)
         self.inner = _linear(network.inner, dtype, relu=True)
         self.outer = _linear(network.outer, dtype)
@@ -289,16 +287,13 @@ _known: "weakref.WeakKeyDictionary[nn.Module, tuple[object, StepWeights]]" = wea
 _packing = threading.Lock()  # batches are decoded by several threads
 
 
-def step_weights(
-    model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig, *, int8: bool = False
-) -> StepWeights:
-    """The weights of `model` for steps: in 8 bits, in autocast's type, or in their own without autocast.
+def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
+    """The weights of `model` for steps: in autocast's type, or in their own without autocast.
 
     Cached with the model until a weight or the type changes: packing costs as much as about ten steps.
     """
     kind = output_FD.device.type
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else output_FD.dtype
-    dtype = torch.int8 if int8 else dtype
     parameters = list(model.parameters())
     if any(p.is_inference() for p in parameters):  # created in inference mode: torch does not count their changes
         return StepWeights(layers, output_FD, config, dtype)
@@ -312,17 +307,11 @@ def step_weights(
         return known[1]
 
 
-def _product(weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> Product:
-    if dtype == torch.int8:
-        return Int8Product(weight_FD, bias_F, relu=relu)
-    return Projection(weight_FD, bias_F, dtype, relu=relu)
+def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Projection:
+    return Projection(linear.weight, linear.bias, dtype, relu=relu)
 
 
-def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Product:
-    return _product(linear.weight, linear.bias, dtype, relu=relu)
-
-
-def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Product:
+def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
     """Reorder the rows from head by head (q, k, v of each) to all q, all k, all v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
@@ -330,7 +319,7 @@ def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch
     q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
     scale = config.d_k**-0.5
     rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
-    return _product(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
+    return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
 
 
 def _norm(norm: nn.Module) -> Norm:

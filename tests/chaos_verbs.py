@@ -174,9 +174,6 @@ VERBS = {
         tuple(words.replace("{study}", "{folder}/scores.toml") for words in TABLE),
     ),
     "bundle": Verb("own", "bundle {study} --out {folder}/b.tar.gz", (RUN,), ("report {folder}/b.tar.gz", *TABLE)),
-    "bundle --crate": Verb(
-        "own", "bundle {study} --crate --out {folder}/c.zip", (RUN,), ("report {folder}/c.zip", *TABLE)
-    ),
 }
 
 

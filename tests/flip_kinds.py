@@ -15,7 +15,6 @@ from experiments.events.event_log import Tail
 from experiments.identity import digest
 from experiments.jobs.attempts import probe as calibration
 from experiments.jobs.queue.work_queue import WorkQueue
-from experiments.store import ledger
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.tasks.base import Context
@@ -32,10 +31,9 @@ def all_kinds(study: Path, root: Path, folder: Path) -> Iterator[Kind]:
     store, table = Store.open(root, create=False), Printing(study, root)
     yield Kind("store.json", root / "store.json", table)
     yield Kind("fingerprints", root / "corpora" / "fingerprints.json", lambda: _read_anew(table))
-    for name, suffix in (("bundle", ".tar.gz"), ("crate", ".zip")):
-        yield Kind(name, study.with_suffix(suffix), Printing(study.with_suffix(suffix), root))
+    bundle = study.with_suffix(".tar.gz")
+    yield Kind("bundle", bundle, Printing(bundle, root))
     yield Kind("MLflow's database", store.mlflow_db, lambda: _tracked(store))
-    yield Kind("ledger", root / ledger.FILE, partial(_ledger, store, ledger.head(store)))
     yield from results(root, table)
     yield Kind("events, the table", min(root.glob("runs/*/attempts/*/events.jsonl")), table)
     yield from checkpoints(root)
@@ -95,11 +93,6 @@ def others(store: Store, folder: Path) -> Iterator[Kind]:
         (place / "state.bin").write_bytes(random.Random(1).randbytes(300))
     for path in sorted(path for path in (folder / "checkpoints").rglob("*") if path.is_file()):
         yield Kind(f"a trainer's checkpoint {path.name}", path, lambda: _own(folder))
-
-
-def _ledger(store: Store, head: str) -> None:
-    if ledger.broken(store, head):
-        raise Said
 
 
 def _lines(attempt: Path) -> list[dict[str, Any]]:

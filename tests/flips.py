@@ -281,7 +281,6 @@ def make_store(folder: Path) -> tuple[Path, Path]:
     time.sleep(files.RECENT_S)  # younger files are not remembered
     _command("run", study, "--store", store, "--devices", "cpu:2")
     _command("bundle", study, "--store", store, "--out", study.with_suffix(".tar.gz"))
-    _command("bundle", study, "--store", store, "--crate", "--out", study.with_suffix(".zip"))
     return study, store
 
 

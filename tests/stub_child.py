@@ -5,8 +5,11 @@ exit, bug, raise (a bug with its traceback), user_error, diverged, out_of_memory
 result), deaf (ignores SIGTERM), hang (deaf, and no step more), segfault, mute (the disk is so full that not even that
 can be told).
 Its state is a sum over steps, so that lost or repeated steps show in the result.
+
+`gpu` may hold folder and tokens_per_s: {number of stubs that train at once: what each then reports}, of a shared GPU.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -49,6 +52,26 @@ def misbehave(what, events):
     os._exit(1)
 
 
+@contextlib.contextmanager
+def on_gpu(gpu):
+    """A function that gives the metrics of a step: the speed beside the other stubs that train now."""
+    if not gpu:
+        yield dict
+        return
+    mine = Path(gpu["folder"]) / str(os.getpid())
+    mine.touch()
+
+    def metrics():
+        beside = len(list(mine.parent.iterdir()))
+        most = max(int(count) for count in gpu["tokens_per_s"] if int(count) <= beside)
+        return {"target_tokens_per_s": gpu["tokens_per_s"][str(most)]}
+
+    try:
+        yield metrics
+    finally:
+        mine.unlink()
+
+
 def train(spec, folder, events, stub, behaviour, stop):
     steps = spec["config"]["training"]["train_steps"]
     state = {"step": 0, "sum": 0}
@@ -58,20 +81,8 @@ def train(spec, folder, events, stub, behaviour, stop):
             state = saved
             events.emit("resumed", step=state["step"], path=earlier)
             break
-    while state["step"] < steps:
-        if behaviour.get("at") == state["step"]:
-            misbehave(behaviour["do"], events)
-        if stop():
-            write_json(folder / "checkpoint.json", state)
-            events.emit("checkpoint", step=state["step"], path="checkpoint.json")
-            events.emit("preempted", step=state["step"])
-            sys.exit(3)
-        time.sleep(stub.get("step_s", 0))
-        state = {"step": state["step"] + 1, "sum": state["sum"] + state["step"] + 1}
-        events.emit("metrics", step=state["step"], metrics={"loss": 1 / state["step"]})
-        if state["step"] % stub.get("checkpoint_steps", 2) == 0:
-            write_json(folder / "checkpoint.json", state)
-            events.emit("checkpoint", step=state["step"], path="checkpoint.json")
+    with on_gpu(stub.get("gpu")) as speed:
+        state = steps_of(state, steps, folder, events, stub, behaviour, stop, speed)
     if behaviour.get("at") == "result":
         misbehave(behaviour["do"], events)
     result = {
@@ -83,6 +94,24 @@ def train(spec, folder, events, stub, behaviour, stop):
     }
     write_json(folder / "result.json", result)
     events.emit("trained", step=steps)
+
+
+def steps_of(state, steps, folder, events, stub, behaviour, stop, speed):
+    while state["step"] < steps:
+        if behaviour.get("at") == state["step"]:
+            misbehave(behaviour["do"], events)
+        if stop():
+            write_json(folder / "checkpoint.json", state)
+            events.emit("checkpoint", step=state["step"], path="checkpoint.json")
+            events.emit("preempted", step=state["step"])
+            sys.exit(3)
+        time.sleep(stub.get("step_s", 0))
+        state = {"step": state["step"] + 1, "sum": state["sum"] + state["step"] + 1}
+        events.emit("metrics", step=state["step"], metrics={"loss": 1 / state["step"], **speed()})
+        if state["step"] % stub.get("checkpoint_steps", 2) == 0:
+            write_json(folder / "checkpoint.json", state)
+            events.emit("checkpoint", step=state["step"], path="checkpoint.json")
+    return state
 
 
 def main(path):

@@ -212,7 +212,7 @@ def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
     lines = [
         f"n = {n}, d = {sizes.d}, k = {sizes.k}, r = {sizes.r}; "
         "n is the sequence, d the width, k the kernel, r the neighbourhood",
-        *aligned([HEAD, *(_row(one, n) for one in types)]),
+        *aligned([HEAD, *map(_row, types)]),
         "products: the leading term. counted: all products of one sub-layer, projections and both matrices of a",
         "recurrent cell included; restricted attention by the pairs of its blocks. exact: propagated in causal",
         "layers, of which each position of the last sees all positions before it; –: never.",
@@ -222,7 +222,7 @@ def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
     answer(as_json, _as_json(sizes, types, times), lines)
 
 
-def _row(one: LayerType, n: int) -> tuple[str, ...]:
+def _row(one: LayerType) -> tuple[str, ...]:
     sequential = f"{one.sequential} {one.operations:,}"
     exact = "–" if one.exact is None else f"{one.exact:,}"
     depth = f"{one.layers:,}" if one.layers else "–"

@@ -36,21 +36,16 @@ from experiments.store.durable import folder_beside, remove_folder, write_bytes
 from experiments.store.layout import Store, TableRow, keep_row
 from experiments.tasks.columns import Column
 from experiments.tracking.rebuild import write_lacking
-from reports.audit.bundle_archive import CRATE_SUFFIX, SUFFIX, is_bundle
+from reports.audit.bundle_archive import SUFFIX, is_bundle
 from reports.audit.bundle_read import read_bundle
-from reports.audit.bundle_write import check_library, traces, write_bundle
+from reports.audit.bundle_write import traces, write_bundle
 
 
 def bundle(
     study: options.StudyName,
     *,
     selectors: Selectors,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The archive; STUDY.tar.gz (STUDY.zip of a crate) if unset.")
-    ] = None,
-    crate: Annotated[
-        bool, typer.Option("--crate", help="Write an RO-Crate (.zip), which other programs can read too.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The archive; STUDY{SUFFIX} if unset.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="Include the trained weights.")] = False,
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or code changes.")
@@ -61,16 +56,10 @@ def bundle(
     """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
         raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
-    if crate:
-        check_library()
     chosen = choose_study(study, selectors, there=True)
-    suffix = CRATE_SUFFIX if crate else SUFFIX
-    path = out or Path(f"{chosen.study.name}{suffix}")
-    if not path.name.endswith(suffix):
-        what, other = (
-            ("crate", "leave out --crate") if crate else ("bundle", f"for a crate ({CRATE_SUFFIX}) add --crate")
-        )
-        raise UserError(f"--out {path}: a {what}'s name ends with {suffix}; {other}.")
+    path = out or Path(f"{chosen.study.name}{SUFFIX}")
+    if not path.name.endswith(SUFFIX):
+        raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
     if not path.absolute().parent.is_dir():
         raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Create it, or name another one.")
     plan, opened, folder = chosen.plan, chosen.store, chosen.study.folder
@@ -80,7 +69,7 @@ def bundle(
         redaction = (
             identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
         )
-    count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights, crate)
+    count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights)
     size = f"{path.stat().st_size / 1e6:.1f} MB"
     left = list(traces(path, opened.root)) if anonymous else []
     if as_json:
@@ -129,7 +118,7 @@ def _origin(source: Path, folder: Path) -> tuple[Store, dict[str, list[TableRow]
             rows.setdefault(run.run_id, []).append(row_of(found.plan, run, found.store))
         return found.store, rows
     if not (source / "store.json").is_file():
-        raise UserError(f"{source} is neither a bundle ({SUFFIX}, {CRATE_SUFFIX}) nor a store (it has no store.json).")
+        raise UserError(f"{source} is neither a bundle ({SUFFIX}) nor a store (it has no store.json).")
     return Store.open(source, create=False), {}
 
 

@@ -11,7 +11,6 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import DONE, FAILED, answer, say
-from ablations.service.guard import foreign_records
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, open_bundle
 from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
 from ablations.study.messages import number
@@ -27,7 +26,6 @@ from reports.audit.compare import compare as compare_tables
 from reports.render.numbers import defined
 from reports.render.printed import asked_for
 from reports.results.results import counts_in
-from reports.table.build import build_table
 from reports.table.claims import HOLDS
 
 _PRINTING = [field.name for field in fields(TableOptions)]
@@ -35,10 +33,7 @@ FORMATS = ", ".join(verifying.FORMATS)
 
 
 def verify(
-    file: Annotated[
-        Path | None,
-        typer.Argument(metavar="[FILE]", help="A printed table, a bundle, a paper, or its folder; not with --head."),
-    ] = None,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A printed table, a bundle, a paper, or its folder.")],
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="A study or a bundle, if the file does not name it.")
     ] = None,
@@ -48,33 +43,24 @@ def verify(
         str | None, typer.Option(metavar="MODE", help="As given when the table was printed.")
     ] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
-    head: Annotated[
-        str | None, typer.Option(metavar="N:DIGEST", help="A kept head (`ledger --head`): is its ledger unchanged?")
-    ] = None,
     printing: TableOptions,
     as_json: options.Json = False,
 ) -> None:
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
-    Of a bundle alone: which of its numbers follow from its files, and whether its printed table is what they give.
+    Of a bundle alone: which of its numbers follow from its files.
     A file contains its study, selectors and choices of columns; options given here replace those. Of a paper: its
     claims and the numbers that it prints (docs/paper.md).
     """
-    if file is None:
-        if head is None:
-            raise UserError("verify: name a file, or a ledger's head with --head N:DIGEST.")
-        wrong = ledger.broken(selectors.open(), head)
-        answer(as_json, {"ledger": wrong}, wrong or ["the ledger has that head; no line up to it was changed"])
-        raise typer.Exit(FAILED if wrong else DONE)
     if study is None and is_bundle(file.name):
-        _verify_bundle(file, head, as_json)
+        _verify_bundle(file, as_json)
         return
     if file.is_dir() or study is None:
         read = _papers_of(file)
         if file.is_dir() or any(paper.says_something or paper.unread_claims for paper in read):
             _verify_papers(file, read, selectors, as_json)
             return
-    facts, lines, same = _compared(file, study, selectors, significance, format_, printing, head)
+    facts, lines, same = _compared(file, study, selectors, significance, format_, printing)
     answer(as_json, facts, lines)
     raise typer.Exit(DONE if same else FAILED)
 
@@ -96,7 +82,6 @@ def _compared(
     significance: str | None = None,
     format_: str | None = None,
     printing: TableOptions = BY_STUDY,
-    head: str | None = None,
 ) -> tuple[dict[str, Any], list[str], bool]:
     """A printed table beside what the store gives now: as JSON, in lines, and whether they are equal."""
     text = text_of(file)
@@ -123,9 +108,7 @@ def _compared(
             unchecked.append(
                 f"Made by other code than the present one: {', '.join(stale)}. The numbers are as recorded."
             )
-    foreign = [] if chosen.bundle else foreign_records(table.outcomes, chosen.store)
-    verdict = replace(verdict, changed=(*verdict.changed, *foreign))
-    wrong = ledger.broken(chosen.store, head)
+    wrong = ledger.damaged(chosen.store)
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
     lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
     lines = [*(lines if verdict.same else _listed(file, verdict.changed)), *wrong]
@@ -232,13 +215,11 @@ def _listed(file: Path, differences: Sequence[str]) -> list[str]:
     return [f"{file}: {number(len(differences), 'difference')}", *differences]
 
 
-def _verify_bundle(file: Path, head: str | None, as_json: bool) -> None:
+def _verify_bundle(file: Path, as_json: bool) -> None:
     bundle = open_bundle(file, say)
-    table = replace(build_table(bundle.plan, bundle.store, bundle.columns), bundle=bundle.checked.word)
-    lines, differences = explaining.printed_by(bundle, table)
-    found = [*differences, *ledger.broken(bundle.store, head, was_shared=True)]
+    found = ledger.damaged(bundle.store)
     facts = {"file": str(file), "from_bundle": bundle.checked.word, "changed": found}
-    answer(as_json, facts, [*lines, *(_listed(file, found) if found else [])])
+    answer(as_json, facts, [bundle.checked.word, *(_listed(file, found) if found else [])])
     raise typer.Exit(FAILED if found else DONE)
 
 

@@ -50,7 +50,6 @@ VERBS = {  # by name, in the order of --help
     "evaluate": Verb("run", "evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8"),
     "cancel": Verb("status", "cancel", RUN, "cancel big A-h16:2"),
     "retry": Verb("status", "retry", RUN, "retry all"),
-    "drain": Verb("status", "drain", RUN, "drain"),
     "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
     "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
     "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
@@ -58,7 +57,7 @@ VERBS = {  # by name, in the order of --help
     "tabulate": Verb("tabulate", "tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
     "fill": Verb("paper", "fill", PRINT, "fill draft.md table3 --out paper.md"),
     "paper": Verb("paper", "paper", PRINT, "paper table3 table4 --out paper"),
-    "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --crate --out table3.zip"),
+    "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --out table3.tar.gz"),
     "import": Verb("exchange", "import_", PRINT, "import theirs.toml --from scores.csv"),
     "generate": Verb("models", "generate", MODELS, "generate table3 input.txt --row base > output.txt"),
     "export": Verb("exchange", "export", MODELS, "export table3 german-english --row base"),
@@ -69,36 +68,18 @@ VERBS = {  # by name, in the order of --help
     "mcp": Verb("mcp", "mcp", STORE, "mcp --store runs --allow studies"),
     "ui": Verb("ui", "ui", STORE, "ui table3"),
     "budget": Verb("budget", "budget", STORE, "budget --hours 8 --runs 40 --until 07:00"),
-    "ledger": Verb("budget", "ledger", STORE, "ledger --head"),
-    "unseal": Verb("budget", "unseal", STORE, "unseal my_study.toml --because 'for the paper'"),
+    "ledger": Verb("budget", "ledger", STORE, "ledger my_study.toml"),
     "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
 }
 
 
-WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget", "unseal")
-# until 0.2: an older spelling → the present one, and what its options are called now
-OLD: dict[str, tuple[str, dict[str, str]]] = {
-    "demo": ("run table3 --profile demo --paper", {}),
-    "translate": ("generate", {}),
-    "sample": ("generate", {}),
-    "cases": ("report --examples test", {"--of": "--examples"}),
-    "figures": ("report --figures pdf", {"--formats": "--figures"}),
-    "layers": ("settings --layers", {}),
-    "probe": ("plan --measure", {}),
-    "prune": ("forget --checkpoints", {}),
-    "rebuild": ("ui --rebuild mlflow", {"--sink": "--rebuild"}),
-}
+WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget")
 
 
 class Verbs(terminal.VerbsWithHelp):
     """The verbs. A verb's module is imported when the verb is called: together they take a second."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args[0] in OLD:
-            present, options = OLD[args[0]]
-            _say(f"`{args[0]}` is now `ablations {present}`; the older spelling ends with 0.2")
-            parts = [word.partition("=") for word in args[1:]]
-            args = [*present.split(), *(f"{options.get(name, name)}{equals}{value}" for name, equals, value in parts)]
         name, command, rest = super().resolve_command(ctx, args)
         return name, verb(name) if name in VERBS else command, rest
 

@@ -88,8 +88,8 @@ def generate(
     if not 0 < writing.top_p <= 1:
         raise UserError(f"--top-p {writing.top_p}: a probability above 0, 1 at most.")
     named, files = choose_run.study_first(named, words or (), ["FILE"], without=model is not None)
-    if model is not None and (named.run is not None or named.study is not None):
-        raise UserError("--model names an exported folder: leave out either --model, or STUDY and --run.")
+    if model is not None and named.run is not None:
+        raise UserError("--model names an exported folder, and --run a run of the store: leave one of them out.")
     if model is not None and checkpoint is not None:
         raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
     spec = choose_run.device_spec(devices)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from experiments.config import CHECKPOINTS, InferencePrecision
+from experiments.config import CHECKPOINTS, PrecisionChoice
 from experiments.errors import UserError
 from experiments.store import ledger
 
@@ -21,11 +21,11 @@ def _studies(incomplete: str) -> list[str]:
 
     there = Path(incomplete).parent if "/" in incomplete else Path()
     names = [f"{path}/" if path.is_dir() else str(path) for path in sorted(there.iterdir())] if there.is_dir() else []
-    files = [name for name in names if name.endswith((".toml", ".tar.gz", ".zip", "/")) and not name.startswith(".")]
+    files = [name for name in names if name.endswith((".toml", ".tar.gz", "/")) and not name.startswith(".")]
     return [name for name in (*builtin_studies(), *files) if name.startswith(incomplete)]
 
 
-_FILE, _BUNDLE = "the path of a .toml file", "a bundle (.tar.gz, .zip)"
+_FILE, _BUNDLE = "the path of a .toml file", "a bundle (.tar.gz)"
 
 
 def _study(metavar: str, about: str) -> Any:
@@ -38,7 +38,6 @@ StudyOrBundle = Annotated[str, _study("STUDY", f"A built-in study, {_FILE}, or {
 
 OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose options stand in this order in --help
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
-    "study": typer.Option("--study", hidden=True),  # as it was written before STUDY was an argument
     "row": typer.Option("--row", metavar="KEY", help="The study's row; base if unset."),
     "seed": typer.Option("--seed", metavar="N", help="The row's seed; the first if unset."),
     "profile": typer.Option(metavar="P", help="Size of the whole table; the study's default if unset."),
@@ -130,8 +129,8 @@ def _checkpoint(value: str | None) -> str | None:
 
 
 def _precision(value: str) -> str:
-    if value not in get_args(InferencePrecision):
-        raise UserError(f"--precision {value}: write fp32, bf16, int8 or auto.")
+    if value not in get_args(PrecisionChoice):
+        raise UserError(f"--precision {value}: write fp32, bf16 or auto.")
     return value
 
 
@@ -139,7 +138,7 @@ Checkpoint = Annotated[
     str | None,
     typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="The run's own choice if unset."),
 ]
-Precision = Annotated[str, typer.Option(metavar="fp32|bf16|int8|auto", callback=_precision, help="Arithmetic.")]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic.")]
 
 
 class Without(tuple[str, ...]):

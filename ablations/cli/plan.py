@@ -25,6 +25,7 @@ from ablations.service.forecast import (
     noise_of,
     why_unknown,
 )
+from ablations.service.gpu_sharing import sharing_lines
 from ablations.service.preflight import Refusal, paragraphs, refusals, warnings
 from ablations.service.selected import Queueing, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
@@ -69,7 +70,8 @@ def plan(
         print_json(_predicted_as_json(planned, predicted, found, again))
     else:
         _print(planned, chosen.store.root, predicted)
-        for line in filter(None, [*lines(predicted, slots, devices), _budget_in_words(chosen.store)]):
+        said = [*lines(predicted, slots, devices), *sharing_lines(chosen, planned, todo, slots)]
+        for line in filter(None, [*said, _budget_in_words(chosen.store)]):
             typer.echo(line)
         orphaned = say_orphans(orphans(chosen, planned, todo))
         for note in filter(None, [*planned.notes, *orphaned, say_trained_again(again)]):

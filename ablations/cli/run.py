@@ -38,6 +38,7 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.trust import executes
+from experiments.store import ledger
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tracking.mlflow import Tracker
@@ -61,12 +62,27 @@ def work_command(
         list[str] | None,
         typer.Option("--trust", metavar="STUDY", help="Run this study's own code, queued by another user; repeatable."),
     ] = None,
+    drain: Annotated[
+        bool,
+        typer.Option("--drain", help="Instead: let the command that works on the store end after its running runs."),
+    ] = False,
 ) -> None:
     """Train and evaluate the queued runs until the queue is empty.
 
     With --detach the runs continue in the cluster without a coordinator. `ablations status`, or the same command again,
     collects the results of ended runs; the same command also submits again what failed on the way.
+
+    With --drain nothing is trained here: the coordinator of the store starts no more runs, and ends after its running
+    ones. The others stay queued for the next `ablations work`.
     """
+    if drain:
+        if detach or trust or replace(working, sinks=None) != WorkOptions():
+            raise UserError(
+                "--drain is a request to the command that works on the store already. Give it no option besides "
+                "--store, --state-dir and --because."
+            )
+        _drain(store_options.open())
+        return
     if detach and working.engine == "local":
         raise UserError("--detach is for clusters. On this machine: `ablations run STUDY --detach`.")
     assert working.slots  # mistakes in --devices are found before a store is made
@@ -79,6 +95,18 @@ def work_command(
     _exit_if_bad(summary)
     if detach:
         typer.echo(f"submitted; `ablations status {store_options.where}` shows their progress", err=True)
+
+
+def _drain(store: Store) -> None:
+    """Ask the store's coordinator to start no more runs."""
+    holder = store.coordinator()
+    if not holder:
+        typer.echo(f"no coordinator works on {store.root}: nothing to drain")
+        return
+    ledger.append(store, "drain", run_ids=[])
+    with Queue(store.queue_db) as queue:
+        queue.drain()
+    typer.echo(f"Draining: {holder} starts no new run and ends after its running ones")
 
 
 def run(

@@ -1,4 +1,4 @@
-"""Verbs on the queue: `ablations status`, `log`, `cancel`, `retry` and `drain`.
+"""Verbs on the queue: `ablations status`, `log`, `cancel` and `retry`.
 
 `status` shows waiting runs with the reason, running ones with progress, ended ones with the outcome.
 """
@@ -28,7 +28,7 @@ from experiments.events.event_log import Tail, damaged_events
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import log_tail
 from experiments.jobs.queue.job import JobStatus, State
-from experiments.jobs.queue.queue import Queue, left_s
+from experiments.jobs.queue.queue import SHARING, Queue, left_s
 from experiments.store import ledger
 from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
@@ -98,7 +98,8 @@ def _no_longer(table: Selected, plan: Plan) -> list[str]:
 def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
     """The queue's lines about some runs; finished ones are counted with the table."""
     waiting = [row for row in queue.rows(State.WAITING, queue.counts()[State.WAITING]) if row.run_id in only]
-    lines = list(_waiting(store, queue, waiting))
+    lines = _notes(queue, store.coordinator(), (SHARING,)) if queue.counts()[State.RUNNING] else []
+    lines += _waiting(store, queue, waiting)
     for row in queue.status():
         if row.run_id in only and row.state not in (State.FINISHED, State.WAITING):
             lines += [f"  {_line(row)}", *(f"      {line}" for line in row.error.splitlines())]
@@ -114,8 +115,7 @@ def _of_queue(store: Store, queue: Queue) -> list[str]:
     lines += [f"worked on by {holder}"] * bool(holder)
     if seconds := left_s(queue):
         lines.append(f"about {duration(seconds)} left at the present speed")
-    notes = queue.notes()
-    lines += [line for name in sorted(notes) for line in notes[name].splitlines()]
+    lines += _notes(queue, holder)
     for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
         lines.append(f"  {_line(row)}")
     lines += _waiting(store, queue, queue.rows(State.WAITING, counts[State.WAITING]))
@@ -123,6 +123,13 @@ def _of_queue(store: Store, queue: Queue) -> list[str]:
         lines.append(f"  {_line(row)}")
         lines += [f"      {line}" for line in row.error.splitlines()]
     return lines + list(_damaged(store, queue))
+
+
+def _notes(queue: Queue, holder: str, names: Sequence[str] = ()) -> list[str]:
+    """The coordinator's notes of these names, or all; how many runs share a GPU only while it works."""
+    notes = queue.notes()
+    shown = [name for name in sorted(notes) if name in (names or notes) and (holder or name != SHARING)]
+    return [line for name in shown for line in notes[name].splitlines()]
 
 
 def _waiting(store: Store, queue: Queue, waiting: Sequence[JobStatus]) -> Iterator[str]:
@@ -175,7 +182,7 @@ def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int | None], st
             gone_on = f" ({row.doing})" if row.doing else ""
             return f"no coordinator is running; start `ablations work`{gone_on}"
         if draining:
-            return "no new run is started (drain)"
+            return "no new run is started (`ablations work --drain`)"
         if row.doing or before is None:
             return row.doing or "in turn, when a slot is free"
         return f"{before} before it" if before else "next, when a slot is free"
@@ -338,7 +345,7 @@ def _points(tail: Tail) -> Iterator[str]:
             yield f"step {event['step']:,}  {'  '.join(numbers)}"
 
 
-# --- `ablations cancel`, `retry` and `drain`: requests to the coordinator, at any time, from any shell
+# --- `ablations cancel` and `retry`: requests to the coordinator, at any time, from any shell
 
 
 Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, their beginnings, or all.")]
@@ -377,17 +384,6 @@ def retry(
             f"these are all failed and cancelled runs of the store; `ablations cancel {one}` takes one out again"
         )
     answer(as_json, _records(rows), lines)
-
-
-def drain(store_options: StoreOptions, as_json: options.Json = False) -> None:
-    """Let running runs finish and start no others; the rest stays queued for the next `ablations work`."""
-    opened = store_options.open()
-    holder = opened.coordinator()
-    if holder:
-        _ask(opened, [], lambda queue, _: queue.drain(), "drain")
-    done = f"Draining: {holder} starts no new run and ends after its running ones"
-    nothing = f"no coordinator works on {opened.root}: nothing to drain"
-    answer(as_json, {"coordinator": holder or None}, [done if holder else nothing])
 
 
 def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:

@@ -37,16 +37,12 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _run(run: PlannedRun) -> dict[str, Any]:
-    evaluations, sealed = (
-        [{"eval_id": e.eval_id} | asdict(e.spec) for e in of] for of in (run.evaluations, run.sealed)
-    )
     return {name: getattr(run, name) for name in _OF_RUN} | {
         "stale": list(run.stale),
         "inputs": dict(run.inputs),
-        "evaluations": evaluations,
+        "evaluations": [{"eval_id": e.eval_id} | asdict(e.spec) for e in run.evaluations],
         **({"named_by": dict(run.named_by)} if run.named_by is not None else {}),
         **({"added": dict(run.added)} if run.added else {}),
-        **({"sealed": sealed} if sealed else {}),
     }
 
 
@@ -61,8 +57,8 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
 
     Loads no code but that of built-in tasks; the settings of other tasks are read from the plan's own description.
     """
-    # the kept bundle of 0.1.0 (tests/unit/ablations/stores) was made while a study had [sinks] and [[same_as]]
-    given = {name: given for name, given in data["study"].items() if name not in ("sinks", "same_as")}
+    # sections that studies had in bundles written before; of 0.1.0 one is kept in tests/unit/ablations/stores
+    given = {name: given for name, given in data["study"].items() if name not in ("sinks", "same_as", "guard")}
     study = Study.from_mapping(given)
     config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
@@ -94,14 +90,11 @@ def _row_of(
 
 def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
     """A run of a row; of the row `key`, with the settings of `row`."""
-    evaluations, sealed = (
-        tuple(
-            PlannedEvaluation(
-                EvaluationSpec(e["set"], e["settings"], e["inputs"], tuple(e.get("promised", ()))), e["eval_id"]
-            )
-            for e in of
+    evaluations = tuple(
+        PlannedEvaluation(
+            EvaluationSpec(e["set"], e["settings"], e["inputs"], tuple(e.get("promised", ()))), e["eval_id"]
         )
-        for of in (item["evaluations"], item.get("sealed", ()))
+        for e in item["evaluations"]
     )
     return PlannedRun(
         **{name: item[name] for name in _OF_RUN if name != "row"},
@@ -111,7 +104,6 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> Plann
         config=row.config_of(item["seed"]),
         inputs=item["inputs"],
         evaluations=evaluations,
-        sealed=sealed,
         stale=tuple(item["stale"]),
         named_by=item.get("named_by"),
         added=item.get("added", {}),

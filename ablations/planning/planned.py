@@ -108,7 +108,6 @@ class PlannedRun:
     named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
     added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
     refused: str = ""  # why its row's code cannot be made now, so that it cannot be trained
-    sealed: tuple[PlannedEvaluation, ...] = ()  # of sealed sets: not made, not shown
 
     @property
     def members(self) -> tuple[str, ...]:

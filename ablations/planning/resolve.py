@@ -12,7 +12,7 @@ from ablations.planning.planned import PlannedRow, Replaced
 from ablations.planning.runs import as_run, check_branch, first_step
 from ablations.study.claims import parse
 from ablations.study.messages import nearest, show
-from ablations.study.overrides import Setting, build, check_names, refuse_guarded, setting_names
+from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, check_ratios, scaled
@@ -21,7 +21,7 @@ from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
-from experiments.tasks.own.tree import BASE, CODE, LINES, OF_TREES
+from experiments.tasks.own.tree import BASE, LINES, OF_TREES
 
 
 @dataclass(frozen=True)
@@ -110,13 +110,10 @@ def check_words(context: Context) -> None:
     for row in study.variations:
         declared = [name for name in row.declared if not (row.change and name in OF_TREES)]
         check_names(declared, known, f'{study.origin}, row "{row.key}"', given)
-        of_code = [CODE] if row.change else []
-        refuse_guarded([*declared, *of_code], study.guard.settings, f'{study.origin}, row "{row.key}"')
         for key in row.paper:
             _check(key, paper_keys(study, context.task), f'row "{row.key}"', study, "published ")
     for name, (_, option) in context.selection.forced.items():
         check_names([name], known, option, given)
-        refuse_guarded([name], study.guard.settings, option)
 
 
 def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tuple[Replaced, ...]]:

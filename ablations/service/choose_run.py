@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from ablations.planning.resolve import resolve
 from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.messages import number
@@ -49,7 +51,7 @@ def study_first(
     others: names of the words that may follow. Returns the rest of the words. Raises UserError if there are too many.
     """
     left = list(words)
-    if not (without or named.run or named.study) and left:
+    if not (without or named.run) and left:
         named = replace(named, study=left.pop(0))
     if len(left) > len(others):
         there = " ".join(others) or "no more words"
@@ -79,11 +81,25 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")
-    config = load_task(result.task).config_type.from_mapping(result.config or {})
-    assert isinstance(config, RunConfig)
+    config = _recorded_config(result)
     if own is not None:  # what was recorded is how the row decodes that came first
         config = config.model_copy(update={"evaluation": own})
     return Trained(run_id, config, attempt, result)
+
+
+def _recorded_config(result: TrainingResult) -> RunConfig:
+    """Return the settings of a run. Those of its evaluation that this version does not know have their defaults."""
+    kind, recorded = load_task(result.task).config_type, result.config or {}
+    try:
+        config = kind.from_mapping(recorded)
+    except ValidationError as error:
+        unknown = {found["loc"][1] for found in error.errors() if found["loc"][:1] == ("evaluation",)}
+        if not unknown:
+            raise
+        evaluation = {name: value for name, value in recorded["evaluation"].items() if name not in unknown}
+        config = kind.from_mapping({**recorded, "evaluation": evaluation})
+    assert isinstance(config, RunConfig)
+    return config
 
 
 def _by_id(store: Store, run: str) -> str:

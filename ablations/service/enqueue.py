@@ -4,13 +4,12 @@ It also tells which parts of finished runs are made again, and what that costs.
 """
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.service.guard import record_guard
 from ablations.service.preflight import refuse
 from ablations.service.run_states import lacks_checkpoints, stale_parts
 from ablations.service.selected import Selected
@@ -76,20 +75,13 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
     """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
     store, runs = chosen.store, list(runs)
-    record_guard(chosen.study, plan, store)
     code = chosen.task.code
     keep_rows(chosen, plan, runs)
     for tree in dict.fromkeys(getattr(run.config, name, "") for run in runs for name in (CODE, BASE)):
         if tree:  # once more: `forget` may have removed it while no run had it
             keep(tree, store.root)
-    seeds: dict[str, set[int]] = {}  # of the plan's rows
-    for run in plan.trainings:
-        seeds.setdefault(run.row, set()).add(run.seed)
-    jobs, places = [], _places(plan, chosen.columns)
-    for run in runs:
-        # its seed's place among those of its row, then the row's; a trial of tuning is no run of the plan
-        turn = sum(seed < run.seed for seed in seeds.get(run.row, ())) * (len(places) + 1) + places.get(run.row, 0)
-        jobs.append(replace(_job(chosen, plan, run, stale, code), turn=turn, limit=limit))
+    turn = turns(chosen, plan)
+    jobs = [replace(_job(chosen, plan, run, stale, code), turn=turn(run), limit=limit) for run in runs]
     rows: dict[str, Any] = {}
     for run in runs:
         settings = digest({**run.config.model_dump(mode="json"), "seed": None})
@@ -97,6 +89,20 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     ledger.append(store, "request", study=plan.study.name, profile=plan.profile, rows=rows)
     with Queue(store.queue_db) as queue:
         return queue.enqueue(jobs)
+
+
+def turns(chosen: Selected, plan: Plan) -> Callable[[PlannedRun], int]:
+    """Return a function that gives a run's place in the order of training (`Job.turn`)."""
+    seeds: dict[str, set[int]] = {}  # of the plan's rows
+    for run in plan.trainings:
+        seeds.setdefault(run.row, set()).add(run.seed)
+    places = _places(plan, chosen.columns)
+
+    def turn(run: PlannedRun) -> int:
+        # its seed's place among those of its row, then the row's; a trial of tuning is no run of the plan
+        return sum(seed < run.seed for seed in seeds.get(run.row, ())) * (len(places) + 1) + places.get(run.row, 0)
+
+    return turn
 
 
 def _places(plan: Plan, columns: Sequence[Column]) -> dict[str, int]:
@@ -177,8 +183,8 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         steps=None if run.members else total_steps(run.config),
         num_params=run.num_params,
         cost=run.cost,
-        memory_gb=_memory_gb(chosen.task, run, "cpu"),
-        gpu_memory_gb=_memory_gb(chosen.task, run, "cuda"),
+        memory_gb=memory_gb(chosen.task, run, "cpu"),
+        gpu_memory_gb=memory_gb(chosen.task, run, "cuda"),
         devices=1 if run.members else chosen.devices_per_run,
         priority=chosen.priority,
         members=(member(plan, run),),
@@ -192,7 +198,7 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
     )
 
 
-def _memory_gb(task: Task, run: PlannedRun, kind: str) -> float:
+def memory_gb(task: Task, run: PlannedRun, kind: str) -> float:
     """Predicted: of a training; of an ensemble no less, and the weights of all its members."""
     weights = 4.0 * (run.num_params or 0) if run.members else 0.0
     return max(task.memory_bytes(run.config, kind), weights) / 1e9
@@ -261,8 +267,6 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
     """A message for the user; "" if there are none."""
     if not runs:
         return ""
-    if not runs[0].config.setting_roles.frozen_defaults:  # of an own trainer, which scores while it trains
-        return f"{_rows(runs)}: trained again, because nothing was kept of the scores of a set that was sealed then."
     steps = sorted({step for run in runs for step in run.read_at})
     what = f"a branch from step {', '.join(map(str, steps))}" if steps else "evaluation.checkpoint"
     return (

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import prepare, renewed, trained_again
+from ablations.service.gpu_sharing import seats
 from ablations.service.run_states import Members
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.messages import duration, number
@@ -55,8 +56,11 @@ def forecast(
 ) -> Forecast:
     """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`.
 
+    A GPU of `auto` counts once for each of the runs that share it at the start.
+
     stale: "rerun" where runs whose training code has changed are trained again.
     """
+    slots = seats(chosen, plan, runs, slots)
     slot, task = slots[0], chosen.task
     every = {run.run_id: step_cost(run) for run in plan.trainings if not run.members}
     steps, evaluations = of_results(chosen.store, every)
@@ -107,6 +111,7 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: 
     interpolated. Raises UserError for a task that does not predict its runs' cost.
     """
     prepare(chosen, runs, progress)
+    slot = seats(chosen, chosen.plan, runs, [slot])[0]  # with the threads of the runs
     rows = {(chosen.task.precisions(run.config, slot.kind)[0], step_cost(run)): run for run in runs if run.cost}
     if not rows:
         raise UserError(

@@ -6,7 +6,6 @@ from functools import cache
 
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRun, RunState, StateOf
-from ablations.service.guard import without_sealed
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from ablations.study.tuning import trials_of
@@ -33,7 +32,7 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     ensemble has to evaluate, or with which the branch has to begin.
     """
     states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
-    plan = without_sealed(plan_study(study, selection, task, store.root, states, find), store, states)
+    plan = plan_study(study, selection, task, store.root, states, find)
     asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.reads}
     members = [
         replace(member, state="missing")

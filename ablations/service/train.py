@@ -21,7 +21,7 @@ from ablations.service.enqueue import (
     wanted,
 )
 from ablations.service.forecast import refuse_above
-from ablations.service.guard import say_guard
+from ablations.service.gpu_sharing import sharing_lines
 from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
@@ -75,7 +75,9 @@ def train(
     else:
         join(chosen, plan)
         track_ended(store)
-        say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train")
+        others = sum(run.state == "stale" for run in plan.trainings)
+        kept = f" ({others} by other code, kept: --stale rerun trains them again)" if others else ""
+        say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train{kept}")
     if not summary.interrupted:
         complete_mlflow(store, say)
     return summary
@@ -91,7 +93,6 @@ def queue_runs(
 ) -> dict[str, int]:
     """Prepare the inputs of these runs and queue them; returns what was counted. Raises UserError (see `prepare`)."""
     made_again = [say_trained_again(trained_again(chosen, runs)), say_renewed(runs, stale), say_read(plan, runs, stale)]
-    made_again += say_guard(chosen.study)
     for note in filter(None, [*plan.notes, *say_orphans(orphans(chosen, plan, runs)), *made_again]):
         say(f"note: {note}")
     prepare(chosen, runs, progress)
@@ -117,6 +118,8 @@ def check(
         refuse(chosen, todo, working.slots)
         for warning in warnings(chosen, todo, working.slots):
             say(f"note: {warning}")
+        for line in sharing_lines(chosen, chosen.plan, todo, working.slots):
+            say(line)
     if max_hours is not None and todo:
         say(refuse_above(max_hours, chosen, todo, working.slots, progress, here=here, stale=stale))
 

@@ -6,7 +6,6 @@ import re
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -17,13 +16,6 @@ from experiments.errors import UserError
 
 Overrides = dict[str, Any]
 Config = TypeVar("Config", bound=TaskConfig)
-
-
-def refuse_guarded(names: Iterable[str], allowed: Sequence[str], where: str) -> None:
-    """Raises UserError for names that none of the patterns of [guard] settings has. Without patterns all may change."""
-    if allowed and (other := [name for name in names if not any(fnmatchcase(name, one) for one in allowed)]):
-        said = f"{where}: it changes {', '.join(other)}, and [guard] settings"
-        raise UserError(f"{said} allows only {', '.join(allowed)}. Leave that out, or ask the study's owner.")
 
 
 @dataclass(frozen=True)

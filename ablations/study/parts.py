@@ -47,20 +47,6 @@ class Match(StrictModel):
     by: Text = Field("", description="the setting that it solves for: model.d_ff …; or width, depth, steps")
 
 
-class Guard(StrictModel):
-    """[guard]: what neither rows nor studies that extend this one may see or change. docs/threat-model.md says why."""
-
-    sealed: tuple[Key, ...] = Field(
-        (), strict=False, description="sets that nothing decodes or scores until `ablations unseal`; test: all but dev"
-    )
-    settings: tuple[Text, ...] = Field(
-        (), strict=False, description="patterns of the settings that rows, options and extending studies may change"
-    )
-    files: tuple[Text, ...] = Field(
-        (), strict=False, description="files and folders of sealed sets, from the study's folder: hidden from trainers"
-    )
-
-
 class Metric(StrictModel):
     """A column of the table, declared by the study in place of the task's own columns."""
 

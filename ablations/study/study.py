@@ -13,7 +13,6 @@ from ablations.study.messages import show, suggestion
 from ablations.study.overrides import dotted
 from ablations.study.parts import (
     Group,
-    Guard,
     Key,
     Match,
     Metric,
@@ -106,7 +105,6 @@ class Study(Match):
     )
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
     protected: Protected = Field(Protected(), description="what no row's code may change")
-    guard: Guard = Field(Guard(), description="what stays sealed, and which settings may change")
     code_tree: str = Field("", description="git's digest of base's code, if rows change code")
     code_note: str = Field("", description="what base's code is when the study is read, for `plan`")
     trees_note: str = Field("", description="what the rows share if they change code, for the reader of the table")

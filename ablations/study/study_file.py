@@ -14,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 
 from ablations.study.code_rows import with_rows
 from ablations.study.messages import nearest, plain, short_key, show, suggestion
-from ablations.study.overrides import refuse_guarded
 from experiments.config import flatten
 from experiments.errors import UserError
 
@@ -33,9 +32,7 @@ _EXPERIMENT = (
     "metric",
 )  # what is run and measured
 # What `extends` inherits from another study: how it runs, not what it prints.
-_INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "guard", "protected")
-# What a study may not have of its own that extends one with [guard] settings: it would be another experiment.
-_GUARDED = _EXPERIMENT
+_INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "protected")
 _OURS = ("origin", "folder", "code_tree", "code_note", "trees_note")  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
 _BUILTIN = importlib.resources.files("ablations") / "studies"
@@ -77,25 +74,7 @@ def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, A
     if chain == 0:
         raise UserError(f"{origin}: its `extends` forms a circle, or a chain of more than {_LONGEST_CHAIN} files.")
     inherited, _, _ = _read(parent, folder or Path(), chain - 1)
-    _refuse_guarded(inherited, table, origin)
     return _inherit(inherited, table), origin, folder
-
-
-def _refuse_guarded(parent: Mapping[str, Any], table: Mapping[str, Any], origin: str) -> None:
-    """Raises UserError for what the guard of the extended study does not allow: only its owner loosens it, there."""
-    guard, profiles = parent.get("guard"), table.get("profile")
-    if not isinstance(guard, Mapping):
-        return
-    if held := [f"[{name}]" for name in ("guard", "protected") if name in table]:
-        raise UserError(f"{origin}: {held[0]} is that of the study which it extends. Leave it out.")
-    names = [name for name in _GUARDED if name in table]
-    names += [name for name, _ in flatten({"": table.get("base") or {}})]
-    for key, profile in profiles.items() if isinstance(profiles, Mapping) else ():
-        new = isinstance(profile, Mapping) and key not in (parent.get("profile") or {})
-        own = profile if new else {"": 0}
-        names += [f"profile.{key}.{name}".rstrip(".") for name in own if name not in ("set", "description", "notes")]
-        names += [name for name, _ in flatten({"": own.get("set") or {}})]
-    refuse_guarded([name.lstrip(".") for name in names], guard.get("settings") or (), origin)
 
 
 def _inherit(parent: Mapping[str, Any], table: Mapping[str, Any]) -> dict[str, Any]:

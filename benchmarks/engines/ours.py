@@ -11,7 +11,6 @@ from experiments.evaluation.likelihood import evaluating, pad_sources
 from experiments.evaluation.translate import translate
 from model.config import ModelConfig
 from model.network import build_model
-from model.products import to_int8
 
 job = measure.job()
 device = Device.open(DeviceSpec("cpu", job["threads"]), job["variant"])
@@ -22,8 +21,6 @@ with torch.no_grad():
     model.target_embedding.weight[EOS_ID] = (
         0  # its logit is 0, far below the best of thousands, so no output ends early
     )
-if device.precision == "int8":
-    to_int8(model)
 settings = SearchSettings(job["beam"], 0.6, job["extra"] - 1)
 
 

@@ -37,9 +37,7 @@ from experiments.events.event_log import EventWriter, read_events
 from experiments.events.heartbeat import start_heartbeat
 from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in, run_identity
 from experiments.processes.identity import age_s
-from experiments.processes.keeper import stand_behind
 from experiments.processes.meter import Meter
-from experiments.processes.wall import NO_WALL
 from experiments.records import ChildExit, FailureClass
 from experiments.store import ensembles, provenance, trees
 from experiments.store.checksummed import write_json
@@ -47,13 +45,11 @@ from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, Revision, TrainingResult
 from experiments.store.retention import Keep, union
 from experiments.store.run_names import name_given_by
-from experiments.store.seals import Asked, Seals
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Context, Task
 from experiments.tasks.load import load_task, trains_apart
-from experiments.tasks.own.context import CHECKPOINTS, FINAL, unsealed
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.tree import CODE, COPY, WATCHED, code_top, watched
+from experiments.tasks.own.tree import CODE, code_top, watched
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
@@ -84,11 +80,8 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
             start_heartbeat(folder)
         if meter is not None:
             meter.lease(device.kind, device.share, device.count)
-        sealed = _guarded(spec, folder)
         with _watched(spec, folder):
             task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
-            if isinstance(task, OwnTask):
-                task.sealed = sealed
             if rank:
                 _other_rank(spec, task, folder, rank, port)
             else:
@@ -120,29 +113,6 @@ def _watched(spec: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
         return contextlib.nullcontext()
     home = Path(spec.folder) if spec.folder else Path.cwd()
     return watched(folder, code_top(home), [Path(spec.store)])
-
-
-def _guarded(spec: AttemptSpec, folder: Path) -> frozenset[str]:
-    """Put the trainer's processes behind a wall, where the store has guarded studies; returns the sealed sets.
-
-    Raises UserError for a sealed set that is to be evaluated.
-    """
-    seals = Seals(Store.open(spec.store, create=False))
-    asked = [Asked(item.set, item.inputs, item.eval_id) for item in spec.evaluations]
-    if seals.guards and trains_apart(spec.task):
-        writable = [folder / name for name in (FINAL, CHECKPOINTS, WATCHED, *((COPY,) if CODE in spec.config else ()))]
-        for path in writable:
-            path.mkdir(exist_ok=True)
-        wall = seals.wall(writable, asked)
-        if wall.holds():
-            stand_behind(wall)
-        else:
-            log.warning("%s", NO_WALL)
-    names = seals.names([member[0] for member in spec.members], spec.task, spec.folder)
-    if shut := [one.set for one in asked if seals.closed(names, one)]:
-        raise UserError(f"{', '.join(shut)} is sealed, and this was queued before: queue the study's runs again.")
-    lone = {""} if not asked else set()  # metrics without a set are those of the only one
-    return frozenset(names - {one.set for one in asked} | lone if names else ())
 
 
 def cap_memory(device: DeviceSpec) -> None:
@@ -253,10 +223,6 @@ def _attempt(
     pinned = dict(spec.pinned)
 
     def emit(kind: str, **fields: Any) -> None:
-        if kind == "metrics" and isinstance(task, OwnTask):
-            fields["metrics"] = unsealed(fields["metrics"], task.sealed)
-            if not fields["metrics"]:
-                return
         pinned.update(fields if kind == "pinned" else {})
         events.emit(kind, **fields)
 

@@ -14,7 +14,6 @@ from experiments.errors import Damaged, UserError
 from experiments.training import checkpoint, retention
 from experiments.training.network_rows import change_network
 from model.network import build_model
-from model.products import to_int8
 from model.protocol import Network
 
 
@@ -53,8 +52,6 @@ def load_model(
     change_network(model, config.modules, saved=tensors)
     checkpoint.restore_model(model, tensors)
     change(model)
-    if device.precision == "int8":
-        to_int8(model)
     return model
 
 

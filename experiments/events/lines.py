@@ -135,7 +135,7 @@ _KINDS: dict[str, dict[str, Any]] = {
         "attempt": Required[Count],
         "after_s": Required[Amount],
         "pid": Count,
-        "members": list[Annotated[list[str], Field(min_length=4, max_length=5)]],  # study, profile, corpus, row, group
+        "members": list[Annotated[list[str], Field(min_length=5, max_length=5)]],  # study, profile, corpus, row, group
         "device": dict[str, Any],
         "code_digest": str,
         "revision": dict[str, Any] | None,

@@ -22,7 +22,6 @@ from itertools import pairwise
 from typing import Any, NoReturn
 
 from experiments.processes.identity import descendants
-from experiments.processes.wall import Wall
 
 LEAVE_S = 2.0  # time between SIGTERM and SIGKILL for processes that outlive the command
 KILLED_S = 10.0  # a process blocked by a dead disk cannot be killed: stop waiting for it
@@ -30,12 +29,6 @@ _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _TERMINATE = b"T"
 _LIBRARY = ctypes.CDLL(None)
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_walls: list[Wall] = []  # at most one
-
-
-def stand_behind(wall: Wall | None) -> None:
-    """Put all commands that this process starts from now on behind a wall; None: behind none."""
-    _walls[:] = [wall] if wall else []
 
 
 class Kept:
@@ -88,9 +81,7 @@ def _stand_between(pipe: int) -> None:
         for number in (*_ASKED, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         os.setpgid(0, 0)
-        for wall in _walls:
-            wall.enter()
-        _LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # last: a process in a new user namespace loses it
+        _LIBRARY.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         return
     try:
         _keep(command, pipe, woken, wake)

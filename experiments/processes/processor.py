@@ -1,10 +1,7 @@
 """What this machine's processor can compute, decided only here; and the allocator of children. Imports no torch.
 
-Only bf16 is read from the processor's flags. Whether products in 8 bits are exact depends on oneDNN's variables and on
-torch's build too, so a computation decides that (model/products.py).
-
 The switch is for tests: on an x86 processor, ABLATIONS_TEST_CPU=avx2 with the two other variables of `SWITCH` leaves
-neither bf16 nor VNNI nor AMX, here and in torch. Children inherit it.
+neither bf16 nor AMX, here and in torch. Children inherit it.
 """
 
 import contextlib

@@ -35,11 +35,11 @@ class Account:
     """The limits and what was spent, as the ledger's lines say. `read` takes those appended since."""
 
     def __init__(self, store: Store) -> None:
-        """Raises UserError for a ledger that was changed: what it allows is not known."""
-        if wrong := ledger.broken(store):
+        """Raises UserError for a ledger with a damaged line: that line may have been a limit."""
+        if wrong := ledger.damaged(store):
             raise UserError(
-                f"{wrong[0]} No run is started: its budget is not known. Restore {store.root / ledger.FILE} from a "
-                "backup, or move it away. Then a new one begins, and `verify --head` says so."
+                f"{wrong[0]} No run is started: the budget is not known. Restore {store.root / ledger.FILE} from a "
+                "backup, or move it away. Then a new one begins."
             )
         self._store, self._begin = store, 0
         self.changed = False  # whether limits have changed; for the reader to reset

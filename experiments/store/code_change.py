@@ -77,14 +77,14 @@ def selected_change(parts: Sequence[bytes], selected: Collection[int], *, revers
 def _about(head: bytes, *, reverse: bool) -> tuple[str, ...]:
     """The names and modes of a file in a patch, old ones first: what does not concern its lines."""
     lines = head.splitlines()
-    old = sorted(_named(line, _OLD) for line in lines if line.startswith(_OLD))
-    new = sorted(_named(line, _NEW) for line in lines if line.startswith(_NEW))
+    old = sorted(_named(line) for line in lines if line.startswith(_OLD))
+    new = sorted(_named(line) for line in lines if line.startswith(_NEW))
     if not old and not new:  # a mode or an empty file
         old = [lines[0].decode("utf-8", "backslashreplace")] if lines else []
     return (*(new if reverse else old), "→", *(old if reverse else new))
 
 
-def _named(line: bytes, prefixes: Sequence[bytes]) -> str:
+def _named(line: bytes) -> str:
     """A line about one side, the same for the old and the new side."""
     text = line.decode("utf-8", "backslashreplace")
     for prefix, short in (("--- a/", "file "), ("+++ b/", "file "), ("--- ", "file "), ("+++ ", "file ")):

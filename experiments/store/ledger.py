@@ -1,19 +1,14 @@
 """The ledger: what was ever requested, started, ended, cancelled or discarded in a store, by whom and why.
 
-`ledger.jsonl` has one JSON object a line: `n` (1, 2, …), `time`, `who`, `what`, the facts of that kind, and `before`,
-the SHA-256 of the line before it (64 zeros for the first). So a line's digest covers all earlier lines. The head,
-`N:DIGEST`, is the number and the digest of the last line: who keeps it elsewhere sees any later change of these lines.
-
-Lines are only appended. A last line without its end was cut short by a kill and never acknowledged: the next append
+`ledger.jsonl` has one JSON object a line: `n` (1, 2, …), `time`, `who`, `what`, and the facts of that kind. Lines are
+only appended. A last line without its end was cut short by a kill and never acknowledged: the next append
 removes it. Imports no torch.
 """
 
-import hashlib
 import json
 import math
 import os
 import pwd
-import re
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextvars import ContextVar
@@ -26,7 +21,6 @@ from experiments.store.durable import open_regular, take_lock
 from experiments.store.layout import Store
 
 FILE = "ledger.jsonl"
-NONE = "0" * 64  # before the first line
 DAMAGED = "damaged"  # what stands in a bundle for a damaged line
 LOCKED_S = 30.0  # at most, until another process has written its line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
@@ -56,11 +50,10 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
                 raise UserError(f"{store.root / FILE} is not a regular file: move it away. Then a new ledger begins.")
             take_lock(file, store.root / FILE, LOCKED_S)
             end, last = _last(file)
-            text, before, count = b"", _digest(last) if last else NONE, _number(file, end, last)
-            for n, line in enumerate(lines, count + 1):
-                entry = {"n": n, "time": round(record_time(), 3), "who": _user(), **line, "before": before}
-                added = json.dumps(masked_value(entry)).encode()
-                before, text = _digest(added), text + added + b"\n"
+            text = b""
+            for n, line in enumerate(lines, _number(file, end, last) + 1):
+                entry = {"n": n, "time": round(record_time(), 3), "who": _user(), **line}
+                text += json.dumps(masked_value(entry)).encode() + b"\n"
             try:
                 written = os.write(file, text)
                 if written < len(text):
@@ -75,7 +68,7 @@ def append_all(store: Store, lines: Sequence[Mapping[str, Any]], *, durable: boo
 
 
 def entries(store: Store) -> list[Entry]:
-    """All lines but damaged ones, oldest first. `damaged` names those; `broken` says where the chain breaks."""
+    """All lines but damaged ones, oldest first. `damaged` names those."""
     return [entry for _, entry in _parsed(store) if entry is not None]
 
 
@@ -87,16 +80,6 @@ def damaged(store: Store) -> list[str]:
             found.append(f"Line {count} of the ledger ({store.root / FILE}) is damaged and skipped: {line[:40]!r}.")
         elif entry["what"] == DAMAGED:
             found.append(f"Line {count} of the ledger was damaged when it was bundled.")
-    return found
-
-
-def readable(store: Store, *kinds: str) -> list[Entry]:
-    """The whole lines of these kinds, also of a damaged ledger: on one no run is started. Parses no others."""
-    signs = [json.dumps({"what": kind})[1:-1].encode() for kind in kinds]
-    found = []
-    for line in _lines(store):
-        if any(sign in line for sign in signs) and (entry := _entry(line)) is not None:
-            found.append(entry)
     return found
 
 
@@ -116,45 +99,6 @@ def since(store: Store, begin: int) -> tuple[list[Entry], int]:
         found.append(entry)
         begin += len(line) + 1
     return found, begin
-
-
-def head(store: Store) -> str:
-    """`N:DIGEST` of the last line; "0:000…" of an empty ledger."""
-    count, last = 0, b""
-    for count, last in enumerate(_lines(store), 1):  # noqa: B007 - the last of both
-        pass
-    return f"{count}:{_digest(last) if count else NONE}"
-
-
-def broken(store: Store, kept: str | None = None, *, was_shared: bool = False) -> list[str]:
-    """What is wrong with the ledger, in words; [] if it is whole.
-
-    kept: a head that its owner wrote down. was_shared: it is a bundle's (`shared`).
-    """
-    found, before = [], NONE
-    number, digest = _parse_head(kept) if kept is not None else (0, NONE)
-    at_head, count = NONE, 0
-    for count, line in enumerate(_lines(store), 1):
-        entry = _entry(line) or {}
-        if not entry:
-            found.append(f"Line {count} of the ledger is damaged: {line[:40]!r}.")
-        elif entry["what"] == DAMAGED:
-            found.append(f"Line {count} of the ledger was damaged when it was bundled.")
-        if entry and entry.get("before") != before:
-            found.append(f"Line {count} of the ledger does not continue line {count - 1}: one of them was changed.")
-        if entry and entry.get("n") != count:
-            found.append(
-                f"Line {count} of the ledger says that it is line {entry.get('n')}: lines are missing or moved."
-            )
-        before = str(entry.get("digest")) if was_shared and "digest" in entry else _digest(line)
-        at_head = before if count == number else at_head
-    if count < number:
-        found.append(f"The ledger has {count} lines, and its kept head is line {number}: lines were removed.")
-    elif at_head != digest:
-        found.append(
-            f"Line {number} of the ledger is not the one of the kept head: it or a line before it was changed."
-        )
-    return found
 
 
 def of_study(found: Sequence[Entry], study: str) -> list[Entry]:
@@ -201,21 +145,17 @@ def pairs(run_id: str, eval_ids: Sequence[str]) -> Iterator[tuple[str, ...]]:
 
 
 def shared(store: Store, study: str, redacted: Callable[[Entry], Entry]) -> bytes:
-    """The ledger for readers of one study: of other lines only when and what. A changed line has its own's digest.
-
-    A damaged line has only its number and digest.
-    """
-    found, lines, before = list(_parsed(store)), [], NONE
+    """The ledger for readers of one study: of other lines only when and what. A damaged line has only its number."""
+    found, lines = list(_parsed(store)), []
     own = {id(entry) for entry in of_study([entry for _, entry in found if entry is not None], study)}
     for count, (line, entry) in enumerate(found, 1):
         if entry is None:
-            kept = {"n": count, "time": 0.0, "what": DAMAGED, "before": before}
+            kept = {"n": count, "time": 0.0, "what": DAMAGED}
         elif id(entry) in own:
             kept = redacted(entry)
         else:
             kept = {name: entry[name] for name in _EVERY if name in entry}
-        before = _digest(line)
-        lines.append(line if kept == entry else json.dumps({**kept, "digest": before}).encode())
+        lines.append(line if kept == entry else json.dumps(kept).encode())
     return b"".join(line + b"\n" for line in lines)
 
 
@@ -228,7 +168,7 @@ def reason(text: str) -> str:
     return text.strip()
 
 
-# --- Lines and digests
+# --- Lines
 
 
 def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
@@ -246,16 +186,12 @@ def _lines(store: Store, begin: int = 0) -> Iterator[bytes]:
         ) from None
 
 
-def _digest(line: bytes) -> str:
-    return hashlib.sha256(line).hexdigest()
-
-
 def _parsed(store: Store) -> Iterator[tuple[bytes, Entry | None]]:
     """Each line with its entry; None for a damaged one."""
     return ((line, _entry(line)) for line in _lines(store))
 
 
-_EVERY = ("n", "time", "what", "before")  # what every line has, also one that was shared
+_EVERY = ("n", "time", "what")  # what every line has, also one that was shared
 _LAST = 253402300800.0  # Unix time of the end of the year 9999
 
 
@@ -268,8 +204,6 @@ def _entry(line: bytes) -> Entry | None:
     if not isinstance(found, dict) or any(name not in found for name in _EVERY):
         return None
     if type(found["n"]) is not int or not _is_number(found["time"]) or found["time"] >= _LAST:
-        return None
-    if "who" not in found and "digest" not in found:
         return None
     whole = all(_FACTS[name](value) for name, value in found.items() if name in _FACTS)
     return found if whole else None
@@ -299,11 +233,10 @@ def _are_rows(value: Any) -> bool:
 
 
 _FACTS: dict[str, Callable[[Any], bool]] = {  # by name: whether a value has its type
-    **dict.fromkeys(("what", "who", "before", "study", "profile", "run_id", "outcome", "because", "verb"), _is_text),
+    **dict.fromkeys(("what", "who", "study", "profile", "run_id", "outcome", "because", "verb"), _is_text),
     **dict.fromkeys(("attempt", "seconds", "slots", "predicted_s"), _is_number),
     **dict.fromkeys(("run_ids", "planned"), _are_texts),
     "rows": _are_rows,
-    "digest": _is_text,
 }
 
 
@@ -328,7 +261,7 @@ def _number(file: int, end: int, last: bytes) -> int:
     """The number of the last line."""
     try:
         return int(json.loads(last)["n"]) if last else 0
-    except (ValueError, KeyError, TypeError, RecursionError):  # it was changed: the chain says so
+    except (ValueError, KeyError, TypeError, RecursionError):  # it is damaged
         return os.pread(file, end, 0).count(b"\n")
 
 
@@ -338,10 +271,3 @@ def _user() -> str:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container may have no name for it
         return f"uid {os.getuid()}"
-
-
-def _parse_head(text: str) -> tuple[int, str]:
-    found = re.fullmatch(r"(\d+):([0-9a-f]{64})", text.strip())
-    if found is None:
-        raise UserError(f"--head {text}: write N:DIGEST, as `ablations ledger --head` prints it.")
-    return int(found[1]), found[2]

@@ -223,7 +223,18 @@ class TrainingResult(Record):
     """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
 
     decisive: ClassVar[frozenset[str]] = frozenset(
-        {"run_id", "attempt", "task", "config", "inputs", "code_digest", "code_files", "base_files", "imported"}
+        {
+            "run_id",
+            "attempt",
+            "task",
+            "config",
+            "inputs",
+            "code_digest",
+            "code_files",
+            "base_files",
+            "code_home",
+            "imported",
+        }
     )
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
@@ -258,6 +269,7 @@ class TrainingResult(Record):
     # Of a user's trainer: git's blob digest of every file of its code that the run used, by path from the top of the
     # repository (or the study's folder). None: not recorded.
     code_files: Words | None = None
+    code_home: Word | None = None  # the study's folder from the same top; "." for the top itself
     # The same paths in base's tree, for a run whose row has a patch; {} where its code is not base's with a patch.
     # None: equal to code_files.
     base_files: Words | None = None

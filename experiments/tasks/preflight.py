@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from experiments.client.ablations_task.values import Channel
-from experiments.config import DataConfig, EvaluationConfig, InferencePrecision, RunConfig, TrainingConfig
+from experiments.config import DataConfig, EvaluationConfig, PrecisionChoice, RunConfig, TrainingConfig
 from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoding.prepare import prepare
@@ -195,17 +195,14 @@ class Ability(NamedTuple):
     slow: bool = False  # they compute it without instructions for it
 
 
-def ability(precision: InferencePrecision, kind: str) -> Ability:
+def ability(precision: PrecisionChoice, kind: str) -> Ability:
     """Of this machine's devices of a kind ("cpu", "cuda"). Raises UserError for a bad switch (processes/processor.py).
 
     `Ability()` also where it cannot be found out here: a child whose device lacks the precision says so before it
-    trains. For int8 the answer depends on the processor, on oneDNN's variables and on the build of torch, so only a
-    computation shows it (model/products.py).
+    trains.
     """
-    if precision in ("auto", "fp32") and kind == "cpu":
-        return Ability()
-    if precision == "bf16" and kind == "cpu":
-        return Ability(slow=not has_bf16())
+    if kind == "cpu":
+        return Ability(slow=precision == "bf16" and not has_bf16())
     return _asked(precision, kind)
 
 

@@ -19,7 +19,7 @@ from experiments.data.corpora.text import TextData
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.sides import Sides
 from experiments.data.windows import WindowPlan, collate_windows
-from experiments.device import Device, resolve_precision, seed_everything
+from experiments.device import Device, seed_everything
 from experiments.evaluation.likelihood import Likelihood, measure_likelihood, stream_nll
 from experiments.identity import lineage
 from experiments.processes.processor import precision_here
@@ -77,8 +77,6 @@ def train_network(
     """
     precision = context.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
-    if config.evaluation.precision == "int8":  # refused now, not after the training
-        resolve_precision("int8", device.torch_device)
     with joined(context.device, context.rank, context.port, context.start_ranks) as group:
         settings = config.training
         seed_everything(config.seed)

@@ -62,7 +62,7 @@ def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
 
 def members(store: Store, run: TrackedRun, history: History) -> list[Member]:
     """The rows that show the run. It is named for the first: that for which it was queued."""
-    begun = [tuple(member) for member in history.begun.get("members", ()) if len(member) == 5]
+    begun = [tuple(member) for member in history.begun.get("members", ())]
     return list(dict.fromkeys([*(row.member for row in rows_of(store, run.run_id)), *begun, *run.members]))
 
 

@@ -1,7 +1,6 @@
 """Embeddings, tied with the softmax (section 3.4). Shapes: B sentences, T positions, D width, W vocabulary."""
 
 import math
-from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +26,6 @@ class Embedding(nn.Module):
         self.scale = width**0.5 if scale is None else scale
         self.fixnorm = fixnorm
         self.weight = nn.Parameter(torch.empty(rows, width))
-        self.product: Callable[[Tensor], Tensor] | None = None  # replaces the softmax's in inference: model/products.py
 
     def forward(self, pieces_BT: Tensor) -> Tensor:
         """(B, T) piece ids → (B, T, D)."""
@@ -48,8 +46,6 @@ class Embedding(nn.Module):
 
     def logits(self, hidden_D: Tensor) -> Tensor:
         """(…, D) → (…, W) over exactly vocab_size pieces: the pre-softmax product with the same matrix, no bias."""
-        if self.product is not None:
-            return self.product(hidden_D)
         return F.linear(hidden_D, self.matrix)[..., : self.vocab_size]
 
     def initialise(self) -> None:

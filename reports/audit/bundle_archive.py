@@ -1,8 +1,7 @@
-"""The files of a bundle, as tar.gz or as a zipped crate: unpacked as untrusted data, within limits.
+"""The files of a bundle, a tar.gz: unpacked as untrusted data, within limits; equal files are packed to equal bytes.
 
 bundle.json       the table, and size and SHA-256 of every other file (the manifest)
 store.json  runs/<run_id>/…     as in a store
-A crate also has a description of itself and the printed table (bundle_write.py).
 """
 
 import gzip
@@ -11,26 +10,22 @@ import io
 import json
 import re
 import shutil
-import stat
 import tarfile
-import zipfile
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any
 
 from ablations.study.messages import number
 from ablations.study.study_file import deeper
 from experiments.errors import UserError
 
 HEAD = "bundle.json"
-TABLES = {"table.csv": "csv", "table.md": "markdown"}  # the printed table in a crate, by format
-SUFFIX, CRATE_SUFFIX = ".tar.gz", ".zip"
+SUFFIX = ".tar.gz"
 # The trainer's folder `final` may hold files and folders of any printable name.
 _PART = r"(?!\.{1,2}(?:/|$))[^/\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,255}"
 NAME = re.compile(
-    r"store\.json|ledger\.jsonl|table\.(csv|md)|"
+    r"store\.json|ledger\.jsonl|"
     r"runs/(?P<run_id>[0-9a-f]{16})/(config\.json|result\.json|"
     rf"attempts/(?P<attempt>[0-9]{{4,6}})/((?!\.)[A-Za-z0-9._-]{{1,80}}|(?P<final>final/){_PART}(?:/{_PART}){{0,30}})|"
     r"evaluations/(?P<eval_id>[0-9a-f]{16})/(?!\.)[A-Za-z0-9._-]{1,80})"
@@ -45,35 +40,26 @@ _ONE_READ = 1 << 20  # bytes; tarfile reads an extended header as a whole, whate
 
 
 def is_bundle(name: str) -> bool:
-    """Whether a word of the command line names a bundle: an archive or a crate."""
-    return name.endswith((SUFFIX, CRATE_SUFFIX))
+    """Whether a word of the command line names a bundle."""
+    return name.endswith(SUFFIX)
 
 
-class Entry(NamedTuple):
-    """One file as an archive lists it."""
+class Packed:
+    """A bundle that is open for reading. Raises ValueError, or an error of tarfile, gzip or zlib, for anything else."""
 
-    name: str
-    size: int  # as claimed
-    plain: bool  # an ordinary file: no link, no device, not sparse
-    open: Callable[[], IO[bytes] | None]
-
-
-class Archive(ABC):
-    """A bundle that is open for reading. Methods raise ValueError, or an error of the container, for anything else."""
-
-    head_text: bytes
+    def __init__(self, file: IO[bytes]) -> None:
+        self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
+        self._archive = tarfile.open(fileobj=self._stream, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
+        first = self._archive.next()
+        if first is None or first.name != HEAD or not _is_plain(first) or first.size > LARGEST_HEAD:
+            raise ValueError(f"it does not begin with {HEAD}")
+        content = self._archive.extractfile(first)
+        self._head_text = b"".join(iter(partial(content.read, _ONE_READ), b"")) if content else b""
 
     @property
     def head(self) -> dict[str, Any]:
         """The head, parsed."""
-        return parsed(self.head_text)
-
-    @abstractmethod
-    def entries(self) -> Iterator[Entry]:
-        """All files but the head; each can be read until the next is asked for."""
-
-    def finish(self) -> None:  # noqa: B027  (most containers have nothing to check)
-        """Check what lies behind the last file."""
+        return parsed(self._head_text)
 
     def unpack(self, manifest: Mapping[str, Mapping[str, Any]], folder: Path, *, weights: bool = True) -> None:
         """Write the manifest's files below `folder`, which must be empty. Raises UserError for one that is altered.
@@ -82,36 +68,39 @@ class Archive(ABC):
         """
         _check(manifest, folder, weights)
         missing = set(manifest)
-        for entry in self.entries():
-            found = NAME.fullmatch(entry.name) if entry.plain else None
+        for entry in self._archive:
+            if entry.name == HEAD and entry.offset == 0:
+                continue
+            found = NAME.fullmatch(entry.name) if _is_plain(entry) else None
             if found is None:
                 raise ValueError(f"{entry.name[:80]!r} has no place in a bundle")
             if entry.name not in missing:
                 raise ValueError(f"{entry.name} is not in its manifest, or there twice")
             is_record = entry.name.endswith(".json") and not found["final"]
             target = folder / entry.name if weights or not found["final"] else None
-            _unpack(entry, target, manifest[entry.name], is_record)
+            self._unpack(entry, target, manifest[entry.name], is_record)
             missing.discard(entry.name)
         if missing:
             verb = "is" if len(missing) == 1 else "are"
             raise UserError(f"{number(len(missing), 'file')} {verb} missing, such as {min(missing)}.")
-        self.finish()
+        while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
+            if rest.strip(b"\0"):
+                raise ValueError("something follows its last file")
 
-
-def _unpack(entry: Entry, target: Path | None, listed: Mapping[str, Any], is_record: bool) -> None:
-    """Compare a file with its entry in the manifest, and write it to `target` unless that is None."""
-    content = entry.open() if entry.size == listed["bytes"] else None
-    found = None
-    if content is not None and target is not None:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with target.open("xb") as file:
-            found = _copy(content, file, entry.size)
-    elif content is not None:
-        found = _copy(content, None, entry.size)
-    if found != listed["sha256"]:
-        raise UserError(f"{entry.name} is not the file that was packed.")
-    if is_record and target is not None:
-        parsed(target.read_bytes())
+    def _unpack(self, entry: tarfile.TarInfo, target: Path | None, listed: Mapping[str, Any], is_record: bool) -> None:
+        """Compare a file with its entry in the manifest, and write it to `target` unless that is None."""
+        content = self._archive.extractfile(entry) if entry.size == listed["bytes"] else None
+        found = None
+        if content is not None and target is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("xb") as file:
+                found = _copy(content, file, entry.size)
+        elif content is not None:
+            found = _copy(content, None, entry.size)
+        if found != listed["sha256"]:
+            raise UserError(f"{entry.name} is not the file that was packed.")
+        if is_record and target is not None:
+            parsed(target.read_bytes())
 
 
 def _copy(content: IO[bytes], file: IO[bytes] | None, size: int) -> str:
@@ -158,48 +147,22 @@ def parsed(text: bytes) -> dict[str, Any]:
     return value
 
 
-# --- A bundle as tar.gz, its head first: equal files are packed to equal bytes
-
-
 def pack(file: IO[bytes], head: bytes, files: Mapping[str, Path]) -> None:
     """Write a tar.gz without dates, owners and its own name, so that equal files give equal bytes."""
     with (
         gzip.GzipFile(fileobj=file, mode="wb", mtime=0, filename="", compresslevel=6) as packed,
         tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        _add_to_tar(archive, HEAD, io.BytesIO(head), len(head))
+        _add(archive, HEAD, io.BytesIO(head), len(head))
         for name, path in files.items():
             with path.open("rb") as content:
-                _add_to_tar(archive, name, content, path.stat().st_size)
+                _add(archive, name, content, path.stat().st_size)
 
 
-def _add_to_tar(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
+def _add(archive: tarfile.TarFile, name: str, content: IO[bytes], size: int) -> None:
     entry = tarfile.TarInfo(name)
     entry.size, entry.mode = size, 0o644
     archive.addfile(entry, content)
-
-
-class Packed(Archive):
-    """A tar.gz that is open for reading. Raises ValueError, or an error of tarfile, gzip or zlib, for anything else."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._stream = _Measured(gzip.GzipFile(fileobj=file, mode="rb"))
-        self._archive = tarfile.open(fileobj=self._stream, mode="r:")  # type: ignore[call-overload]  # noqa: SIM115
-        first = self._archive.next()
-        if first is None or first.name != HEAD or not _plain_in_tar(first) or first.size > LARGEST_HEAD:
-            raise ValueError(f"it does not begin with {HEAD}")
-        content = self._archive.extractfile(first)
-        self.head_text = b"".join(iter(partial(content.read, _ONE_READ), b"")) if content else b""
-
-    def entries(self) -> Iterator[Entry]:
-        for entry in self._archive:
-            if entry.name != HEAD or entry.offset != 0:
-                yield Entry(entry.name, entry.size, _plain_in_tar(entry), partial(self._archive.extractfile, entry))
-
-    def finish(self) -> None:
-        while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
-            if rest.strip(b"\0"):
-                raise ValueError("something follows its last file")
 
 
 class _Measured:
@@ -220,104 +183,6 @@ class _Measured:
         return self._stream.tell()
 
 
-def _plain_in_tar(entry: tarfile.TarInfo) -> bool:
+def _is_plain(entry: tarfile.TarInfo) -> bool:
     """Whether the entry is an ordinary file: no link, no device, not sparse."""
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()
-
-
-# --- A crate: a zip whose ro-crate-metadata.json describes its files to other programs
-# The description is in no manifest: anyone may add authors, a licence or a preview to it. The checksums that it gives
-# have to be the manifest's.
-
-
-METADATA, PREVIEW = "ro-crate-metadata.json", "ro-crate-preview.html"
-_FIRST_DAY = (1980, 1, 1, 0, 0, 0)  # of a zip's calendar: equal files give equal bytes
-_LARGE = 1 << 31  # bytes; above, a zip's older form has no room for the size
-_READ = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
-
-
-class ExternalZipError(UserError):
-    """A zip of another program, or of none."""
-
-
-def pack_crate(file: IO[bytes], metadata: bytes, head: bytes, files: Mapping[str, Path]) -> None:
-    """Write a zip without dates and owners."""
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for name, content in ((METADATA, metadata), (HEAD, head)):
-            _add_to_zip(archive, name, io.BytesIO(content), len(content))
-        for name, path in files.items():
-            with path.open("rb") as stream:
-                _add_to_zip(archive, name, stream, path.stat().st_size)
-
-
-def _add_to_zip(archive: zipfile.ZipFile, name: str, content: IO[bytes], size: int) -> None:
-    entry = zipfile.ZipInfo(name, _FIRST_DAY)
-    entry.create_system, entry.external_attr = 3, (stat.S_IFREG | 0o644) << 16
-    entry.compress_type = zipfile.ZIP_DEFLATED
-    with archive.open(entry, "w", force_zip64=size > _LARGE) as out:
-        shutil.copyfileobj(content, out)
-
-
-class Crate(Archive):
-    """A zip that is open for reading. Raises ExternalZipError, ValueError, or an error of zipfile or zlib."""
-
-    def __init__(self, file: IO[bytes]) -> None:
-        try:
-            self._archive = zipfile.ZipFile(file)
-        except (NotImplementedError, OverflowError) as error:
-            raise ValueError(str(error)) from None
-        listed = self._archive.infolist()
-        names = [entry.filename for entry in listed]
-        if len(names) > MOST_FILES:
-            raise ValueError(f"it claims {len(names):,} files")
-        for name in (METADATA, HEAD):
-            if names.count(name) > 1:
-                raise ValueError(f"{name} is there twice")
-        if METADATA not in names:
-            raise ExternalZipError(f"is a zip, but no RO-Crate: it has no {METADATA}. {_OURS}")
-        self.metadata = parsed(self._text(METADATA, LARGEST_RECORD))
-        if HEAD not in names:
-            raise ExternalZipError(
-                f"is an RO-Crate of another program{_title(self.metadata)}: it has no {HEAD}. {_OURS}"
-            )
-        self.head_text = self._text(HEAD, LARGEST_HEAD)
-
-    def _text(self, name: str, largest: int) -> bytes:
-        entry = self._archive.getinfo(name)
-        if entry.file_size > largest or not _plain_in_zip(entry):
-            raise ValueError(f"{name} claims a size of {entry.file_size:,} bytes, or is no ordinary file")
-        with self._open(entry) as content:
-            return content.read(largest)
-
-    def entries(self) -> Iterator[Entry]:
-        for entry in self._archive.infolist():
-            if entry.filename not in (METADATA, PREVIEW, HEAD) and not _folder(entry):
-                yield Entry(entry.filename, entry.file_size, _plain_in_zip(entry), partial(self._open, entry))
-
-    def _open(self, entry: zipfile.ZipInfo) -> IO[bytes]:
-        try:
-            return self._archive.open(entry)
-        except (NotImplementedError, RuntimeError) as error:  # another compression; encrypted
-            raise ValueError(f"{entry.filename[:80]!r}: {error}") from None
-
-
-_OURS = "This program reads the crates that `ablations bundle --crate` writes"
-
-
-def _folder(entry: zipfile.ZipInfo) -> bool:
-    """Whether the entry is a folder: other programs list them, and they hold nothing."""
-    return entry.is_dir() and entry.file_size == 0
-
-
-def _plain_in_zip(entry: zipfile.ZipInfo) -> bool:
-    """Whether the entry is an ordinary file, packed in one of the two usual ways."""
-    kind = stat.S_IFMT(entry.external_attr >> 16)  # 0 where the packing system has no such kinds
-    return kind in (0, stat.S_IFREG) and entry.compress_type in _READ and not entry.flag_bits & 1
-
-
-def _title(metadata: Mapping[str, Any]) -> str:
-    """The crate's own name in brackets, where it has one."""
-    graph = metadata.get("@graph")
-    entities = [entity for entity in graph if isinstance(entity, dict)] if isinstance(graph, list) else []
-    name = next((entity.get("name") for entity in entities if entity.get("@id") == "./"), None)
-    return f' ("{name[:80]}")' if isinstance(name, str) and name.isprintable() else ""

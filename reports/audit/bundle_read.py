@@ -1,13 +1,10 @@
 """Read a bundle of unknown origin: within limits, checked against its manifest and itself, without running its code."""
 
 import gzip
-import hashlib
-import struct
 import tarfile
-import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal, Required
 
@@ -24,7 +21,7 @@ from experiments.store.results import LARGEST, Amount, Count, Word, Words
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.audit.bundle_agreement import Checked, check
-from reports.audit.bundle_archive import HEAD, NAME, TABLES, Archive, Crate, ExternalZipError, Packed
+from reports.audit.bundle_archive import NAME, Packed
 from reports.results.accounting import FILE, Spending
 
 # --- The head of a bundle (bundle.json): its version, its plan and its columns, and the types of what is read of it
@@ -130,9 +127,6 @@ class _Head(_Record, total=False):
 _HEAD: TypeAdapter[Any] = TypeAdapter(_Head)
 
 
-_ZIP = b"PK"  # a zip begins so, a gzip never
-
-
 @dataclass(frozen=True)
 class Bundle:
     """A bundle that was read and checked; its files lie in `store`."""
@@ -142,7 +136,6 @@ class Bundle:
     asked: tuple[str, ...]  # the words that select the table
     store: Store
     checked: Checked
-    crate: bool = False  # with its printed table
 
 
 def read_bundle(path: Path, folder: Path) -> Bundle:
@@ -154,8 +147,6 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
             return read_stream(file, folder)
     except OSError as error:
         raise UserError(f"{path} cannot be read as a bundle: {error.strerror}.") from None
-    except ExternalZipError as error:
-        raise UserError(f"{path} {error}.") from None
     except NoBundleError as error:
         raise UserError(f"{path} is not a bundle of `ablations bundle`, or it is damaged ({error}).") from None
     except UserError as error:
@@ -172,15 +163,13 @@ def read_stream(file: IO[bytes], folder: Path, *, weights: bool = True) -> Bundl
     weights: False to check the files of the trainers' folders `final` without writing them.
     """
     try:
-        begin = file.read(len(_ZIP))
-        file.seek(0)
-        return _read(Crate(file) if begin == _ZIP else Packed(file), folder, weights)
+        return _read(Packed(file), folder, weights)
     except gzip.BadGzipFile as error:
         raise _refused(str(error)) from None
     except ValidationError as error:  # of a pydantic type: the first error is enough
         first = error.errors(include_url=False, include_input=False)[0]
         raise _refused(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-    except (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError) as error:
+    except (tarfile.TarError, zlib.error, EOFError, ValueError) as error:
         raise _refused(str(error)) from None
     except (LookupError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
         raise _refused(f"{type(error).__name__}: {error}") from None  # something in it has another type
@@ -190,7 +179,7 @@ def _refused(reason: str) -> NoBundleError:
     return NoBundleError(" ".join(reason.split())[:300])
 
 
-def _read(packed: Archive, folder: Path, weights: bool) -> Bundle:
+def _read(packed: Packed, folder: Path, weights: bool) -> Bundle:
     head = without_checksum(packed.head)
     if head.get("bundle") != VERSION:
         raise UserError(f"it is a bundle of version {head.get('bundle')}; this program reads {VERSION}.")
@@ -202,13 +191,7 @@ def _read(packed: Archive, folder: Path, weights: bool) -> Bundle:
     columns = columns_of(head["columns"], plan.study)
     store = Store.open(folder, create=False)
     checked = check(plan, columns, store, head["names_can_be_checked"])
-    bundle = Bundle(plan, columns, tuple(head["asked"]), store, checked)
-    if not isinstance(packed, Crate):
-        return bundle
-    check_described(packed.metadata, {HEAD: facts_of(packed.head_text), **head["files"]})
-    if lacking := TABLES.keys() - head["files"].keys():
-        raise ValueError(f"it has no {min(lacking)}")
-    return replace(bundle, crate=True)
+    return Bundle(plan, columns, tuple(head["asked"]), store, checked)
 
 
 def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
@@ -227,20 +210,3 @@ def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
             raise ValueError(f"{name} is of no run in its plan")
         if attempt and attempts.setdefault(run_id, attempt) != attempt:
             raise ValueError(f"{name} is of a second attempt")
-
-
-def facts_of(text: bytes) -> dict[str, Any]:
-    """Size and SHA-256, as a manifest lists them."""
-    return {"bytes": len(text), "sha256": hashlib.sha256(text).hexdigest()}
-
-
-def check_described(metadata: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Raises UserError if a description gives another checksum than the manifest, ValueError for no description."""
-    graph = metadata.get("@graph")
-    if not isinstance(graph, list) or not all(isinstance(entity, dict) for entity in graph):
-        raise ValueError("its ro-crate-metadata.json has no @graph of entities")
-    for entity in graph:
-        name = entity.get("@id")
-        listed = files.get(name) if isinstance(name, str) else None
-        if listed is not None and entity.get("sha256", listed["sha256"]) != listed["sha256"]:
-            raise UserError(f"ro-crate-metadata.json and bundle.json give different checksums of {name}.")

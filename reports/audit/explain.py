@@ -12,9 +12,6 @@ from experiments.errors import UserError
 from experiments.store.results import EvaluationResult
 from experiments.store.trees import BASE, CODE, LINES
 from experiments.tasks.columns import Column, named
-from reports.audit import verify as verifying
-from reports.audit.bundle_archive import TABLES
-from reports.audit.bundle_read import Bundle
 from reports.render.cells import plain
 from reports.results.results import Outcome, run_facts
 from reports.results.table import Row, Table
@@ -203,14 +200,3 @@ def _lines(value: Mapping[str, Any], indent: str) -> Iterator[str]:
         elif part not in (None, "", []):
             text = ", ".join(map(str, part)) if isinstance(part, list) else part
             yield f"{head}: {plain(text)}"
-
-
-def printed_by(bundle: Bundle, table: Table) -> tuple[list[str], list[str]]:
-    """What a checked bundle tells: how a crate's printed tables compare with its files; and what these do not give."""
-    lines, differences = [bundle.checked.word], []
-    for name, format_ in TABLES.items() if bundle.crate else ():
-        text = (bundle.store.root / name).read_text(encoding="utf-8", errors="replace")
-        verdict = verifying.verify(text, table, format_)
-        lines.append(f"{name}: {number(verdict.cells, 'cell')} compared with what the files give")
-        differences += [f"{name}: {line}" for line in verdict.changed]
-    return lines, differences

@@ -103,7 +103,7 @@ def _metric(column: Column, table: Table) -> Layout:
     changed = any(m.change is not None or (provisional and m.change_so_far is not None) for m in measures)
     reported = any(m.reported is not None for m in measures) or any(column.paper in row.paper for row in table.cited)
     parts: list[tuple[bool, str, str, Callable[[Row], Cell]]] = [
-        (any(m.requested or m.sealed for m in measures), "ours", "ours", lambda row: _value(row, column, provisional)),
+        (any(m.requested for m in measures), "ours", "ours", lambda row: _value(row, column, provisional)),
         (changed, "change", delta, lambda row: _change(row.measures[key], places, provisional)),
         (reported, "paper", "paper", lambda row: Cell(fixed(row.measures[key].reported, digits))),
         (
@@ -119,7 +119,7 @@ def _metric(column: Column, table: Table) -> Layout:
 def _value(row: Row, column: Column, provisional: bool) -> Cell:
     measure = row.measures[column.key]
     if not measure.requested:
-        return Cell("sealed" if measure.sealed else "")
+        return Cell()
     if provisional and measure.mean_so_far is not None:
         number = fixed(measure.mean_so_far, column.digits)
         return Cell(f"{number} ({len(measure.values)}/{measure.requested})", provisional=True)

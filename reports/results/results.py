@@ -21,6 +21,7 @@ from experiments.store.run_names import compared_settings, planned_settings
 from experiments.store.trees import CODE
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
+from experiments.tasks.own.code_files import from_home
 from experiments.tasks.own.command import PATTERNS
 from experiments.tasks.own.kept import first_sentences, patterns_of, read_kept
 
@@ -236,7 +237,10 @@ class Outcome:
     def code(self, column: Column) -> Mapping[str, str]:
         """Digests of the code that a number of this column depends on, by file; of a built-in task by part.
 
-        Without the row's own change, where the row is one of code. {}: nothing is known of it, or nothing in common.
+        A file has two names: its path from the study's folder, and, after a slash, its path from the top of the
+        repository. Rows have a file in common if either name is equal: the study may have been moved, or another study
+        may have made the result. For a row that changes code, the files are those without its change. {}: nothing is
+        known, or nothing is in common with other rows.
         """
         scored = self.scored.get(column.set)
         if self.record is None or self.run.imported:
@@ -245,7 +249,10 @@ class Outcome:
             files = self.record.code_files if self.record.base_files is None else self.record.base_files
             if files is None:  # as version 0.1.0 recorded code
                 return {NOT_RECORDED: f"{self.record.code_digest} {(self.record.config or {}).get(CODE, '')}"}
-            return files
+            if self.record.code_home is None:
+                return files
+            places = {f"/{name}": its for name, its in files.items()}
+            return {from_home(name, self.record.code_home): its for name, its in files.items()} | places
         found = {TRAINING: self.record.code_digest}
         for name, part in (scored.record.parts if scored and scored.record else {}).items():
             metrics = part.facts.get("metrics")

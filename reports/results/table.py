@@ -76,7 +76,6 @@ class Measure:
     # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, NOT_REPORTED, or "" for
     # not done.
     lacking: tuple[str, ...] = ()
-    sealed: bool = False  # whether the set is sealed for a seed: then nothing of it is here
     reported: float | None = None  # the paper's value
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
     change_so_far: float | None = None  # the same over the seeds that are there, where one is missing

@@ -120,8 +120,7 @@ def _base_key(study: Study, grouped: Outcomes, group: str | None = None) -> str 
 
 def _columns(columns: Sequence[Column], grouped: Outcomes) -> tuple[Column, ...]:
     """Replace set "*" by one column per evaluated set that no other column names."""
-    of = [outcome for outcomes in grouped.values() for outcome in outcomes]
-    sets = dict.fromkeys(name for o in of for name in (*o.scored, *(e.spec.set for e in o.run.sealed)))
+    sets = dict.fromkeys(name for outcomes in grouped.values() for o in outcomes for name in o.scored)
     named = {column.set for column in columns}
     resolved = []
     for column in columns:
@@ -165,13 +164,11 @@ def _num_params(outcomes: Sequence[Outcome]) -> int | None:
 
 
 def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
-    sealed = any(e.spec.set == column.set for o in outcomes for e in o.run.sealed)
-    asked = [o for o in outcomes if column.set in o.scored and not sealed]
+    asked = [o for o in outcomes if column.set in o.scored]
     found = [(o, o.measured(column.set, column.metric)) for o in asked]
     return Measure(
         values=tuple(value for _, value in found if value is not None),
         requested=len(asked),
-        sealed=sealed,
         lacking=tuple(_why(o, column) for o, value in found if value is None),
         reported=(outcomes[0].run.paper).get(column.paper) if column.paper else None,
     )
@@ -221,8 +218,6 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
             values[f"{column.key}_low"], values[f"{column.key}_high"] = (test.low, test.high) if test else (None, None)
     costs = shown(table, table.chosen.columns) if costs is None else costs
     values |= {cost.name: cost.value(row, table) for cost in costs}
-    if sealed := [key for key, measure in row.measures.items() if measure.sealed]:
-        values["sealed"] = sealed
     values |= {"n": row.n, "seeds": len(row.outcomes)}
     spent = table.spent.rows.get(row.key, RowSpent())  # so that the sum over rows is what the table cost
     values[SPENT] = {**spent.runs.as_json(), "counted_in": list(spent.counted_in)}

@@ -201,8 +201,7 @@ def self_reported(table: Table, plan: Plan) -> Iterator[Note]:
     """The columns whose numbers a trainer of the user's reported itself; counts it kept are summed up here."""
     heads = [column.header for column in _shown(table) if column.counts is None]
     if heads and not is_built_in(plan.study.task) and not all(row.imported for row in table.rows):
-        kind = "sign" if plan.study.guard.sealed or plan.study.guard.settings else "setup"
-        yield Note(f"Self-reported by the trainer: {', '.join(heads)}.", kind)  # type: ignore[arg-type]
+        yield Note(f"Self-reported by the trainer: {', '.join(heads)}.")
 
 
 # --- Rows that were trained elsewhere: where their numbers are from, and that nothing here checked them

@@ -18,11 +18,6 @@ from reports.results.table import Note, Row, Table
 from reports.table import cost
 from reports.table.settings import between, show, unexpected
 
-INT8_COSTS = (
-    "Measured where it was introduced (multi30k, 2.4 million parameters): BLEU on test_2016 29.03, 29.07 in fp32; "
-    "the same text in 92 of 100 sentences."
-)
-
 
 def training(table: Table) -> Iterator[Note]:
     """The base row's data, training and settings; where no base was selected, the first row's."""
@@ -189,11 +184,6 @@ def decoding(table: Table) -> Iterator[Note]:
     opening = f"Evaluated ({base.run.row}): " if differ else "Evaluated: "
     for settings, names in sets.items():
         yield _sentence(opening, [f"{', '.join(names)}; {settings}" if settings else ", ".join(names)])
-    done = [(row, scored.record) for row in table.rows for o in row.outcomes for scored in o.scored.values()]
-    narrow = dict.fromkeys(row.key for row, record in done if record is not None and record.precision == "int8")
-    if narrow:
-        which = "" if len(narrow) == len(table.rows) else f": {', '.join(narrow)}"
-        yield Note(f"Evaluated with products in 8 bits (int8){which}. {INT8_COSTS}")
     others: dict[str, list[str]] = {}
     inputs = {name: scored.spec.inputs for name, scored in base.scored.items()}
     for row in table.rows:
@@ -483,7 +473,8 @@ def _differing(family: Table) -> str:
 
     groups = [_names(named(key, seeds) for key, seeds in of_code.items()) for of_code in made.values()]
     rows = "; ".join(dict.fromkeys(groups))  # the same rows in several columns
-    names = ", ".join(_PARTS.get(name, name) for name in files)
+    shown = [name for name in files if not name.startswith("/")] or [name.removeprefix("/") for name in files]
+    names = ", ".join(_PARTS.get(name, name) for name in shown)
     within = f" The seeds of {_names(mixed)} are not of one code." if mixed else ""
     return (
         f"Different code made these rows ({names}): {rows}.{within} Between rows of different code no change is "

@@ -21,7 +21,7 @@ from tests.stores import made_once
 from .warm_command import WarmCommands
 
 PATIENCE_S = 240
-WITH_TORCH = ("translate", "generate", "attention", "export")  # verbs that compute in the command's own process
+WITH_TORCH = ("generate", "attention", "export")  # verbs that compute in the command's own process
 TINY = """
 name = "tiny"
 title = "A table of width 8"

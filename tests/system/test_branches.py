@@ -143,11 +143,11 @@ def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     assert "branch from base after step 30" in cli("report", study, *store, "--format", "setup").stdout
     alone = cli("report", study, *store, "--rows", "smooth").stdout
     assert "A branch's costs of training include its parent run's" in alone
-    packed, crate = tmp_path / "tiny.tar.gz", tmp_path / "crate.zip"
+    packed, whole = tmp_path / "tiny.tar.gz", tmp_path / "whole.tar.gz"
     assert "2 runs" in cli("bundle", study, *store, "--rows", "smooth", "--out", packed).stdout
     assert cli("report", packed).stdout.partition("\n\n")[2] == alone
-    cli("bundle", study, *store, "--crate", "--out", crate)
-    assert cli("report", crate).stdout.partition("\n\n")[2] == table
+    cli("bundle", study, *store, "--out", whole)
+    assert cli("report", whole).stdout.partition("\n\n")[2] == table
     assert "2 runs imported" in cli("import", packed, "--store", tmp_path / "other").stdout
     elsewhere = cli("report", study, "--rows", "smooth", "--store", tmp_path / "other").stdout
     of_the_store = "- Of 3 rows that got results in this store, 1 is shown.\n"

@@ -1,6 +1,5 @@
 """A store's budget, held by the coordinator with a stub child: whatever is killed, asked again, or set."""
 
-import json
 import os
 import time
 
@@ -41,7 +40,7 @@ def test_runs_beyond_the_budget_wait_with_the_reason_until_it_is_raised(store):
     limit(store, runs=4)
     assert go(store).left == 2  # raised by one who was not allowed to: it stays
     limit(store, allowed="any", runs=4)
-    assert go(store).finished == 2 and not ledger.broken(store)
+    assert go(store).finished == 2 and not ledger.damaged(store)
 
 
 def test_a_retry_is_no_other_run_but_its_hours_count(store):
@@ -116,11 +115,12 @@ def test_an_attempt_counts_though_its_coordinator_and_the_queue_are_gone(store):
     assert end["outcome"] == "lost"
 
 
-def test_a_changed_ledger_starts_nothing(store):
+@pytest.mark.parametrize("key", [b'"what"', b'"limits"'])
+def test_a_damaged_ledger_starts_nothing(store, key):
     limit(store, runs=1)
     ledger.append(store, "x")
     path = store.root / ledger.FILE
-    path.write_bytes(path.read_bytes().replace(b'"runs": 1', b'"runs": 9'))
+    path.write_bytes(damaged := path.read_bytes().replace(key, b'"other"', 1))
     with pytest.raises(UserError, match="No run is started"):
         go(store, make(1))
-    assert row(store).state is State.WAITING and json.loads(path.read_bytes().splitlines()[0])
+    assert row(store).state is State.WAITING and path.read_bytes() == damaged

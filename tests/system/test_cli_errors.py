@@ -2,8 +2,6 @@
 
 import gzip
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -164,22 +162,6 @@ def test_a_limit_below_what_the_weights_need(cli: Cli, tmp_path: Path, tiny: Pat
     assert re.search(said, planned)
     assert re.search(said, refused(cli, tmp_path, *limited))
     assert "no limit of memory, such as cpu:1@3GB" in refused(cli, tmp_path, tiny, "--devices", "cpu:1@3")
-
-
-def test_int8_that_the_processor_lacks(
-    cli: Cli, tmp_path: Path, tiny: Path, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """oneDNN told to use AVX2 alone: its products of 8-bit matrices saturate, as on a processor without VNNI."""
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    asks = "from model.products import int8_works; print(int8_works())"
-    if "True" in subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, check=True).stdout:
-        pytest.skip("this processor's products of 8-bit matrices are exact with AVX2 too")
-    asked = [tiny, "--rows", "base", "--set", "evaluation.precision=int8", "--devices", "cpu:1"]
-    assert 'evaluation.precision is "int8", but' in cli("plan", *asked, "--store", tmp_path / "store", code=2).stderr
-    message = refused(cli, tmp_path, *asked)
-    assert 'evaluation.precision is "int8", but' in message and 'Set it to "fp32"' in message
-    again = cli("evaluate", *asked, "--store", finished, code=2)
-    assert 'evaluation.precision is "int8", but' in again.stderr and not again.stdout
 
 
 def test_more_threads_than_cores_are_named(cli: Cli, tmp_path: Path) -> None:

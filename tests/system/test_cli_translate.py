@@ -83,9 +83,9 @@ def test_a_row_is_found_without_the_training_data(cli: Cli, tiny: Path, tmp_path
     cli("run", tiny, "--rows", "base", "--store", runs, "--devices", "cpu:2")
     shutil.rmtree(runs / "corpora")
     [result] = runs.glob("runs/*/result.json")
-    found = cli("export", tmp_path / "model", "--study", tiny, "--row", "base", "--store", runs).stdout
+    found = cli("export", tiny, tmp_path / "model", "--row", "base", "--store", runs).stdout
     assert f"run {result.parent.name} is in" in found
-    message = cli("generate", "--study", tiny, "--row", "base", "--seed", "7", "--store", runs, code=2).stderr
+    message = cli("generate", tiny, "--row", "base", "--seed", "7", "--store", runs, code=2).stderr
     assert "no row 'base' with seed 7" in message
 
 
@@ -93,15 +93,16 @@ def test_lines_come_out_in_order_and_empty_ones_stay_empty(cli: Cli, store: tupl
     runs, study = store
     text = tmp_path / "input.txt"
     text.write_text("The old dog sleeps.\n\nThe man goes.\n", encoding="utf-8")
-    named = ("--store", runs, "--devices", "cpu:1", "--study", study, "--row", "base")
-    lines = cli("generate", text, *named).stdout.split("\n")
+    named = ("--store", runs, "--devices", "cpu:1", "--row", "base")
+    lines = cli("generate", study, text, *named).stdout.split("\n")
     assert len(lines) == 4
     assert lines[1] == lines[3] == ""
-    best = [json.loads(line) for line in cli("generate", text, *named, "--nbest", "2", "--json").stdout.splitlines()]
+    printed = cli("generate", study, text, *named, "--nbest", "2", "--json").stdout
+    best = [json.loads(line) for line in printed.splitlines()]
     assert [(one["line"], one["rank"]) for one in best if one["line"] != 2] == [(1, 1), (1, 2), (3, 1), (3, 2)]
     assert best[0]["score"] >= best[1]["score"]
     text.write_text("The old dog sleeps. " * 400, encoding="utf-8")
-    assert "Line 1 has" in cli("generate", text, *named, code=2).stderr
+    assert "Line 1 has" in cli("generate", study, text, *named, code=2).stderr
 
 
 def test_an_exported_folder_needs_no_store(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
@@ -118,31 +119,32 @@ def test_an_exported_folder_needs_no_store(cli: Cli, store: tuple[Path, Path], t
 def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     runs, study = store
     figure = tmp_path / "figure.png"
-    named = ("--study", study, "--row", "base", "--store", runs, "--out", figure)
-    found = as_json(cli("attention", "The $old dog sleeps.", *named, "--json", "--head", "2", "--target", "der Hund"))
+    named = ("--row", "base", "--store", runs, "--out", figure)
+    asked = ("The $old dog sleeps.", "--head", "2", "--target", "der Hund")
+    found = as_json(cli("attention", study, *asked, *named, "--json"))
     assert len(found["maps"]["cross"][0]) == 2
     assert figure.read_bytes().startswith(b"\x89PNG")
     (run,) = (runs / "runs").iterdir()
     assert len(list((run / "attention").iterdir())) == 2
     cli("ui", "--rebuild", "mlflow", "--store", runs)
     assert len(list((runs / "artifacts").rglob("attention/*"))) == 2
-    assert "numbered from 1" in cli("attention", "The dog.", *named, "--layer", "9", code=2).stderr
+    assert "numbered from 1" in cli("attention", study, "The dog.", *named, "--layer", "9", code=2).stderr
 
 
 def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
     lines = 'encoder = "gru(bidirectional=true)", decoder = "gru, cross_attention(num_heads=1), gru", '
     study = tmp_path / "recurrent.toml"
     study.write_text(SHARED.partition('\n[[variation]]\nkey = "greedy"')[0].replace("model = {", f"model = {{{lines}"))
-    named = ("--study", study, "--row", "base", "--store", tmp_path / "runs")
+    named = ("--row", "base", "--store", tmp_path / "runs")
     cli("run", study, "--store", tmp_path / "runs", "--devices", "cpu:1")
-    found = as_json(cli("attention", "The dog sleeps.", *named, "--json", "--target", "der Hund"))
+    found = as_json(cli("attention", study, "The dog sleeps.", *named, "--json", "--target", "der Hund"))
     assert {kind: [len(layer) for layer in layers] for kind, layers in found["maps"].items()} == {
         "encoder": [], "decoder": [], "cross": [1],
     }  # fmt: skip
-    lacking = cli("attention", "The dog.", *named, "--kind", "encoder", code=2).stderr
+    lacking = cli("attention", study, "The dog.", *named, "--kind", "encoder", code=2).stderr
     assert "no self_attention in its encoder. It has: --kind cross (1 layer)" in lacking
-    assert "numbered from 1" in cli("attention", "The dog.", *named, "--layer", "2", code=2).stderr
-    cli("export", tmp_path / "model", *named)
+    assert "numbered from 1" in cli("attention", study, "The dog.", *named, "--layer", "2", code=2).stderr
+    cli("export", study, tmp_path / "model", *named)
     assert cli("generate", study, "--model", tmp_path / "model", "--devices", "cpu:1").stdout
 
 
@@ -153,9 +155,9 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
         (("--run", "ffff"), "none begins with it; 1 trained run in"),
         (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
         (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
-        (("--precision", "float32"), "--precision float32: write fp32, bf16, int8 or auto"),
+        (("--precision", "float32"), "--precision float32: write fp32, bf16 or auto"),
         (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
-        (("--study", "search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
+        (("search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
     ],
 )
 def test_mistakes_are_explained(cli: Cli, store: tuple[Path, Path], arguments: tuple[str, ...], message: str) -> None:

@@ -96,8 +96,8 @@ def test_attention_reverses_long_inputs_along_the_anti_diagonal_and_one_vector_d
 
 def _mass_on_the_anti_diagonal(cli: Cli, study: Path, store: Path, symbols: list[str]) -> float:
     """Mean weight that output t gives to the symbol which it has to copy, the t-th from the end."""
-    asked = ("--study", study, "--row", "attention", "--target", " ".join(reversed(symbols)), "--store", store)
-    found = json.loads(cli("attention", " ".join(symbols), *asked, "--json").stdout)
+    asked = ("--row", "attention", "--target", " ".join(reversed(symbols)), "--store", store)
+    found = json.loads(cli("attention", study, " ".join(symbols), *asked, "--json").stdout)
     (weights,) = found["maps"]["cross"][0]
     last = len(symbols) - 1
     return float(sum(weights[t][last - t] for t in range(len(symbols))) / len(symbols))

@@ -70,9 +70,9 @@ def test_rows_train_and_print_and_a_longer_context_is_no_other_training(cli: Cli
     cli("verify", tmp_path / "table.json", path, "--store", store)
     setup = cli("report", path, "--store", store, "--format", "setup").stdout
     assert "base is a network with the decoder" in setup and ", N = 1, d_model 16" in setup.replace("\\", "")
-    texts = cli("generate", "--study", path, "--row", "pieces", "--store", store, "--samples", "2", "--json").stdout
+    texts = cli("generate", path, "--row", "pieces", "--store", store, "--samples", "2", "--json").stdout
     assert [json.loads(text)["sample"] for text in texts.splitlines()] == [1, 2]
-    refused = cli("generate", "--study", path, "--row", "base", "--store", store, "--nbest", "2", code=2)
+    refused = cli("generate", path, "--row", "base", "--store", store, "--nbest", "2", code=2)
     assert "--nbest: a language model does not read this" in refused.stderr
 
 

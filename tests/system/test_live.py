@@ -1,4 +1,4 @@
-"""What a user sees while a table is trained: in a real pseudo-terminal, in a log that is followed, after `drain`."""
+"""What a user sees while a table is trained: in a real pseudo-terminal, in a followed log, after `work --drain`."""
 
 import json
 import os
@@ -82,7 +82,7 @@ def test_a_followed_log_shows_the_curve_and_json_all_of_it(cli: Cli, tiny: Path,
 
 
 def test_a_drained_table_is_not_done(cli: Cli, long: Path, tmp_path: Path) -> None:
-    """Exit code 0 says that all rows are done; after `drain` some are not, and the same command trains them."""
+    """Exit code 0 says that all rows are done; after `work --drain` some are not, and the same command trains them."""
     store = tmp_path / "store"
     long.write_text(long.read_text().replace("3000", "300"))
     short = ("--store", store, "--devices", "cpu:1x1")
@@ -92,7 +92,7 @@ def test_a_drained_table_is_not_done(cli: Cli, long: Path, tmp_path: Path) -> No
     while not any(store.glob("runs/*/attempts/0001/events.jsonl")):
         assert going.poll() is None
         time.sleep(0.05)
-    cli("drain", "--store", store)
+    cli("work", "--drain", "--store", store)
     _, said = going.communicate(timeout=120)
     states = [job["state"] for job in as_json(cli("status", "--store", store, "--json"))]
     assert sorted(states) == ["finished", "waiting", "waiting"]

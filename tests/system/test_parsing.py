@@ -68,9 +68,9 @@ def test_f1_rises_from_nothing_and_what_is_kept_gives_it_again(cli: Cli, folder:
         assert (metrics["evalb_errors"], len(scores)) == (0, 30)
         assert len((result.parent / "outputs.txt").read_text().split("\n")) == 31
     assert "nothing to train" in cli("run", study, "--corpus", folder, "--store", store).stderr
-    asked = ("translate", "--study", study, "--row", "trained", "--corpus", folder, "--store", store)
+    asked = ("generate", study, "--row", "trained", "--corpus", folder, "--store", store)
     assert "belongs to the task parsing, which does not translate" in cli(*asked, code=2).stderr
-    asked = ("attention", "--heads", study, "--row", "trained", "--sentences", "20", *asked[5:])
+    asked = ("attention", "--heads", study, "--row", "trained", "--sentences", "20", *asked[4:])
     heads = as_json(cli(*asked, "--json", "--out", tmp_path / "heads.svg"))
     assert [(row["weights"], row["kind"], row["head"]) for row in heads] == [
         (weights, kind, head) for weights in ("trained", "random") for kind in ("encoder", "decoder", "cross")

@@ -211,12 +211,12 @@ def test_runs_that_were_not_started_are_an_error(tmp_path: Path, cli: Cli) -> No
     until = time.monotonic() + 120
     while not list(tmp_path.glob("runs/runs/*/attempts/*/events.jsonl")) and time.monotonic() < until:
         time.sleep(0.2)
-    cli("drain", "--store", tmp_path / "runs")
+    cli("work", "--drain", "--store", tmp_path / "runs")
     time.sleep(1)  # the coordinator looks for requests several times a second
     (tmp_path / "go").touch()
     _, errors = program.communicate(timeout=120)
     assert program.returncode == 1
-    assert "1 run stay" not in errors and "1 run was not started: " in errors and "`ablations drain`" in errors
+    assert "1 run stay" not in errors and "1 run was not started: " in errors and "`ablations work --drain`" in errors
     ablations.run(study, store=tmp_path / "runs", seeds=1, devices="cpu:1", progress=False)
 
 

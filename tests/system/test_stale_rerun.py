@@ -80,3 +80,17 @@ def test_a_run_that_is_trained_and_not_scored_is_trained_again_too(cli: Cli, min
     study.write_text(STUDY)
     cli("run", study, "--rows", "base", "--stale", "rerun", cwd=mine)
     assert numbers(cli, mine)["base"] == (pytest.approx(2.1), None, False)
+
+
+def test_a_copied_experiment_does_not_take_the_numbers_of_the_original(cli: Cli, mine: Path) -> None:
+    (mine / ".git").mkdir()  # two folders of one repository, with one store
+    for name, edited in (("one", SCRIPT), ("two", SCRIPT.replace("+ 1", "+ 2"))):
+        (mine / name).mkdir()
+        (mine / name / "train.py").write_text(edited)
+        (mine / name / "edited.toml").write_text(STUDY)
+    cli("run", "one/edited.toml", cwd=mine)
+    said = cli("run", "two/edited.toml", cwd=mine)
+    assert "(2 by other code, kept: --stale rerun trains them again)" in said.stderr
+    assert said.stdout.count("†") >= 2 and "two/train.py" in said.stdout
+    again = cli("run", "two/edited.toml", "--stale", "rerun", cwd=mine).stdout
+    assert "2.10" in again and "2.50" in again and "†" not in again

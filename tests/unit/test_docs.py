@@ -146,7 +146,7 @@ SECTIONS = {
     "## `[[cited]]`": Cited, "## `[[claim]]`": Claim,
 }  # fmt: skip
 OF_THE_READER = {"origin", "folder", "code_tree", "code_note", "trees_note", "code_change", "other_changes", "refused"}
-WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "protected", "guard"}
+WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "protected"}
 
 
 @pytest.mark.parametrize(("head", "model"), SECTIONS.items(), ids=SECTIONS)

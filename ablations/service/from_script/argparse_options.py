@@ -40,8 +40,6 @@ _TEXTS = (
     "device",
 )
 _LITERALS = ("eval", "literal_eval", "loads")
-# What distutils' strtobool takes.
-_TRUE, _FALSE = ("y", "yes", "t", "true", "on", "1"), ("n", "no", "f", "false", "off", "0")
 
 
 @dataclass(eq=False)
@@ -251,7 +249,7 @@ def options_of(parser: Parser, level: int, code: Code) -> list[Option]:
         if not destination:
             continue
         if len(same) > 1:
-            found.append(_shared(destination, same, defaults, code))
+            found.append(_shared(destination, same, defaults))
         else:
             option = _single(same[0], defaults, code)
             found += [option] if option else []
@@ -281,7 +279,7 @@ def _action(argument: Argument) -> str:
     return text_of(node) or (name_of(node) or "?" if node is not None else "store")
 
 
-def _shared(destination: str, same: Sequence[Argument], defaults: Keywords, code: Code) -> Option:
+def _shared(destination: str, same: Sequence[Argument], defaults: Keywords) -> Option:
     """One option for several that set the same value: a pair of switches, or left out."""
     flags = tuple(flag for argument in same for flag in argument.flags)
     about = text_of(keywords(same[0].call).get("help"))

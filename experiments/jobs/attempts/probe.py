@@ -114,7 +114,7 @@ class Point:
     threads: int
     cost: float  # predicted operations of a training step of that model
     seconds: float  # of a step, or of the evaluation
-    precision: str = ""  # as it was computed; "" of a task without, and of probes of older versions
+    precision: str = ""  # as it was computed; "" of a task without a precision
 
 
 def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:

@@ -15,7 +15,6 @@ from experiments.store.checksummed import read_json
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
 from experiments.store.layout import Store, folders_in
 from experiments.store.results import RESULT_FILE, EvaluationResult, Record, TrainingResult
-from experiments.store.seals import Seals
 
 _ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation
 
@@ -51,7 +50,6 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
     for eval_id in folders_in(folder / "evaluations"):
         if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
             parts.append(eval_id)
-    Seals(store).published(run_id, parts)
     return Published(parts, replaced)
 
 

@@ -20,6 +20,7 @@ from experiments.jobs.attempts.publish import missing, publish
 from experiments.jobs.coordinator.placement import Placement, ending_of_error
 from experiments.jobs.engines.base import Engine, Exit
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State
+from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.processes.marked import end_marked
 from experiments.records import record_time
@@ -195,7 +196,7 @@ class Coordinator:
         only: run_ids; other runs that wait at the beginning are left for the next coordinator.
         """
         try:
-            for name in ("drain", "devices"):  # notes for or by a former coordinator
+            for name in ("drain", "devices", SHARING):  # notes for or by a former coordinator
                 self._queue.note(name)
             self._queue.release_held()
             if only is not None:
@@ -219,6 +220,7 @@ class Coordinator:
         except BaseException:  # the queue cannot be written, or a bug: the children save a checkpoint
             self._watch.ask(self._watch.live.values(), "stop")
             raise
+        self._queue.note(SHARING)
         self._show(now=True)
         if self._disk_full:
             said = self._disk_full.rstrip(".")
@@ -289,6 +291,8 @@ class Coordinator:
         self._queue.end(live.run_id, live.number, ending, steps)
         self._queue.events_read(live.run_id, live.number, content, live.tail.damaged)
         self._watch.live.pop(live.run_id, None)
+        if ending.state is State.FINISHED:
+            self._placement.learn_memory(live)
         self._placement.look = True
         self._reporter.ended(now, ending.state, ending.error)
         if ending.state is State.FAILED:

@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from experiments.config import TaskConfig
 from experiments.errors import Damaged, DiskFull, UserError
 from experiments.identity import ParentRun, members_in, parent_run_in
@@ -18,10 +20,12 @@ from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt, w
 from experiments.jobs.attempts.publish import leftover, missing
 from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.coordinator.scheduler import Admission, place
+from experiments.jobs.coordinator.shared_gpus import SharedGpus
 from experiments.jobs.devices.slots import GpuOccupancy, Slot, join
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Waiting
+from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
 from experiments.store import ledger
@@ -54,8 +58,16 @@ def serves(task: Task, job: Job, evaluations: Iterable[Mapping[str, Any]], weigh
 
 
 def config_of(task: Task, job: Job) -> TaskConfig:
-    """A job's configuration, validated by its task."""
-    return task.config_type.from_mapping(job.config)
+    """A job's configuration, validated by its task. Raises UserError for settings that another version queued."""
+    try:
+        return task.config_type.from_mapping(job.config)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UserError(
+            f"The run {job.run_id} was queued with a setting that this version does not know "
+            f"({'.'.join(map(str, first['loc']))}: {first['msg']}). Correct its row in the study and queue it again; "
+            f"`ablations cancel {job.run_id}` takes this run out of the queue."
+        ) from None
 
 
 class Preparation:
@@ -162,6 +174,8 @@ class Placement:
         self._leased: set[str] = set()
         self._alone: dict[str, str] = {}  # slot → why it is not used now
         self._failed: dict[str, str] = {}  # GPU → why it gets no run any more
+        self._gpus = SharedGpus(slots)
+        self._noted = ""  # how many runs the GPUs of `auto` have, as `status` shows it
         self.look = True
 
     @property
@@ -172,6 +186,8 @@ class Placement:
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
         """Start what can be started on slots not held by `lives`, the running attempts."""
         leased = {name for live in lives for name in live.leased}
+        leased |= {name.partition("/")[0] for name in leased if name.startswith("cuda:")}  # its GPU is not empty
+        self._measure(lives)
         self._elapsed = {(live.run_id, live.number): live.lasted_s for live in lives}
         if (self._alone and self._gpu_occupancy.due) or self._memory.due:
             self.look = True
@@ -180,17 +196,19 @@ class Placement:
         if not self.slots and not lives:
             failed = "; ".join(f"{unit} {why}" for unit, why in self._failed.items())
             raise UserError(f"No GPU is left: {failed}. Check nvidia-smi; the same command continues.")
-        if not self.look or leased.issuperset(slot.name for slot in self.slots):
+        if not self.look or all(slot.name in leased and slot.most < 2 for slot in self.slots):
             return []
         self.look = False
         self._leave_alone(leased)
         free = [slot for slot in self.slots if slot.name not in leased and slot.name not in self._alone]
-        if not free:
+        cards = [card for card in self._gpus.cards(self.slots, lives) if card.slot.name not in self._alone]
+        if not free and all(len(card.shares) >= card.limit() for card in cards):
             return []
         unready = [self.preparation.current] if self.preparation.current else []
         candidates = self.queue.waiting(len(free) + LOOKAHEAD, unready)
         ready = [job for job in candidates if self._prepared(job)]
-        placed = place(ready, free, self.slots)
+        placed = place(ready, free, self.slots, cards)
+        self._gpus.note_alone(placed)
         pairs = [(job, join(lease, together=job.devices > 1)) for job, lease in placed]
         before = dict.fromkeys(self._memory.waiting, "")
         found = self._memory.admit(pairs, lives)
@@ -217,6 +235,21 @@ class Placement:
             self.slots = [other for other in self.slots if other.unit != slot.unit]
             self._failed[slot.unit] = f"failed: {''.join(why.splitlines()[:1])}"
             self._note_devices()
+
+    def learn_memory(self, live: RunningAttempt) -> None:
+        """Record the peak of a finished run whose memory was not known: from then on, such runs may share a GPU."""
+        if (gb := self._gpus.peak_gb(live)) is not None:
+            self.queue.learn_gpu_memory(live.claimed.job, gb)
+
+    def _measure(self, lives: Collection[RunningAttempt]) -> None:
+        """Measure the GPUs of `auto`, and note for `status` how many runs they have."""
+        if not any(slot.most for slot in self.slots):
+            return
+        self.look |= self._gpus.measure(self.slots, lives)
+        text = self._gpus.in_words(self.slots, lives)
+        if text != self._noted:
+            self._noted = text
+            self.queue.note(SHARING, text)
 
     def _leave_alone(self, leased: Collection[str]) -> None:
         alone = self._gpu_occupancy.left_alone(self.slots, leased)

@@ -33,7 +33,7 @@ class Summary:
     failed: int = 0
     cancelled: int = 0
     interrupted: int = 0
-    left: int = 0  # runs that were not started: `ablations drain`
+    left: int = 0  # runs that were not started: `ablations work --drain`
     failures: dict[str, str] = field(default_factory=dict)  # run, in words → its error
 
 

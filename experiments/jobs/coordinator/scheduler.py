@@ -1,7 +1,8 @@
 """Assign waiting jobs to free slots and to memory: pure functions, so that they can be tested and simulated.
 
 Usually a job takes one slot. It takes several slots of a device if it needs more memory than one has, all slots of a
-device after running out of memory beside others, and several devices if these train it together.
+device after running out of memory beside others, and several devices if these train it together. Small jobs share a GPU
+of `auto` (sharing.py).
 """
 
 import math
@@ -13,8 +14,9 @@ from typing import NamedTuple
 import psutil
 
 from experiments.jobs.attempts.attempt import RunningAttempt
+from experiments.jobs.coordinator.sharing import Card, why_alone
 from experiments.jobs.devices import hardware
-from experiments.jobs.devices.slots import Slot, by_device, most_together
+from experiments.jobs.devices.slots import TOLERANCE, Slot, by_device, most_together
 from experiments.jobs.queue.job import Waiting
 
 Lease = tuple[Slot, ...]  # the slots that one job takes
@@ -27,32 +29,73 @@ class Choice(NamedTuple):
     kept: Lease = ()
 
 
-def place(waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot]) -> list[tuple[Waiting, Lease]]:
+def place(
+    waiting: Iterable[Waiting], free: Sequence[Slot], slots: Sequence[Slot], cards: Iterable[Card] = ()
+) -> list[tuple[Waiting, Lease]]:
     """Pairs of a job and its slots; each job and each slot occurs at most once. `slots`: all slots, free or not.
+
+    cards: GPUs that runs share or may share. A GPU without runs is also among the free slots; a job that cannot share
+    it takes it whole.
 
     Order: higher priority first, then the first seed of every row, so that a table has all of its rows early (base and
     large published changes first), then the longest by predicted cost. A job that is as long as a slot's share of all
     waiting ones goes before its turn: the makespan stays within max(longest, total / slots) plus one job. Ties keep the
     order of `waiting`. A run that started on one kind of device stays on it, if the coordinator has a slot of that
     kind. A job that needs several slots keeps the free ones until it has all; otherwise smaller jobs behind it could
-    delay it without end.
+    delay it without end. Likewise a GPU that runs share takes no other run while a job before them waits to have it
+    alone, or for its memory.
     """
     kinds = {slot.kind for slot in slots}
-    left, placed = list(free), []
+    left = list(free)
+    placed: list[tuple[Waiting, Lease]] = []
+    shared = {card.slot.name: card for card in cards}
     waiting = list(waiting)
     share = sum(job.cost for job in waiting) / max(1, len(slots))
     ordered = sorted(waiting, key=lambda job: (-job.priority, 0 if job.cost >= share > 0 else job.turn, -job.cost))
     for job in ordered:
-        if not left:
+        if not left and not shared:
             break
         bound = job.kind in kinds
+        if (not bound or job.kind == "cuda") and (card := _card(job, shared.values())):
+            shared[card.slot.name], slot = card.with_run(job)
+            left = [other for other in left if other.name != card.slot.name]
+            placed.append((job, (slot,)))
+            continue
         usable, there = ([s for s in some if not bound or s.kind == job.kind] for some in (left, slots))
+        usable = [slot for slot in usable if slot.name not in shared or why_alone(job, slot) or job.devices > 1]
         choice = _several(job.devices, usable, there) if job.devices > 1 else _one(job, usable, there)
         taken = {slot.name for slot in choice.lease + choice.kept}
+        if not choice.lease:
+            lacking = max(0, job.devices - len(choice.kept)) if job.devices > 1 else 1
+            taken.update(_closed(job, [shared[name] for name in shared if name not in taken], there, lacking))
         left = [slot for slot in left if slot.name not in taken] if taken else left
+        shared = {name: card for name, card in shared.items() if name not in taken}
         if choice.lease:
             placed.append((job, choice.lease))
     return placed
+
+
+def _card(job: Waiting, cards: Iterable[Card]) -> Card | None:
+    """The GPU that the job shares: of those that take it, one with the fewest runs, then the one with least memory."""
+    taking = [card for card in cards if not card.refuses(job)]
+    return min(taking, key=lambda card: (len(card.shares), card.left_gb), default=None)
+
+
+def _closed(job: Waiting, cards: Sequence[Card], there: Sequence[Slot], count: int) -> list[str]:
+    """Names of shared GPUs that take no run after a job that waits: others could delay it without end.
+
+    One that has most of the memory that the job lacks; `count` GPUs that become empty for a job that shares none.
+    """
+    if job.devices == 1 and any(not slot.most and _fits(job, slot) for slot in there):
+        return []  # it waits for another device
+    names = {slot.name for slot in there}
+    mine = [card for card in cards if card.slot.name in names]
+    if any(not why_alone(job, slot) for slot in there if slot.most):
+        shared = [card for card in mine if not why_alone(job, card.slot)]
+        return [max(shared, key=lambda card: card.left_gb).slot.name] if shared else []
+    needed = min(job.needs_gb("cuda"), max((_room([slot], 1) for slot in there), default=0.0))  # else the roomiest
+    enough = [card for card in mine if _room([card.slot], 1) >= needed]
+    return [card.slot.name for card in sorted(enough, key=lambda card: len(card.shares))[:count]]
 
 
 def _one(job: Waiting, usable: Sequence[Slot], there: Sequence[Slot]) -> Choice:
@@ -118,7 +161,6 @@ def _room(shares: Sequence[Slot], count: int) -> float:
 
 
 LOOK_EVERY_S = 5.0  # interval of checks while a run waits for memory
-TOLERANCE = 1.25  # largest measured error of predictions (benchmarks/memory.py)
 
 
 @dataclass

@@ -105,6 +105,15 @@ def gpus_in_use() -> dict[str, str]:
     return found
 
 
+def gpu_used_gb() -> dict[str, float]:
+    """GB (1e9 bytes) in use on each GPU, by UUID and by index, but not on slices (MIG). Raises UserError."""
+    found = {}
+    for index, uuid, used in _ask_nvidia_smi("gpu", "index,uuid,memory.used"):
+        if used.isdigit():
+            found[uuid] = found[index] = int(used) * 1.048576e-3
+    return found
+
+
 def memory_gb(cgroup: Path = MY_CGROUP, root: Path = CGROUPS) -> float:
     """GB (1e9 bytes) of main memory of this machine or container."""
     limits = [limit for group in _groups("memory", cgroup, root) if (limit := _memory_limit(group)) is not None]

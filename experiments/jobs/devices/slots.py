@@ -3,6 +3,7 @@
     cpu:2        two slots of one thread       cuda:0,2     one slot on each of these GPUs
     cpu:2x4      two slots of four threads     cuda:*       one on every GPU
     auto         every GPU, else every core    cuda:*x3     three on every GPU, each with a third of its memory
+                 (small runs share a GPU: jobs/coordinator/sharing.py)
     cpu:2x4@3GB                                each of these slots may use 3 GB of memory (1e9 bytes), and no more
 
 Several are joined by "+": `cuda:*+cpu:2`. GPU numbers count the visible ones, as torch does: an inherited
@@ -20,11 +21,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent import futures
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.errors import UserError
-from experiments.jobs.devices.hardware import Gpu, available_cores, gpus_in_use, memory_gb, visible_gpus
+from experiments.jobs.devices.hardware import (
+    OTHERS_SHARE,
+    Gpu,
+    available_cores,
+    gpu_used_gb,
+    gpus_in_use,
+    memory_gb,
+    visible_gpus,
+)
 from experiments.processes.processor import mps_serves
 
 GRAMMAR = (
@@ -35,6 +44,8 @@ CLUSTER_GRAMMAR = (
     "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."
 )
 USABLE = 0.94  # usable fraction of main memory; the system takes the rest
+HOST_GB = 4.0  # main memory assumed for a run on a shared GPU: torch with CUDA, the corpus, a copy to save
+TOLERANCE = 1.25  # largest measured error of memory predictions (benchmarks/memory.py)
 CLUSTER_THREADS = {"cpu": 1, "cuda": 4}
 
 
@@ -52,6 +63,8 @@ class Slot:
     count: int = 1  # devices, each with one process
     share: float = 1.0  # fraction of each device
     node: str = ""  # the node worker that it belongs to (`Node`); "" for this machine, and for a cluster's own choice
+    most: int = 0  # of a GPU of `auto`: the largest number of runs that may share it, 1: none may; 0: not of `auto`
+    free_gb: float | None = None  # of a GPU of `auto`: memory for all of its runs together
 
     @property
     def unit(self) -> str:
@@ -143,7 +156,10 @@ def _parse_limited(part: str, text: str, environ: Mapping[str, str]) -> list[Slo
     if not match or not float(match[1]):
         raise UserError(f"--devices {text}: {limit!r} is no limit of memory, such as {part}@3GB or {part}@0.5GB.")
     gb = float(match[1])
-    return [replace(slot, memory_gb=_least(gb, slot.memory_gb), room_gb=_least(gb, slot.room_gb)) for slot in slots]
+    return [
+        replace(slot, memory_gb=_least(gb, slot.memory_gb), room_gb=_least(gb, slot.room_gb), most=min(1, slot.most))
+        for slot in slots
+    ]
 
 
 def _least(gb: float, other: float | None) -> float:
@@ -153,7 +169,7 @@ def _least(gb: float, other: float | None) -> float:
 def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
     if part == "auto":
         gpus = visible_gpus(environ)
-        return _cuda(list(enumerate(gpus)), 1, named=False) if gpus else _cpu(available_cores(), 1)
+        return _auto(gpus) if gpus else _cpu(available_cores(), 1)
     if match := re.fullmatch(r"cpu:(\d+)(?:x(\d+))?", part):
         count, threads = int(match[1]), int(match[2] or 1)
         if count < 1 or threads < 1:
@@ -165,6 +181,26 @@ def _parse_part(part: str, text: str, environ: Mapping[str, str]) -> list[Slot]:
             raise UserError(f"--devices {text}: {part} has no slot. {GRAMMAR}")
         return _cuda(_chosen(match[1], text, visible_gpus(environ)), share, named=match[1] != "*")
     raise UserError(f"--devices {text}: {part!r} is not a device. {GRAMMAR}")
+
+
+def _auto(gpus: Sequence[Gpu]) -> list[Slot]:
+    """A slot on every GPU, which small runs may share (jobs/coordinator/sharing.py).
+
+    Every run needs a processor core of its own, since its process starts the GPU's work, and HOST_GB of main memory. Up
+    to OTHERS_SHARE of the GPU's memory may be taken by other programs; a GPU of which they take more is left alone
+    (`GpuOccupancy`).
+    """
+    slots, hosted = [], int(memory_gb() * USABLE / HOST_GB / len(gpus))
+    for slot, gpu in zip(_cuda(list(enumerate(gpus)), 1, named=False), gpus, strict=True):
+        if gpu.memory_gb is None or (gpu.exclusive and not mps_serves()):
+            slots.append(replace(slot, most=1))
+        else:
+            slots.append(
+                replace(
+                    slot, most=max(1, min(slot.threads, hosted)), free_gb=round(gpu.memory_gb * (1 - OTHERS_SHARE), 2)
+                )
+            )
+    return slots
 
 
 def _chosen(names: str, text: str, gpus: Sequence[Gpu]) -> list[tuple[int, Gpu]]:
@@ -288,6 +324,7 @@ class Node:
 # here, so our own processes could not be distinguished from others. It is asked in a thread: it may hang with a driver.
 
 
+Answer = TypeVar("Answer")
 ASK_EVERY_S = 10.0
 WAIT_S = 1.0  # for an answer; then the coordinator goes on, and unknown GPUs are left alone
 
@@ -327,7 +364,30 @@ class GpuOccupancy:
         return {slot.name: self._in_use[slot.device] for slot in free if slot.device and slot.device in self._in_use}
 
 
-def _answer(ask: Callable[[], Mapping[str, str]], asked: "Future[Mapping[str, str]]") -> None:
+SAMPLE_S = 5.0
+
+
+class GpuMemory:
+    """Samples the memory in use on the GPUs. The coordinator never waits for it."""
+
+    def __init__(self, ask: Callable[[], Mapping[str, float]] = gpu_used_gb) -> None:
+        self._ask = ask
+        self._asked_at = -math.inf
+        self._asked: Future[Mapping[str, float]] | None = None  # without an answer yet
+
+    def sample(self) -> Mapping[str, float]:
+        """GB in use by UUID and index, once for each answer of nvidia-smi, about every SAMPLE_S; {} in between."""
+        now = time.monotonic()
+        if self._asked is None and now - self._asked_at >= SAMPLE_S:
+            self._asked, self._asked_at = Future(), now
+            threading.Thread(target=_answer, args=(self._ask, self._asked), daemon=True, name="gpu-memory").start()
+        if self._asked is None or not self._asked.done():
+            return {}
+        answered, self._asked = self._asked, None
+        return {} if answered.exception() else answered.result()
+
+
+def _answer(ask: Callable[[], Answer], asked: "Future[Answer]") -> None:
     try:
         asked.set_result(ask())
     except Exception as error:

@@ -183,6 +183,7 @@ class Waiting:
     alone: bool = False  # needs its own device after running out of memory beside others (0 or 1 from the queue)
     gpu_memory_gb: float = 0.0  # predicted, on a GPU; 0: unknown
     turn: int = 0
+    steps: int | None = None  # of the training, also if the job only evaluates; None if unknown
 
     def needs_gb(self, kind: str) -> float:
         """Predicted GB on a device of that kind."""

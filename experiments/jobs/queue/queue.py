@@ -6,6 +6,7 @@ the coordinator claims and finishes jobs (work_queue.py). The queue is disposabl
 """
 
 import contextlib
+import functools
 import heapq
 import json
 import time
@@ -38,7 +39,14 @@ from experiments.store.retention import union
 # --- Read the queue's SQLite file, without locks and without changes
 
 
+SHARING = "sharing"  # the note on how many runs each GPU of `auto` has
 LEFT = "left by `ablations run`, which trains its own table; `ablations work` starts it"  # why a job is held
+SPEC = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END"  # a damaged entry is no JSON
+# Jobs of a task and a study whose memory on a GPU the task does not predict.
+UNPREDICTED = (
+    f"json_extract({SPEC}, '$.gpu_memory_gb')=0 AND json_extract({SPEC}, '$.task')=? "
+    "AND run_id IN (SELECT run_id FROM members WHERE study=?)"
+)
 _ROW = (
     "run_id, state, seed, priority, cost, attempt, step, total, doing, slot, error, error_class, queued, started, "
     "ended, left_s, held"
@@ -126,6 +134,12 @@ class Reading:
     def waiting_costs(self) -> list[float]:
         rows = self._read("SELECT cost FROM jobs WHERE state='waiting' AND held='' ORDER BY cost DESC")
         return [row[0] for row in rows]
+
+    def measured_gpu_gb(self, task: str, study: str) -> float:
+        """The largest measured peak on a GPU of a study's finished runs; 0 if none was measured."""
+        kept = f"SELECT COALESCE(max(gpu_memory_gb), 0) FROM jobs WHERE state='finished' AND {UNPREDICTED}"
+        [(gb,)] = self._read(kept, (task, study))
+        return float(gb)
 
     def devices_wanted(self) -> int:
         """Number of devices that all waiting and running jobs need at the same time."""
@@ -228,8 +242,13 @@ class Queue(Reading):
         A request for a run that waits or runs is joined with the earlier one; an ended run waits again.
         """
         now = record_time() if now is None else now
+        measured = functools.cache(self.measured_gpu_gb)
+        added = 0
         with self._change():
-            return sum(self._enqueue(job, now) for job in jobs)
+            for job in jobs:
+                gb = job.gpu_memory_gb or max((measured(job.task, member.study) for member in job.members), default=0.0)
+                added += self._enqueue(job, now, gb)
+        return added
 
     def join(self, members: Iterable[tuple[str, Member]]) -> None:
         """Record the tables of runs that need not be queued, because they are finished."""
@@ -340,7 +359,7 @@ class Queue(Reading):
             [(run_id, m.study, m.profile, m.corpus, m.row, m.group) for run_id, m in members],
         )
 
-    def _enqueue(self, job: Job, now: float) -> bool:
+    def _enqueue(self, job: Job, now: float, gpu_memory_gb: float) -> bool:
         row = self._sound_entry(job.run_id)
         self._members_of((job.run_id, member) for member in job.members)
         again = row is not None and State(row[1]) in (State.WAITING, State.RUNNING)
@@ -351,7 +370,7 @@ class Queue(Reading):
             job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
         wanted = (job.seed, job.priority, job.turn, job.cost, job.inputs_key, job.total_steps)
         spec = to_text(job.to_json())
-        values = (spec, *wanted, job.memory_gb, job.gpu_memory_gb, job.devices, trust.sign(spec))
+        values = (spec, *wanted, job.memory_gb, gpu_memory_gb, job.devices, trust.sign(spec))
         if again:
             names = "spec=?, seed=?, priority=?, turn=?, cost=?, inputs_key=?, total=?, "
             names += "memory_gb=?, gpu_memory_gb=?, devices=?, signature=?, held=''"

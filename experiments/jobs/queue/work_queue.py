@@ -12,7 +12,7 @@ from typing import Any
 
 from experiments.jobs.queue.database import explain
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Waiting, to_text
-from experiments.jobs.queue.queue import LEFT, Queue
+from experiments.jobs.queue.queue import LEFT, SPEC, UNPREDICTED, Queue
 from experiments.records import record_time
 
 # A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
@@ -33,7 +33,8 @@ class WorkQueue(Queue):
         """
         marks = ",".join("?" * len(without))
         rows = self._read(
-            "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn FROM jobs "
+            "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn, "
+            f"json_extract({SPEC}, '$.steps') FROM jobs "
             f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
             "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
             (*without, limit),
@@ -167,6 +168,19 @@ class WorkQueue(Queue):
         self._write(
             "UPDATE attempts SET events=? WHERE run_id=? AND number=?", (f"{content} {damaged}", run_id, attempt)
         )
+
+    def learn_gpu_memory(self, job: Job, gb: float) -> None:
+        """Record the measured peak on a GPU of a run whose memory is not predicted.
+
+        It becomes the prediction of the waiting runs of the same study, unless a larger one was measured.
+        """
+        with self._change():
+            for study in {member.study for member in job.members}:
+                self._db.execute(
+                    "UPDATE jobs SET gpu_memory_gb=max(gpu_memory_gb, ?) "
+                    f"WHERE (run_id=? OR state='waiting') AND {UNPREDICTED}",
+                    (gb, job.run_id, job.task, study),
+                )
 
     def end_waiting(self, run_ids: Iterable[str], state: State, error: str = "", error_class: str = "") -> None:
         """End waiting jobs that need no child: everything exists already, or their corpus cannot be prepared."""

@@ -189,11 +189,44 @@ def as_used(before: Mapping[str, str], copy: WorkingCopy, attempt: Path | None =
     return found
 
 
-def changed_files(recorded: Mapping[str, str], present: "WorkingCopy | PlannedTree") -> list[str]:
-    """The recorded files that are other ones now, or that are gone."""
+def changed_files(
+    recorded: Mapping[str, str], present: "WorkingCopy | PlannedTree", home_then: str | None, home_now: str
+) -> list[str]:
+    """The recorded files that are other ones now, or that are gone, by their present names.
+
+    home_then, home_now: the study's folder from the top, as recorded (None: not recorded) and at present.
+    """
+    names = _present_names(recorded, present, home_then, home_now)
     if isinstance(present, PlannedTree):
-        return [name for name, its in recorded.items() if not present.equals(name, its)]
-    return [name for name, its in recorded.items() if present.digest(name) != its]
+        return [names[name] for name, its in recorded.items() if not present.equals(names[name], its)]
+    return [names[name] for name, its in recorded.items() if present.digest(names[name]) != its]
+
+
+def _present_names(
+    recorded: Iterable[str], present: "WorkingCopy | PlannedTree", home_then: str | None, home_now: str
+) -> dict[str, str]:
+    """Where recorded files lie now, by their recorded names.
+
+    Another study of the same repository may have made the result, or the study's folder was moved. So a file keeps its
+    place relative to the study's folder if any of the files lies there, else its place in the repository. A copied
+    folder whose scripts were edited never takes the results of the original for its own.
+    """
+    names = list(recorded)
+    if home_then not in (None, home_now):
+        moved = {name: _from_top(from_home(name, home_then), home_now) for name in names}
+        if any(present.digest(name) for name in moved.values()):
+            return moved
+    return dict(zip(names, names, strict=True))
+
+
+def from_home(name: str, home: str) -> str:
+    """A recorded name as a path from the study's folder. home: that folder from the top."""
+    return os.path.relpath(name, home) + ("/" if name.endswith("/") else "")
+
+
+def _from_top(path: str, home: str) -> str:
+    """The name of a file by its path from the study's folder."""
+    return os.path.normpath(os.path.join(home, path)) + ("/" if path.endswith("/") else "")  # noqa: PTH118
 
 
 def archived_digests(store: Path, tree: str, names: Iterable[str] | None, globs: Sequence[str] = ()) -> dict[str, str]:

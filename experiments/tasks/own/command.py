@@ -186,8 +186,8 @@ class CommandTask(_Declared):
         reported = (ended.metrics if wrote is None else shell.written(wrote)) or {}
         if ended.stopped and not (readings.complete if patterns else reported):
             raise Preempted(None)  # it saved its state and ended successfully before it had metrics
-        keep_metrics(folder, by_set(reported), self.sealed)
-        keep_readings(folder, readings, self.sealed)
+        keep_metrics(folder, by_set(reported))
+        keep_readings(folder, readings)
         named: dict[str, Any] = {"interpreter": self.interpreter} if self.interpreter else {}
         named |= {"output": ended.output} | self.code_facts(config, context, before, folder / WORK)
         return close_folder(context, named | imported(context))

@@ -7,8 +7,7 @@ import contextlib
 import functools
 import logging
 import math
-import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -103,18 +102,10 @@ def checkpoints(folder: Path) -> list[Path]:
     return sorted((folder / CHECKPOINTS).glob("step-*"))
 
 
-def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]], sealed: Collection[str] = ()) -> None:
-    """Write the metrics by set; of sealed sets nothing but their names, so that a later attempt is known to be due."""
+def keep_metrics(folder: Path, metrics: Mapping[str, Mapping[str, float]]) -> None:
+    """Write the metrics by set."""
     folder.mkdir(exist_ok=True)  # a trainer may have removed its folder at its end
-    kept = {name: unsealed(of, sealed) for name, of in metrics.items()} | {name: {} for name in sealed}
-    for name in sealed:
-        (folder / EXAMPLES / f"{name}.jsonl").unlink(missing_ok=True)
-    write_json(folder / "metrics.json", kept)
-
-
-def unsealed(metrics: Mapping[str, float], sealed: Collection[str]) -> dict[str, float]:
-    """The metrics without those whose names have the name of a sealed set as a word: acc_test, test/loss."""
-    return {name: value for name, value in metrics.items() if not {*re.split(r"[\W_]+", name)} & {*sealed}}
+    write_json(folder / "metrics.json", metrics)
 
 
 # --- The metrics that a user's trainer reported: which are recorded, of a set and of a step

@@ -85,7 +85,6 @@ class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
 
     prepare_reads: tuple[str, ...] | None = (CODE, BASE)
-    sealed: frozenset[str] = frozenset()  # sets whose metrics are not kept; the child says which
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     named: tuple[Path, ...] = ()  # the files at which the user's code begins
     reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
@@ -140,12 +139,14 @@ class OwnTask(Task):
             globs = [f"{prefix}/{one}" for one in getattr(config, GLOBS, ())]
             used = archived_digests(context.store, tree, names, globs)
             data = as_used({name: before[name] for name in linked if name not in used}, copy)
-            return {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
+            files = {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
+            return {"code_home": prefix, **files}
         static = {copy.name(path) for path in self.code_paths()}
         names = named | {*linked} | {copy.name(path) for path in matching(home, getattr(config, GLOBS, ()), top)}
         names |= static if seen is None else {copy.name(path) for path in seen}
         names |= {name for name in static if name.startswith("../")}  # which no watcher sees
-        return {"code_files": as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)}
+        files = as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)
+        return {"code_home": os.path.relpath(home.resolve(), top), "code_files": files}
 
     def _base_files(
         self, config: Any, context: Context, used: Mapping[str, str], data: Mapping[str, str]
@@ -164,15 +165,15 @@ class OwnTask(Task):
         if tree.startswith(NO_TREE):
             return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
-        copy = WorkingCopy(top, store)
+        copy, folders = WorkingCopy(top, store), (result.code_home, os.path.relpath(home.resolve(), top))
         if not tree:
-            return changed_files(result.code_files, copy)
+            return changed_files(result.code_files, copy, *folders)
         if tree not in planned:
             return ["the code of its row cannot be made now"]
         if tree not in self._trees:
             links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
             self._trees[tree] = PlannedTree(tree, copy, links)
-        return changed_files(result.code_files, self._trees[tree])
+        return changed_files(result.code_files, self._trees[tree], *folders)
 
     def inputs(self, config: Any, store: Path) -> dict[str, str]:
         return {}
@@ -215,10 +216,6 @@ class OwnTask(Task):
     def cost(self, config: Any) -> float:
         return 0.0
 
-    def serves(self, config: Any, evaluation: EvaluationSpec, weights: Path) -> bool:
-        """Whether the trainer's metrics were kept: not those of a set that was sealed then."""
-        return (read_json(weights / FINAL / "metrics.json") or {}).get(evaluation.set) != {}
-
     def outdated(self, made: EvaluationResult) -> bool:
         """Whether the study reads a metric by another pattern now: the number is in the kept log."""
         printed = {column.metric for column in self.columns if column.set == made.set}
@@ -252,8 +249,7 @@ class OwnTask(Task):
         if lacking:
             facts["lacking"] = {name: first_sentences(why) for name, why in lacking.items()}
         with explain_os_errors("read the trainer's examples"):
-            # a link out of the folder could lead to what the trainer itself may not read
-            if outputs.is_file() and outputs.resolve().is_relative_to((weights / FINAL).resolve()):
+            if outputs.is_file():
                 trained = TrainingResult.load(weights / RESULT_FILE) or TrainingResult()
                 if written := trained.example_files.get(outputs.name):
                     check_file(outputs, written)
@@ -370,7 +366,7 @@ class FunctionTask(OwnTask):
                 check_watched(context)
         files = self.code_facts(config, context, before, context.folder / COPY)
         self._refuse_changed(config, context, "while the run trained")
-        keep_metrics(context.folder / FINAL, ended["returned"], self.sealed)
+        keep_metrics(context.folder / FINAL, ended["returned"])
         theirs = {"device": name} if (name := ended["device_name"]) else {}
         for fact, value in ended["facts"].items():
             if fact in TrainingResult.model_fields and fact not in TrainingResult.of_builtin:

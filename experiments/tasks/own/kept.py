@@ -8,7 +8,7 @@ So a metric that is added to a study, renamed or corrected needs no training.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,13 +34,12 @@ class Kept:
     readings: dict[str, list[str]] = field(default_factory=dict)  # metric → pattern, `take`, perhaps `number`
 
 
-def keep_readings(folder: Path, readings: Readings, sealed: Collection[str] = ()) -> None:
-    """Write what the patterns found while the command ran, without those of sealed sets."""
+def keep_readings(folder: Path, readings: Readings) -> None:
+    """Write what the patterns found while the command ran."""
     found = [
         {"set": one.set, "metric": one.metric, "pattern": one.pattern, "take": one.take, "value": one.value}
         | ({"number": one.number} if one.number else {})
         for one in readings.each
-        if one.set not in sealed
     ]
     write_json(folder / READINGS, {"readings": found})
 

@@ -17,6 +17,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
+from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import durable
 from experiments.store.checksummed import write_json
@@ -160,18 +161,34 @@ def test_retry_takes_failed_and_cancelled_ones(store):
 
 
 def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
-    assert "no coordinator works" in call(store, "drain")
+    assert "no coordinator works" in call(store, "work", "--drain")
     with store.coordinator_lock():
-        assert "starts no new run" in call(store, "drain")
+        assert "starts no new run" in call(store, "work", "--drain")
         assert "starts no other runs" in call(store, "status")
+
+
+def test_status_says_how_many_runs_share_a_gpu_while_a_coordinator_works(store):
+    with WorkQueue(store.queue_db) as queue:
+        queue.note(SHARING, "cuda:0: 4 runs, at most 8 at once: 4 at once gave 1.78 × the throughput of 2")
+    for words in (("status",), ("status", "table3")):
+        assert "cuda:0:" not in call(store, *words), "of a coordinator that was killed"
+        with store.coordinator_lock():
+            assert "cuda:0: 4 runs, at most 8 at once" in call(store, *words)
+
+
+@pytest.mark.parametrize("option", [["--detach"], ["--trust", "walk"], ["--devices", "cpu:1"], ["--hang-after", "5"]])
+def test_drain_takes_no_option_of_a_coordinator(store, option):
+    with store.coordinator_lock():
+        done = CliRunner().invoke(app, ["work", "--drain", *option, "--store", str(store.root)])
+        assert isinstance(done.exception, UserError) and "--drain" in str(done.exception)
+        assert "starts no other runs" not in call(store, "status")
 
 
 def test_drain_says_nothing_before_its_request_is_made(store):
     with store.coordinator_lock(), contextlib.closing(sqlite3.connect(store.queue_db)) as other:
         other.execute("CREATE TRIGGER full BEFORE INSERT ON notes BEGIN SELECT raise(ABORT, 'disk is full'); END")
-        for more in ((), ("--json",)):
-            done = CliRunner().invoke(app, ["drain", "--store", str(store.root), *more])
-            assert "There is no space left" in str(done.exception) and not done.output
+        done = CliRunner().invoke(app, ["work", "--drain", "--store", str(store.root)])
+        assert "There is no space left" in str(done.exception) and not done.output
 
 
 def test_log_shows_attempts_what_explains_them_and_the_last_log(store):
@@ -311,7 +328,6 @@ def test_requests_are_told_as_json(store):
     [cancelled] = json.loads(call(store, "cancel", "A-h16", "--json"))
     assert cancelled["state"] == "waiting" and states(store)["A-h16"] == "cancelled"
     assert {row["state"] for row in json.loads(call(store, "retry", "--json"))} == {"failed", "cancelled"}
-    assert json.loads(call(store, "drain", "--json")) == {"coordinator": None}
     log = json.loads(call(store, "log", "C-n2", "--json"))
     assert log["state"] == "waiting" and log["attempts"][0]["outcome"] and len(log["logs"]) == len(log["attempts"])
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import inspect
-import json
 import os
 import shlex
 import subprocess
@@ -18,7 +17,7 @@ import typer
 from typer.testing import CliRunner
 
 from ablations.cli import options
-from ablations.cli.main import OLD, VERBS, app, verb
+from ablations.cli.main import VERBS, app, verb
 from ablations.service.choose_run import Named
 from ablations.service.selected import Selectors, StoreOptions
 from ablations.service.tables import TableOptions
@@ -67,7 +66,8 @@ def test_a_field_left_out_is_no_option_and_keeps_its_default():
 
 def test_every_field_has_an_option():
     kinds = (Named, StoreOptions, Selectors, TableOptions)
-    assert {field.name for kind in kinds for field in dataclasses.fields(kind)} <= set(options.OPTIONS)
+    fields = {field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert fields - set(options.OPTIONS) == {"study"}  # an argument
 
 
 @pytest.mark.parametrize("name", VERBS)
@@ -117,34 +117,6 @@ def test_every_verb_that_prints_facts_has_json():
 
 
 SERVES = {"new", "work", "fill", "paper", "mcp"}  # they run, ask or write for a person, or answer a program
-OF_PAPERS = {"tabulate", "fill", "paper"}  # beside the thirty of a study's life
-
-
-def test_verbs_are_few_and_an_older_spelling_is_the_present_one(monkeypatch):
-    assert len(VERBS.keys() - OF_PAPERS) <= 34 and not VERBS.keys() & OLD.keys()
-    for old, (present, options_now) in OLD.items():
-        name, *words = present.split()
-        context = verb(name).make_context(
-            name,
-            [
-                *words,
-                *(["table3"] if name in ("report", "plan") else []),
-                *(["--devices", "cpu:1"] if name == "run" else []),
-            ],
-        )
-        known = {option for param in context.command.params for option in param.opts}
-        assert set(options_now.values()) <= known, old
-
-
-def test_an_older_spelling_works_until_0_2_and_names_the_present_one(tmp_path):
-    done = CliRunner().invoke(app, ["layers", "--n", "16", "--json"])
-    assert done.exit_code == 0 and json.loads(done.stdout)["sizes"]["n"] == 16
-    assert done.stderr.splitlines() == [
-        "ablations: `layers` is now `ablations settings --layers`; the older spelling ends with 0.2"
-    ]
-    asked = ["cases", "table3", "--of=dev", "--store", str(tmp_path)]
-    assert "is no store" in str(CliRunner().invoke(app, asked).exception)
-    assert " cases " not in CliRunner().invoke(app, ["--help"]).stdout
 
 
 def command_line(*words, **environment):

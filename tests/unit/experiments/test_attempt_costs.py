@@ -53,7 +53,7 @@ def failed(t, cls="oom"):
 
 def test_an_attempt_lasts_from_the_start_of_its_process_to_its_last_event(store, attempt):
     attempt(
-        started(1000, 2.5, device=CPU, members=[["t3", "demo", "c", "base"], ["t4", "", "c", "B", ""]]),
+        started(1000, 2.5, device=CPU, members=[["t3", "demo", "c", "base", ""], ["t4", "", "c", "B", ""]]),
         (1004, "checkpoint", {"step": 1, "path": "p", "cpu_s": 3.0}),
         (1010.25, "finished", {"cpu_s": 7.5, "cpu_joules": 80.0, "gpu_joules": 0.0}),
     )

@@ -42,11 +42,11 @@ def test_a_file_that_is_edited_or_gone_has_changed_and_no_other_has(tmp_path: Pa
     write(tmp_path, a_py="1", b_py="2", sub__c_py="3")
     copy = WorkingCopy(tmp_path, None)
     recorded = copy.digests([tmp_path / "a.py", tmp_path / "b.py", tmp_path / "sub/c.py", tmp_path / "no.py"])
-    assert set(recorded) == {"a.py", "b.py", "sub/c.py"} and changed_files(recorded, copy) == []
+    assert set(recorded) == {"a.py", "b.py", "sub/c.py"} and changed_files(recorded, copy, None, ".") == []
     os.utime(tmp_path / "a.py", (1, 1))
     write(tmp_path, b_py="4", new_py="5")
     (tmp_path / "sub/c.py").unlink()
-    assert changed_files(recorded, copy) == ["b.py", "sub/c.py"]
+    assert changed_files(recorded, copy, None, ".") == ["b.py", "sub/c.py"]
 
 
 def test_a_file_that_is_edited_during_a_run_counts_as_changed(tmp_path: Path) -> None:
@@ -63,7 +63,7 @@ def test_a_file_that_is_edited_during_a_run_counts_as_changed(tmp_path: Path) ->
         write(tmp_path, lazy_py="2")
     used = as_used({**before, "lazy.py": "", "gone.py": ""}, copy, attempt)
     assert used == {"same.py": before["same.py"], "edited.py": EDITED, "lazy.py": EDITED}
-    assert changed_files(used, copy) == ["edited.py", "lazy.py"]
+    assert changed_files(used, copy, None, ".") == ["edited.py", "lazy.py"]
 
 
 def test_linked_data_are_all_files_but_pythons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,12 +73,40 @@ def test_linked_data_are_all_files_but_pythons(tmp_path: Path, monkeypatch: pyte
     assert set(found) == {"data/a.yaml", "data/deep/b", "one"}
     assert all(is_linked_data(name, ["data", "one"]) for name in found) and not is_linked_data("data2/x", ["data"])
     write(tmp_path, data__new="5")
-    assert changed_files(found, copy) == [], "a file that the run did not have"
+    assert changed_files(found, copy, None, ".") == [], "a file that the run did not have"
     monkeypatch.setattr(code_files, "MOST_FILES", 1)
     found = copy.linked(tmp_path, ["data"])
-    assert set(found) == {"data/"} and changed_files(found, copy) == []
+    assert set(found) == {"data/"} and changed_files(found, copy, None, ".") == []
     write(tmp_path, data__deep__b="6")
-    assert changed_files(found, copy) == ["data/"]
+    assert changed_files(found, copy, None, ".") == ["data/"]
+
+
+@pytest.mark.parametrize("start", ["exp1", "exp1/studies"])
+def test_files_keep_their_place_from_the_folder_of_the_study(tmp_path: Path, start: str) -> None:
+    write(tmp_path, exp1__train_py="1", exp1__studies__task_py="2", exp2__train_py="1", exp2__studies__task_py="2")
+    write(tmp_path, exp1__data__x="3")
+    copy = WorkingCopy(tmp_path, None)
+    files = copy.digests([tmp_path / "exp1/train.py", tmp_path / "exp1/studies/task.py"])
+    copied = start.replace("exp1", "exp2")
+    assert changed_files(files, copy, start, start) == changed_files(files, copy, start, copied) == []
+    write(tmp_path, exp2__train_py="4")  # the copy of an experiment, edited
+    assert changed_files(files, copy, start, copied) == ["exp2/train.py"]
+    data = {"exp1/data/": copy.digest("exp1/data/")}
+    assert changed_files({**files, **data}, copy, start, copied) == ["exp2/train.py", "exp2/data/"]
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "exp1").rename(tmp_path / "mine/exp3")  # moved, also below a repository that began later
+    moved = f"mine/{start.replace('exp1', 'exp3')}"
+    assert changed_files({**files, **data}, copy, start, moved) == []
+    assert changed_files(files, copy, start, start) == ["exp1/train.py", "exp1/studies/task.py"]
+
+
+def test_another_study_of_the_repository_finds_the_files_at_their_place(tmp_path: Path) -> None:
+    write(tmp_path, lib__train_py="1", lib__net_py="2")
+    copy = WorkingCopy(tmp_path, None)
+    files = copy.digests([tmp_path / "lib/train.py", tmp_path / "lib/net.py"])
+    assert changed_files(files, copy, "studies", "studies/old/deep") == []
+    write(tmp_path, lib__net_py="3")
+    assert changed_files(files, copy, "studies", "studies/old/deep") == ["lib/net.py"]
 
 
 def test_patterns_of_a_study_match_alike_in_a_working_copy_and_in_a_tree(tmp_path: Path) -> None:

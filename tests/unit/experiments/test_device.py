@@ -10,13 +10,10 @@ import torch
 
 from experiments import device as device_module
 from experiments.client.ablations_task import process
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config import DeviceSpec
 from experiments.device import Device, mix, naming_out_of_memory, resolve_precision, seed_everything
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
-from experiments.tasks.base import Context
-from experiments.tasks.train_network import Material, train_network
-from model.products import int8_works
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -72,68 +69,6 @@ def test_the_switch_of_tests_is_set_as_a_whole(monkeypatch, asked):
 def test_a_misspelt_precision_is_not_guessed():
     with pytest.raises(ValueError, match="'float32'"):
         resolve_precision("float32", CPU)
-
-
-def _saturated(x_RD, weight_DF):
-    """As x86 without VNNI: x shifted to be positive, times w, added in pairs in 16 bits."""
-    x, w = x_RD.long() + 128, weight_DF.long()
-    pairs = x[:, :-1:2, None] * w[:-1:2] + x[:, 1::2, None] * w[1::2]
-    rest = x[:, -1:] @ w[-1:] if len(w) % 2 else 0
-    return (pairs.clamp(-(2**15), 2**15 - 1).sum(1) + rest - 128 * w.sum(0)).int()
-
-
-def _exact(x_RD, weight_DF):
-    return (x_RD.long() @ weight_DF.long()).int()
-
-
-@pytest.mark.parametrize(
-    "product",
-    [
-        _saturated,
-        lambda x, w: (_saturated if len(x) == 1 else _exact)(x, w),
-        lambda x, w: (_saturated if len(x) > 2 else _exact)(x, w),
-        lambda x, w: _exact(x, w).minimum(_saturated(x, w)),
-        lambda x, w: _exact(x, w).maximum(_saturated(x, w)),
-        lambda x, w: (x.float() @ w.float()).int(),
-        lambda x, w: (x.bfloat16() @ w.bfloat16()).int(),
-        lambda x, w: torch.ops.no_such.product(x, w),
-    ],
-    ids=["always", "one row", "rows", "positive", "negative", "fp32", "bf16", "missing"],
-)
-def test_int8_works_only_with_exact_products_whatever_the_flags_say(monkeypatch, product):
-    _with_flags(monkeypatch, "avx512_vnni", "avx_vnni", "amx_int8")
-    monkeypatch.setattr(torch, "_int_mm", product)
-    assert not int8_works.__wrapped__()
-    monkeypatch.setattr(torch, "_int_mm", _exact)
-    assert int8_works.__wrapped__()
-
-
-@pytest.mark.parametrize(
-    ("device", "works", "why"),
-    [
-        (CUDA, True, "for processors, and this evaluation has a GPU"),
-        (CPU, False, "torch .* has no exact product .*avx512_vnni"),
-        (CPU, True, None),
-    ],
-)
-def test_int8_where_it_does_not_work_is_a_mistake(monkeypatch, device, works, why):
-    _with_flags(monkeypatch, *(["amx_int8"] if why else []))
-    monkeypatch.setattr(device_module, "int8_works", lambda: works)
-    if why is None:
-        assert resolve_precision("int8", device) == "int8"
-        return
-    with pytest.raises(UserError, match=rf'evaluation.precision is "int8", .*{why}.*Set it to "fp32"') as caught:
-        resolve_precision("int8", device)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_training_for_an_evaluation_in_int8_is_refused_before_it_begins(monkeypatch, tmp_path):
-    monkeypatch.setattr(device_module, "int8_works", lambda: False)
-    never = lambda *_: pytest.fail("the training began")  # noqa: E731
-    settings = {"training": {"precision": "fp32"}, "evaluation": {"precision": "int8"}}
-    context = Context(tmp_path, "r", tmp_path, {}, DeviceSpec("cpu"), never, lambda: False)
-    with pytest.raises(UserError, match=r'evaluation.precision is "int8", but torch'):
-        train_network(RunConfig.from_mapping(settings), context, Material(never, never, {}, {}), (9, 9), [])
 
 
 def test_opening_sets_threads_and_describes():

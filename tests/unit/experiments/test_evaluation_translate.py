@@ -11,7 +11,6 @@ from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.translate import LEAST_SLOTS, _pack, translate
 from model.config import ModelConfig
 from model.network import build_model
-from model.products import int8_works, to_int8
 from model.protocol import Network
 
 CPU = Device(torch.device("cpu"), "fp32", 1)
@@ -96,15 +95,11 @@ def test_evaluating_is_inference_without_dropout_and_ends() -> None:
     assert not torch.is_inference_mode_enabled()
 
 
-@pytest.mark.skipif(not int8_works(), reason="this torch has no exact product of 8-bit matrices")
-def test_a_search_in_8_bits_equals_a_plain_one_on_the_same_layers() -> None:
+def test_the_quick_search_equals_the_general_one_and_a_plain_greedy_loop() -> None:
     model, sources = small_model(), [[4] * n for n in (3, 1, 6, 2, 5, 1)] + [[5, 7, 9], [11, 4]]
-    exact = translate(model, sources, SETTINGS, CPU)
-    to_int8(model)
     quick = translate(model, sources, SETTINGS, CPU)
     model.quick = False
     assert [one[0].ids for one in translate(model, sources, SETTINGS, CPU)] == [one[0].ids for one in quick]
-    assert [one[0].score for one in quick] != [one[0].score for one in exact]
     alone = [translate(model, [source], SETTINGS, CPU)[0][0].ids for source in sources]
     assert alone == [one[0].ids for one in quick]
     greedy = translate(model, sources, SearchSettings(beam_size=1, max_extra_length=4), CPU)

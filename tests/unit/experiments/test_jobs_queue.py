@@ -10,12 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.errors import Damaged, UserError
-from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.coordinator.placement import Placement, config_of
 from experiments.jobs.queue import database
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.retention import BEST, SPACED, Keep
+from experiments.tasks.load import load_task
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
 
@@ -480,3 +481,38 @@ def test_of_damaged_lines_those_notes_are_read_that_are_whole(work_queue):
     assert work_queue.damaged_lines() == {(make(1).run_id, 1): ("120-77", 3)}
     work_queue._db.execute("UPDATE attempts SET events='120-77'")
     assert work_queue.damaged_lines() == {}
+
+
+class TestMemoryOnAGpu:
+    """What one run has used is the prediction of the other runs of its study, if their task predicts nothing."""
+
+    def memory(self, work_queue):
+        return {int(job.run_id, 16): job.gpu_memory_gb for job in work_queue.waiting(9)}
+
+    def member(self, study):
+        return (Member(study, "p", "c", "row"),)
+
+    def test_of_a_study_the_largest_counts(self, work_queue):
+        mine, theirs = self.member("mine"), self.member("theirs")
+        predicted = make(3, members=mine, gpu_memory_gb=2.0)
+        jobs = [make(1, members=mine), make(2, members=mine), predicted, make(4, members=theirs)]
+        work_queue.enqueue(jobs)
+        work_queue.claim(jobs[0].run_id, 1, "cuda:0", "cuda")
+        work_queue.end(jobs[0].run_id, 1, Ending(State.FINISHED, Outcome.FINISHED))
+        work_queue.learn_gpu_memory(jobs[0], 7.0)
+        work_queue.learn_gpu_memory(jobs[0], 5.0)
+        assert self.memory(work_queue) == {2: 7.0, 3: 2.0, 4: 0.0}
+        work_queue.enqueue([make(2, members=mine), make(5, members=mine), make(6, members=theirs)])
+        assert self.memory(work_queue) == {2: 7.0, 3: 2.0, 4: 0.0, 5: 7.0, 6: 0.0}
+        assert work_queue.measured_gpu_gb("another task", "mine") == 0.0
+
+    def test_a_run_that_only_evaluates_has_the_steps_of_its_training(self, work_queue):
+        work_queue.enqueue([make(1, train=False, steps=10), make(2, steps=20), make(3)])
+        assert {int(job.run_id, 16): job.steps for job in work_queue.waiting(9)} == {1: 10, 2: 20, 3: None}
+
+
+def test_a_job_with_a_setting_of_another_version_is_refused_with_what_to_do():
+    """Version 0.1.0 queued evaluations in int8."""
+    job = Job(f"{1:016x}", "translation", {"evaluation": {"precision": "int8"}})
+    with pytest.raises(UserError, match=rf"run {job.run_id} .*evaluation\.precision: .*ablations cancel {job.run_id}"):
+        config_of(load_task("translation"), job)

@@ -82,7 +82,7 @@ def test_no_message_and_no_record_has_it(address, tmp_path, monkeypatch, capsys)
     ending = Ending(State.FAILED, Outcome.BUG, f"it says {address}", address)
     assert SECRET not in repr(ending)
     ledger.append(Store.open(tmp_path / "s"), "request", because=address)
-    assert SECRET.encode() not in (tmp_path / "s" / ledger.FILE).read_bytes() and not ledger.broken(
+    assert SECRET.encode() not in (tmp_path / "s" / ledger.FILE).read_bytes() and not ledger.damaged(
         Store(tmp_path / "s")
     )
     monkeypatch.setattr(sys, "argv", ["ablations", "import", "t.toml", "--from", f"mlflow:{address}"])

@@ -9,7 +9,6 @@ from experiments.device import Device
 from experiments.tasks.language_modelling import LanguageModel
 from experiments.tasks.sampler import Choice, Sampler, drawn
 from model.network import build_model
-from model.products import int8_works, to_int8
 
 GREEDY = Choice(temperature=0)
 
@@ -40,14 +39,9 @@ def test_the_shares_are_those_of_the_softmax() -> None:
         torch.testing.assert_close(found, expected, atol=0.012, rtol=0)
 
 
-@pytest.mark.parametrize(
-    "int8", [False, pytest.param(True, marks=pytest.mark.skipif(not int8_works(), reason="no int8"))]
-)
 @pytest.mark.parametrize("decoder", ["N * (self_attention, feed_forward)", "lstm, convolution"])
-def test_the_most_probable_continuation_is_that_of_a_plain_loop(decoder: str, int8: bool) -> None:
+def test_the_most_probable_continuation_is_that_of_a_plain_loop(decoder: str) -> None:
     of = sampler(decoder=decoder)
-    if int8:
-        to_int8(of.model)
     symbols = [EOS_ID, *(FIRST_BYTE + byte for byte in b"ab")]
     with torch.inference_mode():
         of.model.eval()

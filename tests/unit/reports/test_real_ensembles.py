@@ -10,7 +10,6 @@ from experiments.jobs.queue.queue import Queue
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store
 from tests.unit.reports.real import Made, said, train, write
-from tests.unit.reports.test_real_notes import no_int8
 
 DECODED = "translations.txt"
 
@@ -163,28 +162,3 @@ def test_the_members_are_planned_when_their_row_is_not_selected(small):
     ]  # fmt: skip
     settings = dict(flatten(plan.members[0].config))
     assert settings["seed"] == 1 and settings["model.d_model"] == 8
-
-
-@no_int8
-@pytest.mark.process
-def test_an_ensemble_decodes_in_8_bits(small, tmp_path):
-    made = small["ensembles"].copied(tmp_path / "other")
-    text = (
-        made.study.read_text()
-        + """
-[[variation]]
-key = "narrow"
-ensemble = {of = "base", seeds = [1]}
-set = {evaluation.precision = "int8"}
-
-[[variation]]
-key = "narrow-base"
-set = {evaluation.precision = "int8"}
-"""
-    )
-    made.study.write_text(text)
-    made.run(rows="narrow,narrow-base")
-    assert decoded(made, "narrow") == decoded(made, "narrow-base")
-    rows = made.rows()
-    assert rows["narrow"].measures["ppl"].mean == pytest.approx(rows["narrow-base"].measures["ppl"].mean, rel=1e-6)
-    assert rows["narrow"].measures["ppl"].mean != rows["alone"].measures["ppl"].mean

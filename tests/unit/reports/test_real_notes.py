@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -10,13 +11,15 @@ from pathlib import Path
 import pytest
 
 from ablations.cli.ui import _table as view
+from ablations.service.choose_run import Named, find_trained
+from ablations.service.selected import Selectors
 from experiments.data.batching import BatchPlan
 from experiments.data.encoding.encoded import open_encoded
 from experiments.store import provenance, results
+from experiments.store.checksummed import read_json, write_json
 from experiments.store.results import EvaluationResult, Facts, Imported, TrainingResult
 from model.config import ModelConfig
 from model.cost import forward_flops
-from model.products import int8_works
 from reports.audit.explain import as_text, explain
 from reports.audit.verify import SUFFIXES, verify
 from reports.render.formats import RENDERERS, render
@@ -25,7 +28,6 @@ from reports.results.results import failures
 from reports.table.cost import by_time, counted, training_seconds
 from tests.unit.reports.real import Made, said, write
 
-no_int8 = pytest.mark.skipif(not int8_works(), reason="no exact products in 8 bits here")
 KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
 
 
@@ -103,26 +105,24 @@ def test_a_row_in_another_precision_is_warned_of(small):
     assert small["translation"].table(rows="base,learned").warnings == ()
 
 
-@no_int8
-@pytest.mark.process
-def test_a_row_that_is_evaluated_in_8_bits_is_named(small, tmp_path):
+def test_evaluations_in_int8_of_version_0_1_0_stay_aside(small, tmp_path):
+    """No row has their settings; weights of a run whose record has them can be used."""
     made = small["translation"].copied(tmp_path / "other")
-    before = {s.eval_id for s in made.table(rows="base").rows[0].outcomes[0].scored.values()}
-    made.study.write_text(
-        made.study.read_text() + '\n[[variation]]\nkey = "narrow"\nset = {evaluation.precision = "int8"}\n'
-    )
-    made.run(rows="narrow")
-    table = made.table(rows="base,narrow")
-    (base,), (narrow,) = (row.outcomes for row in table.rows)
-    assert base.run.run_id == narrow.run.run_id  # trained once
-    assert {s.eval_id for s in base.scored.values()} == before  # as without the row
-    assert not before & {s.eval_id for s in narrow.scored.values()}
-    assert {s.record.precision for s in narrow.scored.values()} == {"int8"}
-    assert "The rows mix 2 precisions of evaluation: fp32 (base); int8 (narrow)." in table.warnings
-    assert said(table, "Evaluated with products in 8 bits (int8): narrow.", "BLEU")
-    assert not said(made.table(rows="base"), "8 bits")
-    base_ppl, its_ppl = (row.measures["ppl"].mean for row in table.rows)
-    assert base_ppl != its_ppl == pytest.approx(base_ppl, rel=0.05)
+    before = render(made.table(), "csv")
+    (outcome,) = made.table(rows="base").rows[0].outcomes
+    home = made.store / "runs" / outcome.run.run_id
+    for number, scored in enumerate(outcome.scored.values()):
+        eval_id = f"{number:016x}"
+        folder = shutil.copytree(home / "evaluations" / scored.eval_id, home / "evaluations" / eval_id)
+        settings = {**scored.record.settings, "precision": "int8"}
+        scored.record.write(folder / "result.json", eval_id=eval_id, settings=settings, precision="int8")
+    usual = outcome.record.config["evaluation"]
+    config = {**outcome.record.config, "evaluation": {**usual, "precision": "int8"}}
+    outcome.record.write(home / "result.json", config=config)
+    write_json(home / "config.json", {**read_json(home / "config.json"), "config": config})
+    assert render(made.table(), "csv") == before
+    found = find_trained(Named(run=outcome.run.run_id), Selectors(store=made.store)).config.evaluation
+    assert found.model_dump(mode="json") == {**usual, "precision": "fp32"}
 
 
 @pytest.mark.process

@@ -243,19 +243,20 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     unseen = made.table().spent
     assert unseen is not None and (unseen.total.early, unseen.total.unseen) == (3, 1)
     last = json.loads(lines[-1])["t"] - json.loads(lines[-2])["t"]
-    assert spent.total.wall_s - unseen.total.wall_s == pytest.approx(last, abs=0.01) and last > 0
+    # an attempt whose end is unknown lasted to its last event, or to a heartbeat after it
+    assert 0 < spent.total.wall_s - unseen.total.wall_s <= last + 0.01
     assert "or between the known events of 1 attempt" in as_markdown(made.table())
     events.write_bytes(b"".join(lines))
 
     chosen = made.chosen(rows="base,killed,stopped")
-    for path in (tmp_path / "troubled.tar.gz", tmp_path / "troubled.zip"):
-        write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING, as_crate=path.suffix == ".zip")
-        (opened := tmp_path / path.suffix).mkdir()
-        bundle = read_bundle(path, opened)
-        assert len(bundle.store.attempts(record.run_id)) == 1  # the others are told, not taken along
-        again = build_table(bundle.plan, bundle.store, bundle.columns)
-        whole = build_table(chosen.plan, store, bundle.columns)
-        assert again.spent == whole.spent and again.footnotes == whole.footnotes
+    path = tmp_path / "troubled.tar.gz"
+    write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING)
+    (opened := tmp_path / "opened").mkdir()
+    bundle = read_bundle(path, opened)
+    assert len(bundle.store.attempts(record.run_id)) == 1  # the others are told, not taken along
+    again = build_table(bundle.plan, bundle.store, bundle.columns)
+    whole = build_table(chosen.plan, store, bundle.columns)
+    assert again.spent == whole.spent and again.footnotes == whole.footnotes
 
     for key, row in made.rows().items():
         points = list(cost_points(store, row.outcomes[0].run.run_id))

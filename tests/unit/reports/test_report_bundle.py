@@ -188,6 +188,17 @@ def test_a_plan_survives_json(bench):
     assert list(again.study.columns) == list(plan.study.columns)  # the table's columns keep their order
 
 
+def test_a_plan_of_a_guarded_study_is_read(bench):
+    """As earlier versions bundled it: each study had [guard], and runs the evaluations of sealed sets."""
+    plan = bench.row("base").plan()
+    written = json.loads(json.dumps(plan_to_json(plan)))
+    written["study"]["guard"] = {"sealed": ["test"], "settings": [], "files": []}
+    for run in written["runs"]:
+        run["sealed"] = run["evaluations"][-1:]
+    again = plan_from_json(written)
+    assert again.runs == plan.runs and again.study.model_dump() == plan.study.model_dump()
+
+
 def test_an_unfinished_table_is_not_packed(bench, tmp_path):
     bench.row("base", results=[None])
     with pytest.raises(UserError, match=r"base \(seed 1\)"):

@@ -64,6 +64,23 @@ def test_rows_whose_common_files_differ_have_no_change_star_verdict_or_bold(own)
     assert alike.state == "holds"
 
 
+@pytest.mark.parametrize(
+    ("home", "files", "compares"),
+    [
+        ("a", {"a/train.py": "1" * 40}, True),  # the folder was moved from a to b
+        ("a", {"a/train.py": "2" * 40}, False),  # a copy of the folder, edited
+        (".", {"train.py": "2" * 40}, False),  # a repository began above it
+        ("c/d", {"b/train.py": "1" * 40}, True),  # of another study, elsewhere
+        ("c/d", {"b/train.py": "2" * 40}, False),
+    ],
+)
+def test_files_are_common_by_their_place_from_the_study_or_from_the_top(own, home, files, compares):
+    base = {"code_files": {"b/train.py": "1" * 40}, "code_home": "b"}
+    table = made(own, base=base, other={"code_files": files, "code_home": home})
+    assert compared(table, "other") == (compares, compares)
+    assert ("Different code made these rows (train.py)" in warned(table).replace("b/", "")) != compares
+
+
 def test_rows_whose_files_are_not_recorded_are_compared_only_with_those_of_the_same_digest(own):
     parts = {
         "base": {"code_digest": "a" * 16, "stale": True},

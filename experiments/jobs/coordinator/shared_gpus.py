@@ -1,0 +1,107 @@
+"""The GPUs of `--devices auto` while a coordinator works: who shares them, what was measured, what `status` shows."""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Sequence
+
+from experiments.client.ablations_task.process import CONTEXT_GB
+from experiments.jobs.attempts.attempt import RunningAttempt
+from experiments.jobs.coordinator.sharing import Card, Level, Share, grow, operations, why_alone
+from experiments.jobs.coordinator.throughput import Reading, Throughput
+from experiments.jobs.devices.slots import GpuMemory, Slot
+from experiments.jobs.queue.job import Waiting
+from experiments.records import TRAINING
+
+SAMPLES = 2  # least number of samples from which the peak memory of a run is known
+log = logging.getLogger(__name__)
+
+
+class SharedGpus:
+    """Collects what sharing.py decides on. `slots`: of the coordinator; those that are not of `auto` are ignored."""
+
+    def __init__(self, slots: Iterable[Slot]) -> None:
+        self._throughput = {slot.unit: Throughput() for slot in slots if slot.most > 1}
+        self._levels: dict[str, Level] = {}
+        self._why_alone: dict[str, str] = {}  # run_id → why it has a GPU alone
+        self._memory = GpuMemory()
+        self._peaks: dict[str, list[float]] = {}  # GB in use on the GPUs of runs whose memory is not known
+
+    def cards(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> list[Card]:
+        """The GPUs that `lives` share, and those that runs may share and that have none."""
+        found = []
+        for slot in slots:
+            mine = _on(slot, lives) if slot.most > 1 else []
+            if slot.most > 1 and all(_shares(live, slot) for live in mine):
+                shares = tuple(_share_of(live) for live in mine)
+                found.append(Card(slot, shares, self._levels.get(slot.unit)))
+        return found
+
+    def measure(self, slots: Sequence[Slot], lives: Collection[RunningAttempt]) -> bool:
+        """Measure throughput and memory; whether the number of runs that may share a GPU is known anew."""
+        changed = False
+        cards = {card.slot.unit: card for card in self.cards(slots, lives)}
+        for unit, throughput in self._throughput.items():
+            card = cards.get(unit)
+            if card is None or (card.level is not None and card.level.settled):
+                throughput.observe(time.monotonic(), [])  # nothing to measure: a run that has the GPU alone, or no GPU
+                continue
+            readings = [Reading.of(live) for live in _on(card.slot, lives)]
+            if window := throughput.observe(time.monotonic(), readings):
+                self._levels[unit] = grow(card.level, window, card.limit(), card.slot.most)
+                log.info("%s: %s", unit, self._levels[unit].why)
+                changed = True
+        self._sample(lives)
+        return changed
+
+    def note_alone(self, placed: Iterable[tuple[Waiting, Sequence[Slot]]]) -> None:
+        """Remember why runs get a GPU alone, for `in_words`."""
+        self._why_alone |= {job.run_id: why_alone(job, lease[0]) for job, lease in placed if lease[0].most}
+
+    def peak_gb(self, live: RunningAttempt) -> float | None:
+        """The peak memory on its GPU of a finished training whose memory was not predicted; None if not measured."""
+        samples = self._peaks.pop(live.run_id, [])
+        return max(samples) if len(samples) >= SAMPLES and TRAINING in live.expected else None
+
+    def in_words(self, slots: Iterable[Slot], lives: Collection[RunningAttempt]) -> str:
+        """A line for each GPU of `auto`: how many runs it has, and how many it may have; "" without runs."""
+        cards = {card.slot.unit: card for card in self.cards(slots, lives)}
+        return "\n".join(self._in_words(slot, _on(slot, lives), cards) for slot in slots if slot.most and lives)
+
+    def _in_words(self, slot: Slot, mine: Sequence[RunningAttempt], cards: dict[str, Card]) -> str:
+        number = f"{slot.unit}: {len(mine) or 'no'} run{'s' * (len(mine) != 1)}"
+        if not mine:
+            return number
+        if slot.unit not in cards:
+            why = self._why_alone.get(mine[0].run_id, "")
+            return f"{number}, which has the GPU alone{f': {why}' if why else ''}"
+        card = cards[slot.unit]
+        why = f": {card.level.why}" if card.level else ", until the throughput is measured"
+        return f"{number}, at most {card.limit()} at once{why}"
+
+    def _sample(self, lives: Collection[RunningAttempt]) -> None:
+        """Note the memory in use on GPUs that have one run, whose memory is not known."""
+        unknown = {
+            live.slot.device: live.run_id
+            for live in lives
+            if live.slot.most > 1 and live.slot.memory_gb is None and not live.claimed.job.gpu_memory_gb
+        }
+        for device, gb in (self._memory.sample() if unknown else {}).items():
+            if device in unknown:
+                self._peaks.setdefault(unknown[device], []).append(gb)
+
+
+def _on(slot: Slot, lives: Iterable[RunningAttempt]) -> list[RunningAttempt]:
+    """The attempts that hold a GPU or a share of it."""
+    return [live for live in lives if any(name.partition("/")[0] == slot.unit for name in live.leased)]
+
+
+def _shares(live: RunningAttempt, slot: Slot) -> bool:
+    """Whether an attempt shares the GPU. One of an earlier coordinator is not known here, so nothing joins it."""
+    return live.slot.name.startswith(f"{slot.unit}/") and live.slot.memory_gb is not None
+
+
+def _share_of(live: RunningAttempt) -> Share:
+    """What an attempt takes of the GPU that it shares."""
+    job = live.claimed.job
+    place = int(live.slot.name.partition("/")[2])
+    return Share(place, (live.slot.memory_gb or 0.0) + CONTEXT_GB, operations(job.cost, job.steps))

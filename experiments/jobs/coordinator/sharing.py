@@ -1,0 +1,216 @@
+"""Decide how many runs share a GPU under `--devices auto`: pure functions of predictions and of measured throughput.
+
+A run shares a GPU if its memory is known and it is small; otherwise it gets the GPU alone.
+
+ - Memory: a run reserves its predicted memory times TOLERANCE, and CONTEXT_GB for the CUDA context of its process. The
+   reservations of all runs on a GPU stay within the memory that is free without them (`Slot.free_gb`).
+ - Load: the predicted operations of a training step, relative to FULL_STEP for each GB of the GPU's memory. A run with
+   a load above LARGE fills the GPU and gets it alone.
+ - Start: 4, 2 or 1 runs at once, the most whose loads are together at most LARGE; 1 if a load is unknown.
+ - Growth: once the throughput of so many runs is measured (throughput.py), twice as many may run, as long as each
+   doubling raised the throughput by GAIN. Otherwise the smaller number stays. Runs that have started are never stopped
+   for it.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from experiments.client.ablations_task.process import CONTEXT_GB
+from experiments.jobs.devices.slots import HOST_GB, TOLERANCE, Slot
+from experiments.jobs.queue.job import Waiting
+
+# Operations of a step per GB (1e9 bytes) of a GPU's memory from which on a run fills the GPU. The memory stands for the
+# speed, which nvidia-smi does not report; a slice (MIG) has its part of both. On an H100 with 85.5 GB they are 8.6e12
+# operations, or 22 ms at half the measured speed of its bf16 products (784e12 operations/s).
+FULL_STEP = 1e11
+LARGE = 0.5  # load from which on two such runs would fill the GPU
+FIRST = (4, 2, 1)  # runs at once before the throughput is measured
+GAIN = 1.1  # least growth of the throughput per doubling
+SHARERS = 8  # the threads of a GPU are divided by it for runs that share
+
+
+# --- Predictions
+
+
+def operations(cost: float, steps: int | None) -> float:
+    """Predicted floating-point operations of a training step, of a training's cost and steps; 0: unknown."""
+    return cost / steps if steps else 0.0
+
+
+def load(ops: float, slot: Slot) -> float:
+    """How much of a GPU a run with steps of `ops` operations fills; above 1: more than all. 0: unknown."""
+    return ops / (FULL_STEP * ((slot.room_gb or 0.0) + CONTEXT_GB))
+
+
+def reserved_gb(job: Waiting) -> float:
+    """GB of a GPU's memory that a run which shares it reserves."""
+    return job.gpu_memory_gb * TOLERANCE + CONTEXT_GB
+
+
+def why_alone(job: Waiting, slot: Slot) -> str:
+    """Why a run may not share a GPU of `auto`; "" if it may."""
+    if slot.free_gb is None and slot.room_gb is None:
+        return "nvidia-smi does not report the GPU's memory"
+    if slot.memory_gb is not None:
+        return "--devices limits the memory of a run"
+    if slot.free_gb is None:
+        return "the GPU lets one process compute at a time (compute mode Exclusive_Process), and no MPS daemon runs"
+    if slot.most < 2:
+        return enough_for(1)
+    if job.devices > 1:
+        return f"{job.devices} devices train the run"
+    if job.alone:
+        return "the run ran out of memory beside others"
+    if not job.gpu_memory_gb:
+        return "the memory of the run is not known"
+    if reserved_gb(job) > slot.free_gb:
+        return f"the run may need {reserved_gb(job):.1f} GB, more than the {slot.free_gb:.1f} GB for shared runs"
+    ops = operations(job.cost, job.steps)
+    if load(ops, slot) > LARGE:
+        return f"a step of the run has {ops:.1e} operations, which {_fill(load(ops, slot))}"
+    return ""
+
+
+def enough_for(most: int) -> str:
+    """Why no more than `most` runs share a GPU, whatever its memory and its throughput."""
+    runs = f"{most} runs" if most > 1 else "one run"
+    return f"the processor cores and the main memory ({HOST_GB:g} GB for each run) are enough for {runs} on each GPU"
+
+
+def _fill(of_gpu: float) -> str:
+    return "fill the GPU" if of_gpu >= 1 else f"fill {of_gpu:.0%} of the GPU"
+
+
+# --- A GPU and the runs that share it
+
+
+@dataclass(frozen=True)
+class Share:
+    """A run on a shared GPU: its reserved memory, and the operations of a step (0: unknown)."""
+
+    place: int
+    reserved_gb: float
+    ops: float
+
+
+class Window(NamedTuple):
+    """Measured throughput: the number of runs on the GPU (`at_once`), and the rate of each run that trained.
+
+    in_tokens: all rates are target tokens/s, so that they can be added up; otherwise steps/s.
+    """
+
+    at_once: int
+    rates: Mapping[str, float]
+    in_tokens: bool = False
+
+
+@dataclass(frozen=True)
+class Level:
+    """What measurements allow: `limit` runs at once. `before`: the last window after which the limit was raised."""
+
+    limit: int
+    before: Window
+    settled: bool = False
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """A GPU of `auto` that runs share, or that has none."""
+
+    slot: Slot
+    shares: tuple[Share, ...] = ()
+    level: Level | None = None
+
+    def limit(self, job: Waiting | None = None) -> int:
+        """The number of runs that may share it now, `job` among them."""
+        if self.level is not None:
+            return self.level.limit
+        ops = [share.ops for share in self.shares] + ([operations(job.cost, job.steps)] if job else [])
+        return first_limit(ops, self.slot)
+
+    @property
+    def left_gb(self) -> float:
+        """Memory that no run has reserved."""
+        return (self.slot.free_gb or 0.0) - sum(share.reserved_gb for share in self.shares)
+
+    def refuses(self, job: Waiting) -> str:
+        """Why a run cannot share it now; "" if it can."""
+        if why := why_alone(job, self.slot):
+            return why
+        if len(self.shares) >= self.limit(job):
+            return "limit"
+        if reserved_gb(job) > self.left_gb:
+            return "memory"
+        return ""
+
+    def with_run(self, job: Waiting) -> tuple["Card", Slot]:
+        """The GPU with one more run, and the run's slot, whose memory torch limits to what it has reserved."""
+        taken = {share.place for share in self.shares}
+        place = next(number for number in range(len(taken) + 1) if number not in taken)
+        share = Share(place, reserved_gb(job), operations(job.cost, job.steps))
+        gb = round(share.reserved_gb - CONTEXT_GB, 2)
+        slot = replace(
+            self.slot,
+            name=f"{self.slot.name}/{place}",
+            threads=max(1, self.slot.threads // SHARERS),
+            memory_gb=max(0.01, gb),
+            room_gb=max(0.01, gb),
+            share=1 / max(2, self.limit(job)),
+        )
+        return replace(self, shares=(*self.shares, share)), slot
+
+
+def first_limit(ops: Iterable[float], slot: Slot) -> int:
+    """The number of runs with steps of so many operations that share a GPU before its throughput is measured."""
+    ops = list(ops)
+    if not ops or not all(ops):
+        return 1
+    largest = max(load(each, slot) for each in ops)
+    return min(slot.most, next((count for count in FIRST if count * largest <= LARGE), 1))
+
+
+# --- Growth
+
+
+def growth(before: Window, after: Window) -> float | None:
+    """Throughput of `after` over that of `before`; None if they cannot be compared.
+
+    By the runs that trained in both windows: their number has grown by one factor, the rate of each by another. So runs
+    of different sizes, and rates in steps/s, can be compared. Without such runs the sums of tokens/s are compared.
+    """
+    common = [after.rates[run] / rate for run, rate in before.rates.items() if run in after.rates and rate > 0]
+    if common:
+        return after.at_once / before.at_once * statistics.fmean(common)
+    if before.in_tokens and after.in_tokens and (total := sum(before.rates.values())):
+        return sum(after.rates.values()) / total
+    return None
+
+
+def grow(level: Level | None, window: Window, limit: int, most: int) -> Level:
+    """The level after a measured window. limit: the number of runs that might share the GPU during it."""
+    count = window.at_once
+    if level is not None and (level.settled or count < level.before.at_once):
+        return level
+    if level is None or count == level.before.at_once:
+        if level is not None:
+            return replace(level, before=window)
+        return _raised(window, limit, most, f"the throughput of {count} at once is measured")
+    gain = growth(level.before, window)
+    if gain is None:
+        return Level(limit, window, why=f"{count} at once cannot be compared with {level.before.at_once}")
+    measured = f"{count} at once gave {gain:.2f} × the throughput of {level.before.at_once}"
+    if gain >= GAIN ** math.log2(count / level.before.at_once):
+        return _raised(window, limit, most, measured)
+    return Level(level.before.at_once, level.before, settled=True, why=measured)
+
+
+def _raised(window: Window, limit: int, most: int, why: str) -> Level:
+    """Twice as many as were measured; the same limit if memory or the queue had allowed fewer than it."""
+    if window.at_once < limit:
+        return Level(limit, window, why=why)
+    raised = min(most, 2 * window.at_once)
+    return Level(raised, window, settled=raised <= window.at_once, why=why)
