@@ -5,9 +5,12 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROGRAM := $(VENV)/.program
 PYTEST := $(BIN)/python -m pytest
+# what is installed for tests and checks. DEV=dev,tensorboard,wandb,slurm: also for test-extras and test-slurm; with ray:
+# for test-ray. Tests whose library is missing say so and are skipped
+DEV ?= dev
 EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray
 
-.PHONY: setup compiled demo test test-system test-slow test-avx2 test-nightly test-extras test-clusters test-slurm test-ray chaos check check-types check-imports bench clean
+.PHONY: setup compiled demo test test-system test-slow test-avx2 test-nightly test-extras test-slurm test-ray nightly chaos check check-types check-imports bench clean
 
 setup: $(STAMP)
 
@@ -22,7 +25,7 @@ endef
 
 # all that tests and checks need
 $(STAMP): pyproject.toml setup.py constraints.txt
-	$(call install,'.[dev]')
+	$(call install,'.[$(DEV)]')
 	@touch $(PROGRAM) $(STAMP)
 
 # the program alone
@@ -58,23 +61,20 @@ test-slow: compiled
 test-avx2: setup
 	ABLATIONS_TEST_CPU=avx2 ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 $(PYTEST) -n 2 --dist loadfile
 
-# repetitions: more seeds, kills, formats, kinds of tasks; long cases of clusters. Not in .ci/run
-test-nightly: setup
+# repetitions: more seeds, kills, formats, kinds of tasks; long cases of clusters
+test-nightly: compiled
 	$(PYTEST) -m nightly -n 2 --dist loadfile
+
+# what .ci/run leaves out. `make setup DEV=dev,tensorboard,wandb,slurm,ray` comes before it
+nightly: test-nightly test-avx2 test-ray chaos
 
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,tensorboard,wandb]'
 	$(PYTEST) tests/browser tests/system tests/unit/ablations -m "(browser or latex or tensorboard or wandb) and not nightly" -rs -n 2 --dist loadfile
 
-# a real Slurm (Debian's slurm-wlm and munge, as root) and a real Ray, two nodes each, on this machine; both at once, as
-# most of these tests wait
-test-clusters: setup
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev,slurm,ray]'
-	$(MAKE) -j 2 --output-sync test-slurm test-ray
-
+# a real Slurm (Debian's slurm-wlm and munge, as root) or a real Ray, two nodes each, on this machine
 test-slurm test-ray: test-%: setup
-	$(PYTEST) tests/conformance tests/system -m "$* and not nightly"
+	$(PYTEST) tests/conformance tests/system -m "$* and not nightly" -rs
 
 # kills at random moments: 400 stub runs 100 times, six rows of Table 3 trained for real 20 times; then every verb, which
 # takes an hour
