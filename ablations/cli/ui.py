@@ -34,7 +34,6 @@ from experiments.tracking.reachable import refuse_unreachable
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, recorded_run
-from experiments.tracking.saved_views import link, save
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 from reports.render.formats import render
 from reports.render.markdown import escape
@@ -84,8 +83,7 @@ def ui(
         if near := nearest_with_results(study, selectors, chosen.plan):
             raise UserError(near)
         published, name = _publish(chosen, tracking_uri or ""), chosen.study.name
-        typer.echo(f"{name}, each row with its runs below it: {link(published, server)}")
-        typer.echo(f"without saved columns, for another version of MLflow: {published.listing(server)}")
+        typer.echo(f"{name}, each row with its runs below it: {published.listing(server)}")
     if tracking_uri:
         return
     raise typer.Exit(_serve(ui_command(opened, port), server))
@@ -139,9 +137,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
             tracker.sync(recorded_run(chosen.store, run.run_id, [member(plan, run)]))
         table = _table(chosen, plan, table_of(chosen))
         with tracker.explained():
-            published = publish(tracker, table)
-            save(tracker.client, published, table)
-            return published
+            return publish(tracker, table)
     except Exception as error:
         if not uri or type(error).__name__ not in ("MlflowException", "RestException", "ConnectionError"):
             raise
@@ -199,10 +195,6 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         for row in table.rows
         for outcome in row.outcomes
     ]
-    lines = list(_lines(table))
-    shown = {name for line in lines for name in line.metrics}
-    parts = [_parts(column, heads) for column in table.columns]
-    means, deviations, changes = ([part[which] for part in parts] for which in range(3))
     where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
     tuning = {f"tuning_{name}": value for name, value in table.spent.tuning.known().items()}
     cost = {**table.spent.total.known(), **tuning}  # as far as it is known
@@ -213,11 +205,9 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
         title=escape(table.title),
         latest=", ".join(f"{what} {escape(name)}" for what, name in where.items() if name),
         runs=runs,
-        lines=lines,
+        lines=list(_lines(table)),
         note=render(table, "markdown"),
         files=files,
-        columns=[name for name in (*means, *changes) if name in shown],
-        last_columns=[name for name in (*deviations, NUM_PARAMS) if name in shown],
         cost=cost,
     )
 

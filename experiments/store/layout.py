@@ -1,7 +1,7 @@
 """The store's layout, version and locks, and the description of a run.
 
     store.json                       {"version": 1}
-    queue.db  mlflow.db              (in --state-dir if one is given)
+    queue.db  mlflow.db  mlflow.jsonl    (in --state-dir if one is given)
     artifacts/                       MLflow's
     corpora/<digest>/                tokenizer and encoded arrays, made once
     runs/<run_id>/config.json        the resolved configuration, the inputs' digests, and the row it was queued for

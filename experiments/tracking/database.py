@@ -1,12 +1,14 @@
 """MLflow's database in a store: its file, and all in it but the runs that were trained (mlflow.py).
 
 These are the headings of tables, the keys of names, artifacts, and rows that are views of runs.
-mlflow is imported only to make its tables, and where something is written.
+MLflow takes over a second to import: it is imported only where its database is made or written.
 """
 
 import contextlib
 import functools
 import importlib.metadata
+import logging
+import os
 import posixpath
 import re
 import sqlite3
@@ -22,7 +24,7 @@ from experiments.store.durable import folder_beside, link
 from experiments.store.layout import LOG, Store
 from experiments.store.sqlite_mode import journal_mode
 from experiments.store.user_cache import UserCache
-from experiments.tracking.direct import Direct, import_mlflow
+from experiments.tracking import written
 from experiments.tracking.record import evaluations
 
 # --- MLflow's SQLite file in a store: its address, journal and server command
@@ -31,6 +33,18 @@ from experiments.tracking.record import evaluations
 HOST = "127.0.0.1"  # the pages are for this machine only
 ANEW = "Nothing is lost: `ablations ui --rebuild mlflow` writes it anew from the runs."
 SCHEME = "mlflow-artifacts:/"  # relative to the folder that the server is started with
+
+
+def import_mlflow() -> Any:
+    """MLflow, without telemetry and without its messages on migrations and on errors that it also raises."""
+    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    # seconds: MLflow keeps connections for each address, also of a database that was replaced or removed since
+    os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOL_RECYCLE", "1")
+    import mlflow
+
+    for name, level in (("mlflow", "WARNING"), ("alembic", "WARNING"), ("mlflow.store.db.utils", "CRITICAL")):
+        logging.getLogger(name).setLevel(level)
+    return mlflow
 
 
 def database_uri(store: Store) -> str:
@@ -54,6 +68,12 @@ def set_journal(path: Path) -> None:
                 connection.execute(f"PRAGMA journal_mode={mode}")
                 connection.execute("CREATE TABLE IF NOT EXISTS made_by_ablations (version INTEGER)")
                 connection.execute("DROP TABLE made_by_ablations")
+
+
+def merge_journal(path: Path) -> None:
+    """Merge the journal into the database's file, so that the file alone holds everything."""
+    with contextlib.closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
 
 def make_database(path: Path) -> None:
@@ -80,6 +100,7 @@ def make_database(path: Path) -> None:
                 SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
                 cache.put(version, "\n".join(database.iterdump()))
         if not path.exists():  # otherwise another process was faster, and its database may already contain runs
+            written.file_of(path).unlink(missing_ok=True)  # of an earlier database
             aside.replace(path)
 
 
@@ -169,6 +190,31 @@ def _escape(pattern: re.Pattern[str], text: str) -> str:
     return pattern.sub(lambda found: f"_x{ord(found[0]):X}_", text)
 
 
+# --- Calls of MLflow's client
+
+
+MOST, MOST_PARAMS, MOST_TAGS = 1000, 100, 100  # MLflow's limits on one call: of all items, and of each kind
+
+
+def log(
+    client: Any, mlflow_id: str, *, metrics: Sequence[Any] = (), params: Sequence[Any] = (), tags: Sequence[Any] = ()
+) -> None:
+    """Log metrics, parameters and tags of a run in as few calls as MLflow's limits allow.
+
+    A call is not one transaction: what must be written after something else belongs in a later call of this function.
+    """
+    while metrics or params or tags:
+        count = MOST - len(params[:MOST_PARAMS]) - len(tags[:MOST_TAGS])
+        client.log_batch(
+            mlflow_id,
+            metrics=metrics[:count],
+            params=params[:MOST_PARAMS],
+            tags=tags[:MOST_TAGS],
+            synchronous=True,  # whatever MLFLOW_ENABLE_ASYNC_LOGGING says
+        )
+        metrics, params, tags = metrics[count:], params[MOST_PARAMS:], tags[MOST_TAGS:]
+
+
 # --- Files among the artifacts: hard-linked into the store's `artifacts/`, or sent to a server
 
 
@@ -229,7 +275,6 @@ TABLE = "table"  # tag of a row and of the runs that it is made of: the same
 PARENT = "mlflow.parentRunId"
 SHARED = "training"  # tag of a row that shares a training: that run's run_id
 CONTENT = "content"  # tag: digest of all that the run shows; set last, so that an incomplete one has none
-POINTS_AT_ONCE, ITEMS_AT_ONCE = 900, 100  # MLflow's limits are 1,000, and 100 parameters or tags
 PARAM_LENGTH = 500  # MLflow's limit on a parameter's text
 
 
@@ -278,14 +323,6 @@ def write_rows(
     return dict(zip((line.key for line in lines), ids, strict=True))
 
 
-def log(client: Any, mlflow_id: str, **items: Sequence[Any]) -> None:
-    """Log `params`, `metrics` and `tags` of a run, in as many calls as MLflow's limits require."""
-    for kind, some in items.items():
-        most = POINTS_AT_ONCE if kind == "metrics" else ITEMS_AT_ONCE
-        for at in range(0, len(some), most):
-            client.log_batch(mlflow_id, **{kind: some[at : at + most]})
-
-
 def write_views(client: Any, views: Iterable[View], known: Iterable[Any]) -> list[str]:
     """Make the views that are not among MLflow's `known` runs, and delete those of these that are no longer views.
 
@@ -309,7 +346,7 @@ def _content(view: View) -> str:
 
 
 def _write(client: Any, view: View, content: str) -> str:
-    entities = client if isinstance(client, Direct) else import_mlflow().entities
+    entities = import_mlflow().entities
     start, end = view.times_ms
     tags = {**view.tags, **({PARENT: view.parent} if view.parent else {})}
     made = client.create_run(view.experiment, start_time=start, tags=tags, run_name=view.name)

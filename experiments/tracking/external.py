@@ -3,6 +3,8 @@
 import logging
 import os
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -13,10 +15,11 @@ from urllib.parse import unquote, urlsplit
 
 from experiments.errors import UserError
 from experiments.exchange.external import ExternalRun
-from experiments.tracking.database import ROWS_OF, SHARED
+from experiments.tracking.database import ROWS_OF, SHARED, import_mlflow
 from experiments.tracking.page import runs_of
 from experiments.tracking.reachable import refuse_unreachable
 
+COPY = "sqlite:///"
 _OF_MLFLOW = "mlflow."  # its own tags
 _PAGE = {"heading", ROWS_OF, SHARED}  # tags of what this program writes besides trainings: the table's page and rows
 
@@ -25,15 +28,12 @@ def read_mlflow(place: str) -> Iterator[ExternalRun | str]:
     """The runs of URI#EXPERIMENT, or of the only experiment with runs. Raises UserError, and MLflow's own errors."""
     uri, _, experiment = place.partition("#")
     refuse_unreachable(uri)
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
     os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")  # folders of earlier versions
-    from mlflow import MlflowClient
-
     logging.disable()  # what MLflow cannot read is in its exception too
     try:
         with tempfile.TemporaryDirectory(prefix="ablations-mlflow-") as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            client = MlflowClient(tracking_uri=_readable(uri, Path(folder)))
+            client = _client(_readable(uri, Path(folder)))
             chosen = _experiment(client, experiment)
             found = runs_of(client, chosen.experiment_id, order_by=["start_time ASC"])
             pages = [run for run in found if _PAGE & run.data.tags.keys()]
@@ -71,9 +71,7 @@ def _refuse_links(folder: Path) -> None:
 
 
 def _copied(file: Path, folder: Path) -> str:
-    """A copy of the database, brought to this MLflow's version. Raises UserError for what is no database of MLflow."""
-    from mlflow.store.db import utils
-
+    """The address of a copy of the database. Raises UserError for what is no database of MLflow."""
     if not file.is_file():
         raise UserError(f"there is no file {file}.")
     copy = folder / "mlflow.db"
@@ -81,15 +79,21 @@ def _copied(file: Path, folder: Path) -> str:
         tables = {name for (name,) in theirs.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
         with closing(sqlite3.connect(copy)) as ours:
             theirs.backup(ours)
-    if not {"experiments", "runs", "metrics", "alembic_version"} <= tables:
+    if "alembic_version" not in tables:  # MLflow would make its tables in it
         raise UserError(f"{file} is not a database of MLflow.")
-    uri = f"sqlite:///{copy}"
-    engine = utils.create_sqlalchemy_engine(uri)
+    return f"{COPY}{copy}"
+
+
+def _client(uri: str) -> Any:
+    """A client of an address. The copy of a database of another version is brought to this MLflow's version."""
+    make = import_mlflow().MlflowClient
     try:
-        utils._upgrade_db(engine)
-    finally:
-        engine.dispose()
-    return uri
+        return make(tracking_uri=uri)
+    except Exception:
+        upgrade = [sys.executable, "-P", "-m", "mlflow", "db", "upgrade", uri]
+        if not uri.startswith(COPY) or subprocess.run(upgrade, capture_output=True, check=False).returncode:
+            raise
+    return make(tracking_uri=uri)
 
 
 def _experiment(client: Any, name: str) -> Any:

@@ -4,13 +4,14 @@ Once the table is shown, its rows stand between them (page.py).
 A training has one run, named for the first row that it was queued for. Every other row that shares it, also of another
 study, has a run of its own name and scores, without a curve, which the tag `training` leads back from.
 
-A store's database is written without MLflow itself (direct.py), whose import takes two seconds; a server, and a
-database of another version, by MLflow's client. MLflow is a view: `sync` writes everything that is missing of a run,
-from its events and results, whether the run has just begun, has ended, or is rebuilt years later. Only one process
-writes at a time: the coordinator.
+All of it is written by MLflow's own client, to the store's database and to a server alike, in few calls: the
+coordinator does it in a background thread. MLflow is a view: `sync` writes everything that is missing of a run, from
+its events and results, whether the run has just begun, has ended, or is rebuilt years later. Only one process writes
+at a time: the coordinator.
 
 A tag of the run says how far its events are written; it is set after the points themselves. After a failure `sync`
-continues from there. A point written twice is the same row, which MLflow ignores.
+continues from there. A point written twice is the same row, which MLflow ignores. Of two entries of a run, which two
+processes made at the same moment, the next `sync` deletes one.
 
 Artifacts are in the store's `artifacts/`, hard-linked if possible. Their addresses are `mlflow-artifacts:/…`, relative
 to the folder that the server is started with (`ui_command`). So the database contains no absolute path, and a store
@@ -34,20 +35,20 @@ from experiments.tracking.database import (
     ANEW,
     PARAM_LENGTH,
     PARENT,
-    POINTS_AT_ONCE,
     SHARED,
     Artifacts,
     Headings,
     View,
     artifacts,
     explained,
+    import_mlflow,
     log,
     make_database,
+    merge_journal,
     to_key,
     whole_names,
     write_views,
 )
-from experiments.tracking.direct import Direct, client_of, import_mlflow
 from experiments.tracking.record import (
     PLACE,
     RECORD,
@@ -60,7 +61,9 @@ from experiments.tracking.record import (
     own_evaluations,
     tags,
 )
+from experiments.tracking.written import note
 
+POINTS_AT_ONCE = 800  # MLflow takes 1,000 items in a call, among them 100 parameters and 100 tags
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
 OF_CODE = ("task", "seed", "commit", "dirty", "code_digest", "host", "imported", "ensemble")  # tags of shared rows too
 SCORED = "scored"  # tag: when each evaluation was made whose scores are in MLflow; *: under the plain names
@@ -93,96 +96,103 @@ class Tracker:
         with self.explained():
             if not uri:
                 make_database(database)
-            self._client = import_mlflow().MlflowClient(tracking_uri=uri) if uri else client_of(database)
-        self._direct = self._client if isinstance(self._client, Direct) else None
-        self._entities: Any = self._direct or import_mlflow().entities
+            mlflow = import_mlflow()
+            self.client: Any = mlflow.MlflowClient(tracking_uri=uri or f"sqlite:///{database}")
+        self._entities: Any = mlflow.entities
         self._fresh = database != store.mlflow_db
-        self.headings = Headings(self._client, self._elsewhere)
-        self.artifacts = Artifacts(self._client, None if uri else artifacts or store.artifacts)
+        self.headings = Headings(self.client, self._elsewhere)
+        self.artifacts = Artifacts(self.client, None if uri else artifacts or store.artifacts)
         self._open: dict[str, _Entry] = {}
 
     def close(self) -> None:
-        """Write everything, merge the journal into the database, and close it."""
-        if self._direct is not None:
-            self._direct.close()
-        elif not self._elsewhere:
-            self._client._tracking_client.store.engine.dispose()
+        """Merge the journal into the database."""
+        if not self._elsewhere:
+            merge_journal(self._database)
 
     def explained(self) -> contextlib.AbstractContextManager[None]:
         """Errors of the database as UserError (see `database.explained`)."""
         return explained(self._database)
 
-    @property
-    def client(self) -> Any:
-        """MLflow's own client, for page.py."""
-        return self._client if self._direct is None else self._direct.whole
-
     def sync(self, run: TrackedRun) -> None:
         """Bring MLflow up to date with a run. Raises UserError, or MLflow's errors; the next call then continues."""
         if not (self._elsewhere or self._database.is_file()):  # SQLite would go on writing what nobody sees
             raise UserError(f"MLflow's database {self._database} was removed. {ANEW}")
+        record = content(self._store, run.run_id) if run.status != RUNNING else ""
         try:
-            with self.explained(), self._direct or contextlib.nullcontext():
-                self._sync(run)
+            with self.explained():
+                shown = self._sync(run, record)
         except BaseException:
-            self.headings = Headings(self._client, self._elsewhere)  # those that it made may have been rolled back
+            self.headings = Headings(self.client, self._elsewhere)  # a user may have deleted one of them
             raise
+        if shown and record and not self._elsewhere:
+            note(self._database, run.run_id, record)
 
-    def _sync(self, run: TrackedRun) -> None:
+    def _sync(self, run: TrackedRun, record: str) -> bool:
+        """Whether MLflow has the run now: not if it has not begun."""
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
         # restarted: the curve belongs to another training
         if entry is not None and entry.begin != entry.history.look():
             self.hide(run.run_id)
             entry = None
         # imported again with other numbers: MLflow would show both as one curve
-        record = content(self._store, run.run_id) if run.status != RUNNING else ""
-        if entry is not None and run.imported and entry.tags.get(RECORD) != record:
+        if entry is not None and run.imported and record and entry.tags.get(RECORD) != record:
             self.hide(run.run_id)
             entry = None
-        entry = entry or self._create(run)
-        if entry is None:
-            return
-        if entry.name != (name := self._name(run, entry.history)):  # queued for another row before rows were recorded
-            self._client.update_run(entry.mlflow_id, name=name)
-            entry.name = name
-        self._describe(entry, run)
-        self._log_curve(entry)
-        self._set_tags(entry, tags(self._store, run, entry.history))
-        if "error" in entry.tags and not run.error:
-            self._client.delete_tag(entry.mlflow_id, "error")
-            del entry.tags["error"]
-        if run.status != RUNNING:
-            scored = _scored(self._store, run, entry.history)
-            before = dict(word.split(":", 1) for word in entry.tags.get(SCORED, "").split() if ":" in word)
+        history = entry.history if entry is not None else History(self._store, run.run_id)
+        begin = history.look()
+        if history.first_t is None and run.status == RUNNING:
+            return False
+        last, position = list[Point](), ""
+        for batch in history.batches(POINTS_AT_ONCE):
+            if position:
+                entry = entry or self._create(run, history, begin, {})
+                self._log(entry, run, _curve(last))
+                self._set_tags(entry, {POSITION: position})
+            last, position = batch, _position_of(history)
+        # all events are read: tags and scores are known
+        about, points = tags(self._store, run, history), _curve(last)
+        if record:
+            points += final_points(self._store, run, history)
+            if scored := _scored(self._store, run, history):
+                about[SCORED] = " ".join(f"{name}:{t}" for name, t in scored.items())
+            words = entry.tags.get(SCORED, "").split() if entry is not None else []
+            before = dict(word.split(":", 1) for word in words if ":" in word)
             if any(scored.get(name, t) != t for name, t in before.items()):
                 self.hide(run.run_id)  # scored again: as above
-                self._sync(run)
-                return
-            self._set_tags(entry, {SCORED: " ".join(f"{name}:{t}" for name, t in scored.items())} if scored else {})
-            self._log(entry, final_points(self._store, run, entry.history))
+                return self._sync(run, record)
+        entry = entry or self._create(run, history, begin, about)
+        if entry.name != (name := self._name(run, history)):  # queued for another row before rows were recorded
+            self.client.update_run(entry.mlflow_id, name=name)
+            entry.name = name
+        self._set_tags(entry, about)  # before the scores: it says which of them may be there
+        if "error" in entry.tags and not run.error:
+            self.client.delete_tag(entry.mlflow_id, "error")
+            del entry.tags["error"]
+        self._log(entry, run, points)
+        if record:
             for source, name in artifacts(self._store, run.run_id):
                 self.artifacts.keep(entry.mlflow_id, source, name)
-        if run.status != entry.status or (run.status != RUNNING and _ended_later(entry)):
+        if run.status != entry.status or (record and _ended_later(entry)):
             self._set_status(entry, run)
-        if run.status == RUNNING:
+        if record and (shared := list(self._sharing(entry, run))):
+            write_views(self.client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
+        self._set_tags(entry, {POSITION: position, **({RECORD: record} if record else {})})  # last
+        if not record:
             self._open[run.run_id] = entry
-            return
-        if shared := list(self._sharing(entry, run)):
-            write_views(self._client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
-        self._set_tags(entry, {RECORD: record})  # last
+        return True
 
     def hide(self, run_id: str) -> None:
         """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""
         with self.explained():
+            if not self._elsewhere:
+                note(self._database, run_id, "")  # else it would count as one that the user deleted
             for tag in ("run_id", SHARED):
                 for found in self._search(f"tags.{tag} = '{run_id}'"):
-                    if RECORD in found.data.tags:  # else it would count as one that the user deleted
-                        self._client.delete_tag(found.info.run_id, RECORD)
-                    self._client.delete_run(found.info.run_id)
+                    self.client.delete_run(found.info.run_id)
 
     def _search(self, search: str) -> Sequence[Any]:
-        found: Sequence[Any] = self._client.search_runs(
-            [e.experiment_id for e in self._client.search_experiments()], search, max_results=10_000
+        found: Sequence[Any] = self.client.search_runs(
+            [e.experiment_id for e in self.client.search_experiments()], search, max_results=10_000
         )
         return found
 
@@ -191,6 +201,8 @@ class Tracker:
         found = self._search(f"tags.run_id = '{run.run_id}'")
         if not found:
             return None
+        for double in found[1:]:
+            self.client.delete_run(double.info.run_id)
         known, history = found[0], History(self._store, run.run_id)
         about = dict(known.data.tags)
         history.skip(_position(about.get(POSITION, "")))
@@ -225,73 +237,76 @@ class Tracker:
                 run.status,
             )
 
-    def _create(self, run: TrackedRun) -> _Entry | None:
-        """Create the run's entry; None for a run that has not begun."""
-        history = History(self._store, run.run_id)
-        begin = history.look()
-        if history.first_t is None and run.status == RUNNING:
-            return None
+    def _create(self, run: TrackedRun, history: History, begin: int, about: Mapping[str, str]) -> _Entry:
+        """Create the run's entry, with tags."""
         of = members(self._store, run, history)
         study, profile, corpus, *_ = of[0] if of else ("runs", "", "")
         start = _ms(history.first_t or run.imported_t) or None
         experiment, parent = self.headings.experiment(study), self.headings.heading(study, profile, corpus, start)
-        about = {"run_id": run.run_id, PARENT: parent, "first_attempt": str(begin)}
+        known = {to_key(name): value for name, value in about.items()}
+        known |= {"run_id": run.run_id, PARENT: parent, "first_attempt": str(begin)}
         name = self._name(run, history)
-        made = self._client.create_run(experiment, start_time=start, tags=about, run_name=name)
+        made = self.client.create_run(experiment, start_time=start, tags=known, run_name=name)
         self.artifacts.locate(made)
-        return _Entry(made.info.run_id, name, history, begin, RUNNING, about)
+        return _Entry(made.info.run_id, name, history, begin, RUNNING, known)
 
     def _set_status(self, entry: _Entry, run: TrackedRun) -> None:
         if run.status == RUNNING:
-            self._client.update_run(entry.mlflow_id, status=RUNNING)
+            self.client.update_run(entry.mlflow_id, status=RUNNING)
         else:
             entry.end_ms = _ms(entry.history.last_t or run.imported_t) or None
-            self._client.set_terminated(entry.mlflow_id, run.status, entry.end_ms)
+            self.client.set_terminated(entry.mlflow_id, run.status, entry.end_ms)
         entry.status = run.status
 
-    def _describe(self, entry: _Entry, run: TrackedRun) -> None:
-        """Log what never changes, parameters and data sets: once, or again after a failure."""
-        if POSITION in entry.tags:
-            return
-        values = {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed or "ensemble"}
-        wanted = {to_key(name): str(value)[:PARAM_LENGTH] for name, value in values.items()}
-        params = [self._entities.Param(*item) for item in wanted.items() if item[0] not in entry.params]
-        log(self._client, entry.mlflow_id, params=params)
+    def _log(self, entry: _Entry, run: TrackedRun, points: Sequence[Point]) -> None:
+        """Log points; before the first ones also what never changes, parameters and data sets."""
+        make = self._entities
+        settings = {} if POSITION in entry.tags else self._settings(run)
+        wanted = {to_key(name): str(value)[:PARAM_LENGTH] for name, value in settings.items()}
+        names = whole_names([*settings, *(point.name for point in points)])
+        log(
+            self.client,
+            entry.mlflow_id,
+            metrics=[make.Metric(to_key(p.name), p.value, _ms(p.t), p.step) for p in points],
+            params=[make.Param(*item) for item in wanted.items() if item[0] not in entry.params],
+            tags=[make.RunTag(*item) for item in names.items() if item[0] not in entry.tags],
+        )
+        entry.tags |= names
+        if settings:
+            self._log_inputs(entry, run)
+
+    def _settings(self, run: TrackedRun) -> dict[str, Any]:
+        return {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed or "ensemble"}
+
+    def _log_inputs(self, entry: _Entry, run: TrackedRun) -> None:
+        make, inputs = self._entities, without_runs(run.inputs)
         corpus = next((member[2] for member in members(self._store, run, entry.history)), "")
         source = json.dumps({"corpus": corpus})
-        use = self._entities.InputTag("mlflow.data.context", "training")
-        datasets = [
-            self._entities.DatasetInput(self._entities.Dataset(name, value[:36], "local", source), [use])
-            for name, value in without_runs(run.inputs).items()
-        ]
-        if datasets:
-            self._client.log_inputs(entry.mlflow_id, datasets)
-        self._set_tags(entry, whole_names(values))
-
-    def _log_curve(self, entry: _Entry) -> None:
-        """Log the new points, then record how far the events are written."""
-        for batch in entry.history.batches(POINTS_AT_ONCE):
-            self._log(entry, [point._replace(name=curve_name(point.name)) for point in batch])
-            read = list(entry.history.position.items())[-MOST_ATTEMPTS:]
-            position = " ".join(f"{number}:{offset}" for number, offset in read)
-            self._set_tags(entry, {POSITION: position})
-
-    def _log(self, entry: _Entry, points: Sequence[Point]) -> None:
-        make = self._entities.Metric
-        made = [make(to_key(p.name), p.value, _ms(p.t), p.step) for p in points]
-        log(self._client, entry.mlflow_id, metrics=made)
-        self._set_tags(entry, whole_names(point.name for point in points))
+        use = make.InputTag("mlflow.data.context", "training")
+        data = [make.Dataset(name, value[:36], "local", source) for name, value in inputs.items()]
+        if data:
+            self.client.log_inputs(entry.mlflow_id, [make.DatasetInput(one, [use]) for one in data])
 
     def _set_tags(self, entry: _Entry, wanted: Mapping[str, str]) -> None:
         """Write the new and changed tags."""
         changed = {to_key(name): value for name, value in wanted.items() if entry.tags.get(to_key(name)) != value}
-        log(self._client, entry.mlflow_id, tags=[self._entities.RunTag(*item) for item in changed.items()])
+        log(self.client, entry.mlflow_id, tags=[self._entities.RunTag(*item) for item in changed.items()])
         entry.tags |= changed
 
 
 def _ended_later(entry: _Entry) -> bool:
     """Whether an attempt has ended that was too short to be seen running."""
     return bool(entry.history.last_t) and entry.end_ms != _ms(entry.history.last_t)
+
+
+def _curve(points: Sequence[Point]) -> list[Point]:
+    """Points of training under the names that MLflow shows."""
+    return [point._replace(name=curve_name(point.name)) for point in points]
+
+
+def _position_of(history: History) -> str:
+    """The tag POSITION: how far the events are read."""
+    return " ".join(f"{number}:{offset}" for number, offset in list(history.position.items())[-MOST_ATTEMPTS:])
 
 
 def _position(text: str) -> dict[int, int]:

@@ -1,9 +1,8 @@
 """A study's page in MLflow: a note with the table, its files, a run per row with its trainings below it, and links.
 
-A link opens the rows in the table's order by what MLflow documents of its addresses: a search and what to sort by. The
-table's columns are in saved_views.py. Links open MLflow's mode for model training: without
-`workflowType` it opens an experiment among traces of language models. Imports no mlflow before `publish`, which gets a
-Tracker.
+The link opens the rows in the table's order by the parameters of MLflow's addresses: a search and what to sort by. The
+browser chooses the columns. The link opens MLflow's mode for model training: without `workflowType` it opens an
+experiment among traces of language models. Imports no mlflow before `publish`, which gets a Tracker.
 """
 
 import math
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
-from experiments.tracking.database import PARENT, ROWS_OF, SHARED, TABLE, RowLine, to_key, write_rows
+from experiments.tracking.database import PARENT, ROWS_OF, SHARED, TABLE, RowLine, log, to_key, write_rows
 from experiments.tracking.record import COST
 
 if TYPE_CHECKING:
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 NOTE, NOTE_LENGTH = "mlflow.note.content", 7900  # MLflow allows 8,000 characters
 DESCRIPTION_LENGTH = 4900  # MLflow allows 5,000 characters in an experiment's tag
-KIND, TRAINING = "mlflow.experimentKind", "custom_model_development"
 ORDER = "attributes.start_time"  # by which the rows are in the table's order, with their runs below them
 FOLDER = "table"  # among the parent run's artifacts
 
@@ -50,9 +48,7 @@ class Table:
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]
-    columns: Sequence[str]  # metrics of the rows that the list shows before the settings
     cost: Mapping[str, float]  # what all of it cost; metrics of the heading
-    last_columns: Sequence[str] = ()  # after the settings: off the screen where MLflow's assistant is open
 
 
 @dataclass(frozen=True)
@@ -72,22 +68,26 @@ class Published:
         return f"{server.rstrip('/')}/#/experiments/{self.experiment}/runs?workflowType=machine_learning"
 
     def listing(self, server: str) -> str:
-        """The address of the list of rows, each with its runs, by what MLflow documents; columns are the browser's."""
+        """The address of the list of rows, each with its runs; the browser chooses the columns."""
         choice = {"searchFilter": self.rows_and_runs, "orderByKey": ORDER, "orderByAsc": "true"}
         return f"{self.page(server)}&{urlencode(choice | {'startTime': 'ALL', 'compareRunsMode': 'TABLE'})}"
 
 
 def publish(tracker: "Tracker", table: Table) -> Published:
     """Write the note, files and rows of a table; can be repeated. The table's runs must have been synced."""
+    from mlflow.entities import Metric, RunTag
+
     client = tracker.client
     experiment = tracker.headings.experiment(table.study)
     heading = client.get_run(tracker.headings.heading(table.study, table.profile, table.corpus))
-    client.set_tag(heading.info.run_id, NOTE, _note(table.note))
+    now, costs = int(time.time() * 1000), {f"{COST}{name}": value for name, value in table.cost.items()}
+    log(
+        client,
+        heading.info.run_id,
+        metrics=[Metric(n, value, now, 0) for n, value in costs.items() if heading.data.metrics.get(n) != value],
+        tags=[RunTag(NOTE, _note(table.note))],
+    )
     client.set_experiment_tag(experiment, NOTE, _described(table))
-    client.set_experiment_tag(experiment, KIND, TRAINING)
-    for name, value in table.cost.items():
-        if heading.data.metrics.get(f"{COST}{name}") != value:
-            client.log_metric(heading.info.run_id, f"{COST}{name}", value)
     with tempfile.TemporaryDirectory(prefix="ablations-view-") as folder:
         for name, data in table.files.items():
             path = Path(folder) / name
@@ -124,7 +124,7 @@ def _nest(client: Any, published: Published, table: Table, heading: str, rows: M
         changed = [RunTag(name, value) for name, value in wanted.items() if tags.get(name) != value]
         points = [Metric(n, value, now, 0) for n, value in values.items() if str(value) != str(scores.get(n, math.nan))]
         if changed or points:
-            client.log_batch(known.info.run_id, metrics=points, tags=changed)
+            log(client, known.info.run_id, metrics=points, tags=changed)
 
 
 def runs_of(client: Any, experiment: str, search: str = "", **order: Any) -> list[Any]:

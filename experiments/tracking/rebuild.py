@@ -1,9 +1,7 @@
 """All runs of a store, as MLflow should show them: from the queue, or else from their folders; those that it lacks."""
 
 import logging
-import sqlite3
 from collections.abc import Iterable, Iterator
-from contextlib import closing
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +15,9 @@ from experiments.records import TrackedRun
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE
-from experiments.tracking.database import explained
 from experiments.tracking.mlflow import Tracker
-from experiments.tracking.record import RECORD, content, recorded_run
+from experiments.tracking.record import content, recorded_run
+from experiments.tracking.written import file_of, written
 
 log = logging.getLogger(__name__)
 
@@ -45,9 +43,12 @@ def rebuild(store: Store, runs: Iterable[TrackedRun]) -> list[str]:
             except Exception as error:
                 problems.append(f"{run.run_id}: {error}")
         tracker.close()
+        file_of(store.mlflow_db).unlink(missing_ok=True)  # after a kill below, `lacking` finds all runs
         for suffix in ("", "-wal", "-shm", "-journal"):
             store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
         (state / store.mlflow_db.name).replace(store.mlflow_db)
+        if file_of(state / store.mlflow_db.name).exists():
+            file_of(state / store.mlflow_db.name).replace(file_of(store.mlflow_db))
         remove_folder(store.artifacts)
         files.rename(store.artifacts)
     return problems
@@ -58,23 +59,15 @@ def lacking(store: Store) -> dict[str, bool]:
 
     A run is absent if an import or a coordinator was killed before it wrote. Its record is older if, since then, a
     study has got rows or metrics that the run belongs to or has, or its scores were made again.
-    Reads the database itself, so that `status` need not wait for MLflow's import. What the user deleted on MLflow's
-    pages is not lacking. Raises UserError for a damaged or locked database.
+    Does not import MLflow (see written.py). What the user deleted on MLflow's pages is not lacking.
     """
     with Queue(store.queue_db, create=False) as queue:
         busy = {row.run_id for row in queue.status() if not row.state.ended}
     finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / RESULT_FILE).is_file()]
-    shown: set[tuple[str, str]] = set()
-    present: set[str] = set()
-    if store.mlflow_db.is_file():
-        of = f"{store.mlflow_db.absolute().as_uri()}?mode=ro"
-        with explained(store.mlflow_db), closing(sqlite3.connect(of, uri=True, timeout=5)) as database:
-            query = "SELECT run.value, record.value FROM tags run JOIN tags record USING (run_uuid) "
-            shown = set(database.execute(query + "WHERE run.key = 'run_id' AND record.key = ?", [RECORD]))
-            present = {run_id for (run_id,) in database.execute("SELECT value FROM tags WHERE key = 'run_id'")}
-    missing = [run_id for run_id in finished if (run_id, content(store, run_id)) not in shown]
+    shown = written(store.mlflow_db)
+    missing = [run_id for run_id in finished if shown.get(run_id) != content(store, run_id)]
     whole = [run_id for run_id in missing if _state(store, run_id, failed=False) is State.FINISHED]  # not damaged
-    return {run_id: run_id in present for run_id in whole}
+    return {run_id: run_id in shown for run_id in whole}
 
 
 def write_lacking(store: Store) -> int:

@@ -1,15 +1,14 @@
 """Failures of real trainings, provoked through the command line: the user's message, and the work that continues."""
 
-import contextlib
 import json
 import signal
-import sqlite3
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from mlflow import MlflowClient
 
 from experiments.store.layout import Store
 
@@ -133,10 +132,11 @@ def test_mlflow_that_cannot_be_written_costs_no_run(cli: Cli, tiny: Path, tmp_pa
     for path in store.glob("queue.db*"):  # the events know the table, too
         path.unlink()
     assert ": 1 run\n" in cli("ui", "--rebuild", "mlflow", "--store", store).stdout
-    with contextlib.closing(sqlite3.connect(store / "mlflow.db")) as database:
-        tags = dict(database.execute("SELECT key, value FROM tags"))
-        statuses = {row[0] for row in database.execute("SELECT status FROM runs")}
-    assert (tags["row"], tags["study"], statuses) == ("base", "tiny", {"FINISHED"})
+    client = MlflowClient(f"sqlite:///{store / 'mlflow.db'}")
+    runs = client.search_runs([one.experiment_id for one in client.search_experiments()])
+    tags = {key: value for run in runs for key, value in run.data.tags.items()}
+    assert (tags["row"], tags["study"]) == ("base", "tiny")
+    assert {run.info.status for run in runs} == {"FINISHED"}
 
 
 def test_a_budget_is_refused_before_anything_starts(cli: Cli, tiny: Path, tmp_path: Path) -> None:

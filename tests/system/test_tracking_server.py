@@ -1,11 +1,18 @@
 """A user's own tracking server: another database and artifact store, reached only by HTTP."""
 
+import math
 import re
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from experiments.events.event_log import EventWriter
+from experiments.records import TrackedRun
+from experiments.store.layout import Store
+from tests.in_mlflow import content
 
 from .conftest import Cli, as_json, free_port, serving
 
@@ -30,12 +37,10 @@ def test_the_table_and_its_runs_go_to_a_server(
     words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", server]
     said = [cli(*words).stdout for _ in range(2)]  # again: nothing twice
     assert said[0] == said[1]
-    view, listing = re.findall(r"http://\S+/#\S+", said[0])
-    assert all(link.startswith(server) for link in (view, listing))
+    [listing] = re.findall(r"http://\S+/#\S+", said[0])
+    assert listing.startswith(server) and "workflowType=machine_learning" in listing
     client = MlflowClient(tracking_uri=server)
     experiment = client.get_experiment_by_name("tiny")
-    key = re.search(r"viewStateShareKey=(\w+)", view)
-    assert key and f"mlflow.sharedViewState.{key[1]}" in experiment.tags
     runs = client.search_runs([experiment.experiment_id], "tags.table != ''", order_by=["start_time"])
     [heading] = client.search_runs([experiment.experiment_id], "tags.heading != ''")
     above = [run for run in runs if "run_id" not in run.data.tags]
@@ -47,7 +52,6 @@ def test_the_table_and_its_runs_go_to_a_server(
         if run.data.tags.get("mlflow.parentRunId") == row.info.run_id
     ]
     assert len(runs) == len(above) + len(children) and all("mlflow.parentRunId" not in row.data.tags for row in above)
-    assert "workflowType=machine_learning" in view and "workflowType=machine_learning" in listing
     rows = as_json(cli("report", tiny, "--seeds", "2", "--store", finished, "--json"))
     assert [run.data.tags["run_id"] for run in children] == [name for row in rows for name in row["run_ids"]]
     assert [run.data.metrics["PPL"] for run in children[:2]] == [
@@ -62,6 +66,36 @@ def test_the_table_and_its_runs_go_to_a_server(
         assert (kept / name).read_text(encoding="utf-8") == printed, name
     assert {"effects.svg", "curves.svg", "setup.md"} <= {path.name for path in kept.iterdir()}
     assert (finished / "mlflow.db").read_bytes() == before  # the store's own is left alone
+
+
+def test_a_server_holds_what_the_database_holds(server: str, tmp_path: Path) -> None:
+    """Numbers that are not finite, names and texts beyond MLflow's limits, histories; written twice, in pieces."""
+    from experiments.tracking.mlflow import Tracker
+
+    store, run_id = Store.open(tmp_path / "store"), "a" * 16
+    number, folder = store.new_attempt(run_id)
+    events = EventWriter(folder)
+    events.emit("started", attempt=number, after_s=0.0, host="h" * 9000, members=[["beyond", "demo", "", "base", ""]])
+    long = "m" * 300
+    config = {"model": {"d_model": 8}, **{f"setting_{i}": i for i in range(250)}, "text": "x" * 9000, "n%" * 200: 1}
+    run = TrackedRun(run_id, "RUNNING", "stub", config, 1, {"corpus": "c0ffee"})
+    trackers = Tracker(store), Tracker(store, server)
+    for status, steps in (("RUNNING", range(700)), ("FINISHED", range(700, 1300))):
+        for step in steps:
+            value = {1: math.nan, 2: math.inf, 3: -math.inf}.get(step, step / 7)
+            events.emit("metrics", step=step, metrics={"loss": value, long: 1.0, "a%": 0.5})
+        for tracker in trackers:
+            tracker.sync(replace(run, status=status))
+            tracker.sync(replace(run, status=status, error="e" * 9000))
+    here, there = (content(tracker.client) for tracker in trackers)
+    ours = {name for name, *_ in here["runs"]}
+    for table, rows in here.items():
+        assert rows == {row for row in there[table] if row[0] in ours}, table
+    losses = {row[-1]: float(row[2]) for row in here["metrics"] if row[1] == "train_loss"}
+    assert len(losses) == 1300 and math.isnan(losses[1]) and losses[2] == -losses[3] == sys.float_info.max
+    assert len([row for row in here["params"] if row[0] == run_id]) == 255
+    tags = {row[1]: row[2] for row in here["tags"] if row[0] == run_id}
+    assert len(tags["error"]) == len(tags["host"]) == 4000 and f"train_{long}" in tags.values()
 
 
 def test_a_server_that_is_not_there(cli: Cli, tiny: Path, finished: Path) -> None:

@@ -1,12 +1,13 @@
 """Write the tracking store in a background thread, which takes the latest state of each run.
 
-Importing MLflow takes two seconds and each commit some milliseconds; neither delays the coordinator. No run can be lost
-here: an error is logged once and the run continues. The next sync, the next coordinator, or `ablations ui --rebuild`
-writes what is missing.
+Importing MLflow takes over a second and each of its calls some milliseconds; neither delays the coordinator. No run can
+be lost here: an error is logged once and the run continues. The next sync, the next coordinator, or
+`ablations ui --rebuild` writes what is missing.
 """
 
 import contextlib
 import logging
+import math
 import queue
 import threading
 import time
@@ -19,6 +20,7 @@ from experiments.records import RUNNING, TrackedRun
 INTERVAL_S = 10.0
 PATIENCE_S = 120.0  # at the end, if another process has locked the database
 AGAIN_S = 1.0
+JOIN_S = 0.2  # how often `close` asks whether to hurry
 log = logging.getLogger(__name__)
 
 
@@ -47,6 +49,7 @@ class Background:
         self._fresh: set[str] = set()  # those of them that have just ended
         self._written: set[str] = set()  # written at the last try
         self._complained = self._locked = False
+        self._given_up = threading.Event()  # `close` waits no longer
         self._thread = threading.Thread(target=self._work, daemon=True, name="tracking")
 
     def track(self, run: TrackedRun) -> None:
@@ -62,11 +65,28 @@ class Background:
             done.append(self._done.get())
         return done
 
-    def close(self, timeout_s: float | None = None) -> None:
-        """Write what is left, and end the thread; waits at most `timeout_s`."""
+    def close(self, timeout_s: float | None = None, hurry: Callable[[], bool] = lambda: True) -> None:
+        """Write what is left, and end the thread.
+
+        Waits without limit until `hurry` is true, then for at most `timeout_s`. What is not written by then is logged,
+        and the thread begins no other run.
+        """
+        if not self._thread.is_alive():
+            return
+        self._news.put(None)
+        until = math.inf
+        while self._thread.is_alive() and time.monotonic() < until:
+            if timeout_s is not None and until == math.inf and hurry():
+                until = time.monotonic() + timeout_s
+            self._thread.join(min(JOIN_S, max(0.0, until - time.monotonic())))
         if self._thread.is_alive():
-            self._news.put(None)
-            self._thread.join(timeout_s)
+            self._given_up.set()
+            log.warning(
+                "%s is not up to date after %g s: `%s` writes the rest, and so may the next `ablations work`.",
+                self._name,
+                timeout_s,
+                self._rebuild,
+            )
 
     def _work(self) -> None:
         writer: Writer | None = None
@@ -89,11 +109,11 @@ class Background:
                 "%s's database is locked by another process; waiting for it at most %g s", self._name, self._patience_s
             )
         until = time.monotonic() + self._patience_s
-        while left and self._locked and time.monotonic() < until:
+        while left and self._locked and time.monotonic() < until and not self._given_up.is_set():
             time.sleep(AGAIN_S)
             writer = self._write_all(writer, list(left.values()))
             left = {run_id: run for run_id, run in left.items() if run_id not in self._written}
-        if left:
+        if left and not self._given_up.is_set():
             log.warning(
                 "Runs not up to date in %s: %d. `%s` writes them, and so may the next `ablations work`.",
                 self._name,
@@ -108,6 +128,8 @@ class Background:
                 writer = self._make_writer()
         if writer is not None:
             for run in runs:
+                if self._given_up.is_set():
+                    break
                 with self._forgiving():
                     writer.sync(run)
                     self._written.add(run.run_id)

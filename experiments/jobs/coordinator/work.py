@@ -28,6 +28,7 @@ from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 
 SINKS_S = 60.0
+INTERRUPTED_S = 10.0  # for MLflow after a signal; the next coordinator writes the rest
 
 
 def work(
@@ -51,8 +52,8 @@ def work(
     `load_task` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped. `refill`
     is called at the beginning and after each ended job, in this process under its lock, to queue more (a tuner's next
     trial). `only`: run_ids; other runs that wait now stay queued. `sinks` are told of runs as the tracker is, and are
-    waited for SINKS_S at the end. Raises UserError if another coordinator holds the store, DiskFull if the disk is
-    full; then the work stays queued.
+    waited for SINKS_S at the end; after a signal the tracker is waited for INTERRUPTED_S. Raises UserError if another
+    coordinator holds the store, DiskFull if the disk is full; then the work stays queued.
     """
     with contextlib.ExitStack() as stack:
         engine = stack.enter_context(contextlib.closing(engine or LocalEngine()))
@@ -69,7 +70,7 @@ def work(
         finally:
             if tracker is not None:
                 with contextlib.suppress(KeyboardInterrupt):  # second signal: the next coordinator writes the rest
-                    tracker.close()
+                    tracker.close(INTERRUPTED_S, hurry=lambda: bool(interrupts.number))
             for sink in sinks:
                 with contextlib.suppress(KeyboardInterrupt):
                     sink.close(SINKS_S)

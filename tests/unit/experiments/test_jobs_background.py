@@ -132,6 +132,30 @@ def test_what_is_not_written_at_the_end_is_said(caplog, message):
     assert "not up to date in MLflow: 1." in caplog.text and "ablations ui --rebuild mlflow" in caplog.text
 
 
+def test_a_writer_that_does_not_answer_is_waited_for_no_longer_than_said(caplog):
+    """A server that is down, or a lock, after Ctrl-C: the thread begins no other run, and the rest is for the next."""
+    answer, interrupted = threading.Event(), threading.Event()
+
+    class Silent(Writer):
+        def sync(self, run):
+            super().sync(run)
+            answer.wait(120)
+
+    writer = Silent()
+    background = Background(lambda: writer, interval_s=100)
+    for name in ("a", "b"):
+        background.track(run(name, "FINISHED"))
+    wait_for(lambda: writer.wrote)
+    threading.Timer(0.5, interrupted.set).start()
+    began = time.monotonic()
+    background.close(0.3, hurry=interrupted.is_set)
+    assert 0.7 < time.monotonic() - began < 30
+    assert "not up to date after 0.3 s" in caplog.text and "ablations ui --rebuild mlflow" in caplog.text
+    answer.set()
+    background._thread.join(60)
+    assert writer.wrote == [("a", "FINISHED")] and background.synced() == ["a"] and len(caplog.records) == 1
+
+
 @pytest.mark.parametrize("full", [True, False])
 def test_a_full_disk_is_told_in_a_line_and_a_bug_with_its_traceback(tmp_path, caplog, full):
     """The error is SQLAlchemy's: many lines, with the statement."""

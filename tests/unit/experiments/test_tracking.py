@@ -165,7 +165,7 @@ def test_a_heading_whose_maker_was_killed_is_finished_by_the_next(tracker, monke
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(tracker._client, "set_terminated", die)
+        patched.setattr(tracker.client, "set_terminated", die)
         tracker.headings.heading("killed", "demo", "builtin")
     heading = tracker.headings.heading("killed", "demo", "builtin")
     assert tracker.client.get_run(heading).info.status == "FINISHED"

@@ -16,10 +16,11 @@ from experiments.jobs.coordinator.background import Background
 from experiments.records import TrackedRun
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store, TableRow, keep_row
-from experiments.tracking import direct
-from experiments.tracking.database import make_database
+from experiments.tracking.database import log, make_database
 from experiments.tracking.mlflow import POSITION, Tracker
 from experiments.tracking.rebuild import lacking, rebuild
+from experiments.tracking.written import file_of, note, written
+from tests.in_mlflow import content_of
 
 pytestmark = pytest.mark.slow  # importing MLflow and making its tables takes seconds
 
@@ -69,39 +70,10 @@ def finish(store, number, events, *evaluations):
 
 
 def dump(store):
-    """The content of MLflow by our run_id, without random values and times."""
-    database = sqlite3.connect(store.mlflow_db)
-    ids = dict(database.execute("SELECT run_uuid, value FROM tags WHERE key IN ('run_id', 'heading')"))
-    row = "SELECT value FROM tags r WHERE r.run_uuid = t.run_uuid AND r.key ="
-    shared = f"SELECT run_uuid, value || ({row} 'study') || ({row} 'row') FROM tags t WHERE key = 'training'"
-    ids |= dict(database.execute(shared))
-    live = {uuid for (uuid,) in database.execute("SELECT run_uuid FROM runs WHERE lifecycle_stage='active'")}
-    found = {}
-    columns = "run_uuid, name, source_type, source_name, entry_point_name, user_id, status, start_time, end_time, "
-    columns += "source_version, experiment_id, deleted_time, replace(artifact_uri, run_uuid, '')"
-    for row in database.execute(f"SELECT {columns} FROM runs"):
-        found.setdefault("runs", set()).add((ids[row[0]], *row[1:])) if row[0] in live else None
-    for table, names in (
-        ("tags", "run_uuid, key, value"),
-        ("params", "run_uuid, key, value"),
-        ("metrics", "run_uuid, key, value, timestamp, step, is_nan"),
-        ("latest_metrics", "run_uuid, key, value, timestamp, step, is_nan"),
-    ):
-        rows = [row for row in database.execute(f"SELECT {names} FROM {table}") if row[0] in live]
-        found[table] = {
-            (ids[row[0]], *(ids.get(value, value) if isinstance(value, str) else value for value in row[1:]))
-            for row in rows
-        }
-        assert len(found[table]) == len(rows)
-    query = (
-        "SELECT i.destination_id, d.name, d.digest, d.dataset_source, t.name, t.value FROM inputs i JOIN datasets d "
-        "ON d.dataset_uuid = i.source_id JOIN input_tags t ON t.input_uuid = i.input_uuid"
-    )
-    found["inputs"] = {(ids[row[0]], *row[1:]) for row in database.execute(query) if row[0] in live}
-    return found
+    return content_of(store.mlflow_db)
 
 
-def test_a_database_that_grew_equals_one_that_is_rebuilt_and_one_that_mlflow_writes(tmp_path, monkeypatch):
+def test_a_database_that_grew_equals_one_that_is_rebuilt(tmp_path):
     """Killed, resumed, restarted, failed, decoded again, shared with a second study: written in any pieces."""
     store, chance = Store.open(tmp_path / "store"), random.Random(3)
     trackers = [Tracker(store)]
@@ -122,7 +94,7 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt_and_one_that_mlflow_wri
             keep_row(store, f"{number:016x}", TableRow(MEMBERS[1], {"dev": E2}, {"evaluation.beam_size": 1}))
         sync(run(number, "KILLED" if number < 4 else "FAILED", error="" if number < 4 else "out of memory " * 999))
         events = begin(store, number, restarted=number == 3)
-        points(events, range(4, 10), value=2.0, **(ODD if number == 1 else {}))
+        points(events, range(4, 10), value=float("inf") if number == 6 else 2.0, **(ODD if number == 1 else {}))
         sync(run(number, "RUNNING"))
         if number == 5:
             sync(run(number, "FAILED", error="it broke"))
@@ -140,7 +112,6 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt_and_one_that_mlflow_wri
         sync(run(number, members=MEMBERS))
     trackers[0].sync(run(6))
     trackers[0].close()
-    grown = dump(store)
     last = [run(number, members=MEMBERS if number < 5 else MEMBERS[:1]) for number in (1, 2, 3, 4, 6)]
     last[-1] = run(6, members=MEMBERS)
     Tracker(store).sync(last[-1])
@@ -149,27 +120,30 @@ def test_a_database_that_grew_equals_one_that_is_rebuilt_and_one_that_mlflow_wri
     rebuilt = dump(store)
     for table in grown:
         assert grown[table] - rebuilt[table] == set() == rebuilt[table] - grown[table], table
-    monkeypatch.setattr(direct, "TABLES", "of another version")
-    assert not isinstance(Tracker(store)._client, direct.Direct)
-    assert rebuild(store, [*last[:4], run(5, "FAILED", error="it broke"), last[-1]]) == []
-    assert dump(store) == rebuilt
-    assert {row[-2] for row in grown["metrics"] if row[1] == "train_loss" and row[0].endswith("2")} == set(range(1, 10))
+    of_two = [row for row in grown["metrics"] if row[1] == "train_loss" and row[0].endswith("2")]
+    assert sorted(row[-1] for row in of_two) == list(range(1, 10))
     assert sum(row[1] == "num_params" for row in grown["metrics"]) == 5 + 5 + 1  # with the rows that share a training
-    assert {row[2] for row in grown["metrics"] if row[1] == "bleu" and row[0].endswith("greedy")} == {28.0}
+    assert {row[2] for row in grown["metrics"] if row[1] == "bleu" and row[0].endswith("greedy")} == {"28.0"}
+    assert any(row[1] == "train_loss" and float(row[2]) > 1e300 for row in grown["metrics"])
     artifacts = {path.relative_to(store.artifacts).parts[2:] for path in store.artifacts.rglob("*.txt")}
     assert ("artifacts", "attempts", "0003", "log.txt") in artifacts
     assert not list(store.root.glob(".mlflow-*"))
 
 
-@pytest.mark.parametrize(("tables", "rate"), [(direct.TABLES, 0.05), ("of another version", 0.25)])
-def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch, tables, rate):
-    """Every call may fail before or after its write; sync is repeated until it succeeds, by SQL from the beginning."""
-    monkeypatch.setattr(direct, "TABLES", tables)
+class Killed(BaseException):
+    """The end of the process, before or after one of its calls."""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, killed):
+    """Every call may fail before or after its write; sync is repeated until it succeeds, by the next process if any."""
     store, chance = Store.open(tmp_path / "store"), random.Random(5)
     events = begin(store, 1)
     points(events, range(2500))
     finish(store, 1, events, (E1, "dev", {"bleu": 30.0}))
-    tracker, failures = Tracker(store), 0
+    keep_row(store, f"{1:016x}", TableRow(MEMBERS[0], {"dev": E1}))
+    keep_row(store, f"{1:016x}", TableRow(MEMBERS[1], {"dev": E1}))
+    error, failures = Killed() if killed else OSError("database is locked"), 0
 
     class Failing:
         def __init__(self, client):
@@ -178,34 +152,75 @@ def test_whatever_write_fails_nothing_is_lost_or_doubled(tmp_path, monkeypatch, 
         def __getattr__(self, name):
             def call(*args, **more):
                 nonlocal failures
-                fails = chance.random() < rate
+                fails = chance.random() < 0.25
                 if fails and chance.random() < 0.5:
                     failures += 1
-                    raise OSError("database is locked")
+                    raise error
                 answer = getattr(self._real, name)(*args, **more)
                 if fails:
                     failures += 1
-                    raise OSError("database is locked")
+                    raise error
                 return answer
 
             return call
 
-    tracker._client = Failing(tracker._client)
+    def failing():
+        tracker = Tracker(store)
+        for part in (tracker, tracker.headings, tracker.artifacts):
+            name = "client" if part is tracker else "_client"
+            setattr(part, name, Failing(getattr(part, name)))
+        return tracker
+
+    tracker = failing()
     for _ in range(500):
         try:
             tracker.sync(run(1))
-        except OSError:
+        except (Killed, OSError):
+            assert lacking(store) == {f"{1:016x}": False}
+            tracker = failing() if killed else tracker
             continue
         break
     else:
         pytest.fail("sync never returned")
-    assert failures > 1
+    assert failures > 5 and lacking(store) == {}
     grown = dump(store)
     rebuild(store, [run(1)])
-    assert {table: rows for table, rows in dump(store).items() if table != "runs"} == {
-        table: rows for table, rows in grown.items() if table != "runs"
-    }
+    assert dump(store) == grown
     assert sum(row[1] == "train_loss" for row in grown["metrics"]) == 2500
+
+
+def test_of_two_entries_of_a_run_the_next_sync_leaves_one(tmp_path):
+    """Two processes made them at the same moment: one was waited for no longer, and the next had begun."""
+    store = Store.open(tmp_path / "store")
+    points(begin(store, 1), range(5))
+    trackers = [Tracker(store), Tracker(store)]
+    for tracker in trackers:
+        tracker._find = lambda run: None
+        tracker.sync(run(1, "RUNNING"))
+    finish(store, 1, begin(store, 1), (E1, "dev", {"bleu": 30.0}))
+    Tracker(store).sync(run(1))
+    shown = dump(store)
+    assert sum(row[0] == f"{1:016x}" for row in shown["runs"]) == 1
+    assert sorted(row[-1] for row in shown["metrics"] if row[1] == "train_loss") == list(range(5))
+
+
+@pytest.mark.parametrize(
+    "counts", [(0, 0, 0), (1, 1, 1), (2500, 0, 250), (1000, 100, 100), (3, 301, 0), (799, 101, 101)]
+)
+def test_no_call_is_larger_than_mlflow_allows(counts):
+    calls = []
+
+    class Client:
+        def log_batch(self, mlflow_id, metrics, params, tags, synchronous):
+            assert mlflow_id == "m" and synchronous
+            calls.append((metrics, params, tags))
+
+    given = tuple(list(range(count)) for count in counts)
+    log(Client(), "m", metrics=given[0], params=given[1], tags=given[2])
+    assert tuple([item for call in calls for item in call[kind]] for kind in range(3)) == given
+    for metrics, params, tags in calls:
+        assert 0 < len(metrics) + len(params) + len(tags) <= 1000 and len(params) <= 100 and len(tags) <= 100
+    assert len(calls) == max(-(-sum(counts) // 1000), -(-counts[1] // 100), -(-counts[2] // 100))
 
 
 @pytest.mark.parametrize("closing", [False, True])
@@ -232,22 +247,20 @@ def test_a_lock_on_the_database_loses_no_point(tmp_path, closing, caplog):
         lock.execute("ROLLBACK")
     background.close()
     assert background.synced() == [f"{1:016x}"]
-    steps = [row[-2] for row in dump(store)["metrics"] if row[1] == "train_loss"]
+    steps = [row[-1] for row in dump(store)["metrics"] if row[1] == "train_loss"]
     assert sorted(steps) == list(range(100))
 
 
-def test_points_that_an_earlier_version_has_dropped_are_written_by_the_next_sync(tmp_path):
+def test_without_its_mark_a_run_is_written_again_and_nothing_twice(tmp_path):
     store = Store.open(tmp_path / "store")
     events = begin(store, 1)
     points(events, range(100))
     Tracker(store).sync(run(1, "RUNNING"))
-    whole = dump(store)["metrics"]
-    database = sqlite3.connect(store.mlflow_db)
-    database.execute("DELETE FROM metrics WHERE step BETWEEN 20 AND 40")
-    database.execute("DELETE FROM tags WHERE key=?", (POSITION,))
-    database.commit()
+    whole, client = dump(store), Tracker(store).client
+    [one] = client.search_runs([e.experiment_id for e in client.search_experiments()], f"tags.run_id = '{1:016x}'")
+    client.delete_tag(one.info.run_id, POSITION)
     Tracker(store).sync(run(1, "RUNNING"))
-    assert dump(store)["metrics"] == whole
+    assert dump(store) == whole
 
 
 def test_a_run_that_cannot_be_written_does_not_keep_the_others_out(tmp_path):
@@ -291,15 +304,13 @@ def test_a_damaged_database_is_one_line_keeps_no_run_from_ending_and_is_rebuilt(
     told, left = caplog.records
     assert said in told.getMessage() and "`ablations ui --rebuild mlflow` " in told.getMessage()
     assert not told.exc_info and "\n" not in told.getMessage() and "Runs not up to date" in left.getMessage()
-    unreadable = said in ("not an SQLite file", "is damaged")
-    with pytest.raises(UserError, match=said) if unreadable else contextlib.nullcontext():
-        assert lacking(store) == {f"{1:016x}": False}
+    assert lacking(store) == {f"{1:016x}": False}
     if store.mlflow_db.is_dir():
         with pytest.raises(UserError, match="a folder is where a file should be"):
             rebuild(store, [run(1)])
         store.mlflow_db.rmdir()
     assert rebuild(store, [run(1)]) == []
-    assert {row[1:3] for row in dump(store)["metrics"]} >= {("bleu", 30.0), ("train_loss", 0.2)}
+    assert {row[1:3] for row in dump(store)["metrics"]} >= {("bleu", "30.0"), ("train_loss", "0.2")}
 
 
 def test_a_run_that_got_a_row_since_is_shown_as_it_was_not_lacking(tmp_path):
@@ -309,3 +320,20 @@ def test_a_run_that_got_a_row_since_is_shown_as_it_was_not_lacking(tmp_path):
     assert rebuild(store, [run(1)]) == [] and lacking(store) == {}
     keep_row(store, f"{1:016x}", TableRow(MEMBERS[1], {"dev": E1}))
     assert lacking(store) == {f"{1:016x}": True}
+
+
+def test_what_mlflow_shows_is_known_without_it(tmp_path):
+    """A line that a kill cut off costs this line alone. Without the database, or with a new one, nothing is shown."""
+    database = tmp_path / "mlflow.db"
+    note(database, "a", "1")
+    assert written(database) == {}
+    make_database(database)
+    assert written(database) == {}
+    for line in (("a", "1"), ("b", "1"), ("a", "2"), ("c", "1"), ("b", "")):
+        note(database, *line)
+    with file_of(database).open("ab") as file:
+        file.write(b'\n["d", "\xff')
+    note(database, "e", "1")
+    assert written(database) == {"a": "2", "c": "1", "e": "1"}
+    database.unlink()
+    assert written(database) == {}
