@@ -49,4 +49,4 @@ def content(client: Any) -> dict[str, set[tuple[Any, ...]]]:
 
 
 def _name(tags: Mapping[str, str]) -> str:
-    return tags.get("run_id") or tags.get("heading") or tags["training"] + tags["study"] + tags["row"]
+    return tags.get("run_id") or tags.get("heading") or tags.get("training", "means") + tags["study"] + tags["row"]

@@ -121,7 +121,6 @@ def _publish(chosen: Selected, uri: str) -> Published:
     """Add missing runs to MLflow, then the table. Raises UserError if the server cannot be reached."""
     from experiments.tracking.mlflow import Tracker
 
-    os.environ["MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"] = "true"
     try:
         refuse_unreachable(uri)
     except UserError as error:

@@ -36,8 +36,8 @@ SCHEME = "mlflow-artifacts:/"  # relative to the folder that the server is start
 
 
 def import_mlflow() -> Any:
-    """MLflow, without telemetry and without its messages on migrations and on errors that it also raises."""
-    os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"
+    """MLflow, without telemetry and without its messages on runs, migrations and errors that it also raises."""
+    os.environ.update(MLFLOW_DISABLE_TELEMETRY="true", MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT="true")
     # seconds: MLflow keeps connections for each address, also of a database that was replaced or removed since
     os.environ.setdefault("MLFLOW_SQLALCHEMYSTORE_POOL_RECYCLE", "1")
     import mlflow

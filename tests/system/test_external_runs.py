@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
+from experiments.exchange.external import ExternalRun
 from experiments.store.layout import Store
+from experiments.tracking.external import read_mlflow
 
 from .conftest import TINY, Cli, command, environment
 
@@ -167,9 +169,11 @@ def test_an_import_that_is_killed_before_mlflow_is_completed(mixed: Path, cli: C
     (mixed / "theirs.csv").write_text(LONG.replace("0.26", "0.36"), encoding="utf-8")
     with closing(sqlite3.connect(store / "mlflow.db")) as db, closing(sqlite3.connect(mixed / "before.db")) as to:
         db.backup(to)
+    (mixed / "before.jsonl").write_bytes((store / "mlflow.jsonl").read_bytes())
     cli("import", *words, "--store", store, "--replace")
     with closing(sqlite3.connect(mixed / "before.db")) as db, closing(sqlite3.connect(store / "mlflow.db")) as to:
         db.backup(to)  # as a kill leaves it
+    (store / "mlflow.jsonl").write_bytes((mixed / "before.jsonl").read_bytes())
     assert "1 finished run has rows or scores that are newer than MLflow" in cli("status", "--store", store).stdout
     assert "0 runs of 1 row imported" in cli("import", *words, "--store", store).stdout
     shown = in_mlflow(store)
@@ -371,6 +375,27 @@ def their_mlflow(folder: Path) -> Path:
     client.log_metric(run, "acc", 90.0)
     client.set_terminated(run)
     return folder / "their.db"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_command", [False, True])
+def test_a_database_of_an_older_mlflow_is_read_and_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_command: bool
+) -> None:
+    """MLflow itself brings a copy up to date that lacks tables; where only columns differ, its command does."""
+    from alembic.command import downgrade
+    from mlflow.store.db import utils
+
+    database = their_mlflow(tmp_path)
+    downgrade(utils._get_alembic_config(f"sqlite:///{database}"), "17e22815139b")
+    before = database.read_bytes()
+    if by_command:
+        checks = iter([True])  # at the first look
+        real = utils._all_tables_exist
+        monkeypatch.setattr(utils, "_all_tables_exist", lambda engine: next(checks, False) or real(engine))
+    [found] = read_mlflow(f"sqlite:///{database}")
+    assert isinstance(found, ExternalRun) and (found.metrics, dict(found.settings)) == ({"acc": 90.0}, {"opt": "adam"})
+    assert database.read_bytes() == before
 
 
 @pytest.mark.parametrize(
