@@ -125,6 +125,24 @@ assert not loaded, loaded
     assert done.returncode == 0, done.stderr
 
 
+def test_what_only_reads_imports_no_mlflow(tiny: Path, store: Path) -> None:
+    """Its import takes over a second: `status`, and `run` with nothing to do, know without it what MLflow lacks."""
+    code = """
+import sys
+from ablations.cli.main import app
+study, store = sys.argv[1:]
+for words in (["plan", study], ["status"], ["status", study], ["report", study], ["run", study]):
+    try:
+        app([*words, "--store", store])
+    except SystemExit as end:
+        assert not end.code, end.code
+    assert "mlflow" not in sys.modules, words
+"""
+    words = [sys.executable, "-c", code, str(tiny), str(store)]
+    done = subprocess.run(words, capture_output=True, text=True, env=environment())
+    assert done.returncode == 0 and "nothing to train" in done.stderr and "MLflow" not in done.stdout, done.stderr
+
+
 def test_the_papers_parameters(cli: Cli, tmp_path: Path) -> None:
     """Table 3's last column with tensor2tensor's vocabulary: ten of eleven values round to the printed ones."""
     options = ["--profile", "paper", "--set", "data.vocab_size=40960", "--store", tmp_path / "none", "--json"]

@@ -1,5 +1,7 @@
 """The tracking thread: the latest state per run, a quick end, errors that never reach the runs."""
 
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -8,8 +10,12 @@ import time
 import pytest
 import sqlalchemy
 
+from experiments.jobs.coordinator import work
 from experiments.jobs.coordinator.background import Background
+from experiments.jobs.devices.slots import Slot
+from experiments.jobs.engines.local import LocalEngine
 from experiments.records import TrackedRun
+from experiments.store.layout import Store
 from experiments.tracking.database import explained
 
 
@@ -154,6 +160,24 @@ def test_a_writer_that_does_not_answer_is_waited_for_no_longer_than_said(caplog)
     answer.set()
     background._thread.join(60)
     assert writer.wrote == [("a", "FINISHED")] and background.synced() == ["a"] and len(caplog.records) == 1
+
+
+def test_interrupted_work_ends_soon_though_mlflow_does_not_answer(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(work, "INTERRUPTED_S", 0.3)
+    answer = threading.Event()
+
+    class Interrupted(Background):
+        def close(self, *given, **more):
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()  # while it is waited for
+            super().close(*given, **more)
+
+    background = Interrupted(lambda: Writer(fail=lambda run: answer.wait(120)), interval_s=100)
+    background.track(run("a", "FINISHED"))
+    began, store = time.monotonic(), Store.open(tmp_path / "store")
+    summary = work.work(store, [Slot("cpu:0", "cpu")], None, background, engine=LocalEngine((), fork=False))
+    assert summary.interrupted == signal.SIGINT and 0.7 < time.monotonic() - began < 60
+    assert "MLflow is not up to date after 0.3 s" in caplog.text
+    answer.set()
 
 
 @pytest.mark.parametrize("full", [True, False])
