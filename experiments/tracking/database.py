@@ -121,11 +121,19 @@ class Headings:
     def __init__(self, client: Any, elsewhere: bool) -> None:
         self._client, self._elsewhere = client, elsewhere
         self._experiments: dict[str, str] = {}
+        self._active: list[str] = []
         self._headings: dict[tuple[str, str, str], str] = {}
+
+    def experiments(self) -> list[str]:
+        """The ids of the active experiments: looked up once, and again when one was made or restored here."""
+        if not self._active:  # looking them up for every run would be a sixth of what MLflow costs a run
+            self._active = [one.experiment_id for one in self._client.search_experiments()]
+        return self._active
 
     def experiment(self, study: str) -> str:
         """The id of the study's experiment, created or restored if necessary."""
         if study not in self._experiments:
+            self._active = []
             known = self._client.get_experiment_by_name(study)
             if known is None:
                 location = f"{SCHEME}{''.join(c if c.isalnum() else '-' for c in study)}"

@@ -191,9 +191,7 @@ class Tracker:
                     self.client.delete_run(found.info.run_id)
 
     def _search(self, search: str) -> Sequence[Any]:
-        found: Sequence[Any] = self.client.search_runs(
-            [e.experiment_id for e in self.client.search_experiments()], search, max_results=10_000
-        )
+        found: Sequence[Any] = self.client.search_runs(self.headings.experiments(), search, max_results=10_000)
         return found
 
     def _find(self, run: TrackedRun) -> _Entry | None:
