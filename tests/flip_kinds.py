@@ -1,6 +1,7 @@
 """Every kind of durable file of a store, with what reads it (see tests/flips.py)."""
 
 import json
+import os
 import random
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -114,6 +115,7 @@ def _tracked(store: Store) -> str:
     """Every run is brought up to date. No number is read: MLflow is a view, which `rebuild` never reads."""
     for suffix in ("-wal", "-shm", "-journal"):
         store.mlflow_db.with_name(store.mlflow_db.name + suffix).unlink(missing_ok=True)
+    os.environ["MLFLOW_SQLALCHEMYSTORE_POOLCLASS"] = "NullPool"  # no connection outlives a harm
     tracker = None
     try:
         tracker = Tracker(store)
@@ -122,7 +124,7 @@ def _tracked(store: Store) -> str:
             tracker.hide("f" * 16)
         return "all runs"
     finally:
-        if tracker is not None:  # MLflow keeps a connection for each address
+        if tracker is not None:
             tracker.close()
 
 
