@@ -176,7 +176,7 @@ class Tracker:
             self._set_status(entry, run)
         if record and (shared := list(self._sharing(entry, run))):
             write_views(self.client, shared, () if self._fresh else self._search(f"tags.{SHARED} = '{run.run_id}'"))
-        self._set_tags(entry, {POSITION: position, **({RECORD: record} if record else {})})  # last
+        self._set_tags(entry, {POSITION: position, **({RECORD: record} if record and run.imported else {})})  # last
         if not record:
             self._open[run.run_id] = entry
         return True
@@ -288,7 +288,11 @@ class Tracker:
     def _set_tags(self, entry: _Entry, wanted: Mapping[str, str]) -> None:
         """Write the new and changed tags."""
         changed = {to_key(name): value for name, value in wanted.items() if entry.tags.get(to_key(name)) != value}
-        log(self.client, entry.mlflow_id, tags=[self._entities.RunTag(*item) for item in changed.items()])
+        if len(changed) == 1:  # cheaper than a batch of one
+            [(key, value)] = changed.items()
+            self.client.set_tag(entry.mlflow_id, key, value, synchronous=True)
+        else:
+            log(self.client, entry.mlflow_id, tags=[self._entities.RunTag(*item) for item in changed.items()])
         entry.tags |= changed
 
 

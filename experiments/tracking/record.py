@@ -20,7 +20,7 @@ from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, d
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 
 TAG_LENGTH = 4000  # below MLflow's limit
-RECORD = "record"  # tag: digest of the records that MLflow shows whole
+RECORD = "record"  # tag of an imported run: digest of the records that MLflow shows whole
 PLACE = ("study", "profile", "corpus", "row", "group")  # tags: the parts of a Member
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 COST = "cost_"  # prefix of metrics on what a run or a table cost
