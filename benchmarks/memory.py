@@ -106,7 +106,6 @@ def train_steps(
     """Train many steps on encoded pairs, as a run does."""
     from experiments.device import Device, seed_everything
     from experiments.tasks.train_network import Batches
-    from experiments.training.parallel import Group, replicas_for
     from experiments.training.trainer import train
     from model.network import build_model
 
@@ -115,8 +114,7 @@ def train_steps(
     context = Context(folder, "memory", folder, {}, spec, _ignore, lambda: False)
     seed_everything(1)
     model = build_model(config.model, case.vocabulary)
-    replicas = replicas_for(model, config.training, device, Group())
-    batches = Batches(config, context, pairs, replicas=replicas)
+    batches = Batches(config, context, pairs)
     samples, done = _Samples(own), 0
 
     def count() -> bool:
@@ -138,7 +136,6 @@ def train_steps(
         emit=_ignore,
         should_stop=count,
         meta={"lineage": "benchmark", "code": "benchmark"},
-        replicas=replicas,
     )
     return samples.facts(done, "steps", settling)
 

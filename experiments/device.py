@@ -71,14 +71,9 @@ class Device:
         """Whether the device is a GPU."""
         return self.torch_device.type == "cuda"
 
-    def autocast(self, *, threads: bool = False) -> torch.autocast:
-        """A context with bf16 products if the precision is bf16; weights, sums and softmaxes stay in fp32.
-
-        threads: several threads compute at once. torch keeps narrow weights for all threads together, and the first to
-        leave its context drops them, so whether a second use of a weight casts it again would depend on time.
-        """
-        kind, narrow = self.torch_device.type, self.precision == "bf16"
-        return torch.autocast(kind, torch.bfloat16, enabled=narrow, cache_enabled=not threads)
+    def autocast(self) -> torch.autocast:
+        """A context with bf16 products if the precision is bf16; weights, sums and softmaxes stay in fp32."""
+        return torch.autocast(self.torch_device.type, torch.bfloat16, enabled=self.precision == "bf16")
 
     def move(self, tensor: Tensor) -> Tensor:
         """The tensor on this device; from pinned memory asynchronously."""

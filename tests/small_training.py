@@ -34,12 +34,13 @@ def pairs(step, count=6):
 
 
 def run(
-    folder, *, settings=None, sizes=SIZES, seed=1, batches=None, stop_at=None, precision="fp32", kind="cpu", **options
-):
+    folder, *, settings=None, sizes=SIZES, seed=1, batches=None, stop_at=None, precision="fp32", kind="cpu", threads=1,
+    **options,
+):  # fmt: skip
     """Train in `folder`; returns (model, facts, events). `stop_at` asks for a stop after that step."""
     folder.mkdir(exist_ok=True)
     settings = settings or TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4)
-    device = Device.open(DeviceSpec(kind), precision, deterministic=settings.deterministic)
+    device = Device.open(DeviceSpec(kind, threads), precision, deterministic=settings.deterministic)
     seed_everything(seed)
     model = build_model(sizes, PIECES, device=device.torch_device)
     events, asked = [], []

@@ -8,7 +8,6 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.tasks.language_modelling import LanguageModel
-from experiments.training.parallel import Group, replicas_for
 from model.network import build_model
 
 job = serve.job()
@@ -25,12 +24,8 @@ settings = TrainingConfig(
     train_steps=NEVER, checkpoint_steps=NEVER, keep_checkpoints=1, label_smoothing=0.0, optimizer="adamw",
     adam_beta2=0.95, adam_epsilon=1e-8, weight_decay=0.1,
 )  # fmt: skip
-replicas = replicas_for(model, settings, device, Group())
 batches = [
-    [
-        Batch(torch.zeros(len(part), 0, dtype=torch.int64), part[:, :-1], part[:, 1:], 0, len(part) * window)
-        for part in torch.tensor(batch).chunk(replicas)
-    ]
-    for batch in job["batches"]
+    [Batch(torch.zeros(len(rows), 0, dtype=torch.int64), rows[:, :-1], rows[:, 1:], 0, len(rows) * window)]
+    for rows in map(torch.tensor, job["batches"])
 ]
-train_rounds(model, settings, device, replicas, repeated(batches), rounds)
+train_rounds(model, settings, device, repeated(batches), rounds)

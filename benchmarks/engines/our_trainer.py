@@ -27,7 +27,6 @@ def train_rounds(
     model: Network,
     settings: TrainingConfig,
     device: Device,
-    replicas: int,
     batches: Callable[[int], Sequence[Batch[Tensor]]],
     rounds: Rounds,
 ) -> None:
@@ -44,5 +43,4 @@ def train_rounds(
             emit=lambda *args, **facts: None,
             should_stop=rounds.step_done,
             meta={"lineage": "benchmark", "code": "benchmark"},
-            replicas=replicas,
         )

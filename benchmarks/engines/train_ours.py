@@ -13,7 +13,6 @@ from experiments.device import Device, seed_everything
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK
-from experiments.training.parallel import Group, replicas_for
 from model.config import ModelConfig
 from model.network import build_model
 
@@ -31,7 +30,6 @@ settings = TrainingConfig(
     label_smoothing=job["smoothing"],
     keep_checkpoints=1,
 )
-replicas = replicas_for(model, settings, device, Group())
 
 
 def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
@@ -40,20 +38,17 @@ def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
     config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
     spec = DeviceSpec("cpu", job["threads"])
     context = Context(store, "benchmark", store, given["inputs"], spec, lambda *_, **__: None, lambda: False)
-    return Batches(config, context, TASK.encoded(config, context).train, replicas=replicas)
+    return Batches(config, context, TASK.encoded(config, context).train)
 
 
 batches = [
     [
         Batch(
-            *(torch.tensor(rows) for rows in serve.sides(part)),
-            num_source_tokens=sum(len(source) + 1 for source, _ in part),
-            num_target_tokens=serve.target_tokens(part),
-        )
-        for part in (
-            sorted(batch, key=lambda pair: max(map(len, pair)))[replica::replicas] for replica in range(replicas)
+            *(torch.tensor(rows) for rows in serve.sides(batch)),
+            num_source_tokens=sum(len(source) + 1 for source, _ in batch),
+            num_target_tokens=serve.target_tokens(batch),
         )
     ]
     for batch in job["batches"]
 ]
-train_rounds(model, settings, device, replicas, real() if "real" in job else repeated(batches), rounds)
+train_rounds(model, settings, device, real() if "real" in job else repeated(batches), rounds)

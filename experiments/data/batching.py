@@ -238,7 +238,7 @@ Count = TypeVar("Count", int, NDArray[np.int64])
 class Shapes:
     """The shapes of a plan, a pure function of it, and the assignment of micro-batches to them.
 
-    cut(batch): the micro-batches of a batch, of all processes and replicas.
+    cut(batch): the micro-batches of a batch, of all processes.
     """
 
     def __init__(self, plan: BatchPlan, cut: Callable[[Indices], Iterable[Indices]], most: int = MOST_SHAPES) -> None:

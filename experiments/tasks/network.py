@@ -59,9 +59,6 @@ SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs 
 # one product; on a GPU also the logits of the present chunk.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 3 * 8192}
 PROCESS_BYTES = {"cpu": 295e6, "cuda": 700e6}  # torch itself in main memory; on a GPU a CUDA context and its kernels
-# experiments/training/parallel.py: each replica holds logits, gradients and bf16 weights.
-REPLICAS = 2
-LARGEST_WITH_REPLICAS = 2**24  # parameters
 # Heap bytes per byte of activations: gradients of the backward pass exist at the same time, and the block sizes of a
 # step leave gaps that do not fit the next one's. glibc places new kernels of bf16 products in between, which keeps
 # gaps separate.
@@ -114,13 +111,12 @@ def memory_bytes(
     logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]
     if kind == "cuda":
         return _state_bytes(kind, state) * params + bytes_of() + logits * WEIGHT_BYTES + PROCESS_BYTES[kind]
-    replicas = REPLICAS if params <= LARGEST_WITH_REPLICAS else 1
     narrow = precision == "bf16"
-    each = _state_bytes(kind, state) + WEIGHT_BYTES * (replicas - 1) + NARROW_BYTES * replicas * narrow
+    each = _state_bytes(kind, state) + NARROW_BYTES * narrow
     value_bytes = NARROW_BYTES if narrow else WEIGHT_BYTES
     held = (HEAP_AMONG_KERNELS[heap] if narrow and kernels else HEAP) * bytes_of(value_bytes=value_bytes)
     held += KERNELS * KERNEL_BYTES[heap] * (narrow and kernels)
-    return each * params + held + logits * replicas * value_bytes + PROCESS_BYTES[kind]
+    return each * params + held + logits * value_bytes + PROCESS_BYTES[kind]
 
 
 @functools.cache

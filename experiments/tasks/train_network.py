@@ -30,7 +30,7 @@ from experiments.training.checkpoint import Start, add_file
 from experiments.training.loss import real_places
 from experiments.training.network_operations import TrainingChange
 from experiments.training.network_rows import STEPS, change_network
-from experiments.training.parallel import joined, replicas_for
+from experiments.training.parallel import joined
 from experiments.training.trainer import train
 from model import cost
 from model.architecture import not_compiled
@@ -62,7 +62,7 @@ def first_batches(batches: BatchSource) -> Iterator[Batch[Tensor]]:
 class Material(NamedTuple):
     """What a network is trained on."""
 
-    batches: Callable[[tuple[int, int], int], BatchSource]  # of (rank, ranks) and replicas
+    batches: Callable[[tuple[int, int]], BatchSource]  # of (rank, ranks)
     dev: Callable[[Network, Device], Callable[[int], Mapping[str, float]]]  # measures dev during the training
     data: Mapping[str, Any]  # facts for the record
     files: Mapping[str, bytes]  # go beside the final weights: tokenizers
@@ -83,8 +83,7 @@ def train_network(
         model = build_model(config.model, *vocab_sizes, device=device.torch_device)
         if "attention_kernel" in context.pinned:
             model.set_attention_kernel(context.pinned["attention_kernel"])
-        replicas = replicas_for(model, settings, device, group)
-        batches = material.batches((group.rank, group.size), replicas)
+        batches = material.batches((group.rank, group.size))
         changes = change_network(model, config.modules, first_batches(batches))
         change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
@@ -104,7 +103,6 @@ def train_network(
             evaluate=material.dev(model, device) if measures else None,
             meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
             group=group,
-            replicas=replicas,
             keeps=keeps,
         )
         if not group.leads:
@@ -164,7 +162,7 @@ def train_encoded(
     of_step, measured = (Batches, dev_perplexity) if len(encoded.train) == 2 else (WindowBatches, _text_perplexity)
     names = encoded.facts["tokenizer"]["sha256"]
     material = Material(
-        batches=lambda share, replicas: of_step(config, context, encoded.train, share, replicas),
+        batches=lambda share: of_step(config, context, encoded.train, share),
         dev=lambda model, device: measured(config, model, encoded, device),
         data={"encoded": encoded.digest, **encoded.facts},
         files={name: encoded.tokenizer_model(name) for name in names} if context.rank == 0 else {},
@@ -205,8 +203,8 @@ class Batches:
     """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
 
     share: (rank, ranks) of the processes that train together; each gets its part of every batch. With
-    several `replicas`, each micro-batch is given as so many parts, one after the other. With `training.compile`, and on
-    a processor in bf16 if that adds little padding, micro-batches are padded to one of a few shapes.
+    `training.compile`, and on a processor in bf16 if that adds little padding, micro-batches are padded to one of a few
+    shapes.
     """
 
     def __init__(
@@ -215,9 +213,7 @@ class Batches:
         context: Context,
         train: Sides,
         share: tuple[int, int] = (0, 1),
-        replicas: int = 1,
     ) -> None:
-        self._replicas = replicas
         self._pairs, self._share, self._pin = train, share, context.device.kind == "cuda"
         source, target = (side.lengths for side in self._pairs.values())
         self._shapes: Shapes | None = None
@@ -268,7 +264,7 @@ class Batches:
         return [part for rank in range(ranks) for part in self._cut(batch, (rank, ranks), max_tokens)]
 
     def _cut(self, batch: Indices, share: tuple[int, int], max_tokens: int) -> list[Indices]:
-        """Micro-batches of one rank, replica by replica.
+        """Micro-batches of one rank.
 
         A batch that padding makes a little too large is not cut: many small products would cost more than the padding
         that a cut avoids.
@@ -277,11 +273,7 @@ class Batches:
         mine = deal(source, target, batch, share)
         places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
         # One part is sorted as several are: the order of pairs decides on which of them a dropout's bits fall.
-        parts = split(source, target, mine, places if places <= LARGEST * max_tokens else max_tokens)
-        dealt = (
-            deal(source, target, part, (replica, self._replicas)) for part in parts for replica in range(self._replicas)
-        )
-        return [part for part in dealt if len(part)] or [mine]
+        return split(source, target, mine, places if places <= LARGEST * max_tokens else max_tokens) or [mine]
 
     def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
         source, target = self._plan.lengths
@@ -345,8 +337,7 @@ def _of_text(config: RunConfig) -> TextData:
 class WindowBatches:
     """The trainer's source of batches (train_network.BatchSource).
 
-    share: (rank, ranks) of the processes that train together; each gets its part of every batch. With
-    several `replicas`, each micro-batch is given as so many parts, one after the other. All windows have one
+    share: (rank, ranks) of the processes that train together; each gets its part of every batch. All windows have one
     width, so few shapes occur.
     """
 
@@ -356,10 +347,9 @@ class WindowBatches:
         context: Context,
         train: Sides,
         share: tuple[int, int] = (0, 1),
-        replicas: int = 1,
     ) -> None:
         data, self._text = _of_text(config), train["target"]
-        self._share, self._replicas, self._pin = share, replicas, context.device.kind == "cuda"
+        self._share, self._pin = share, context.device.kind == "cuda"
         plan = (self._text.offsets, data.window, data.mix_documents, config.training.tokens_per_batch, config.seed)
         self._plan = WindowPlan(*plan)
         self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[context.device.kind])
@@ -367,7 +357,7 @@ class WindowBatches:
     def __call__(self, step: int) -> list[Batch[Tensor]]:
         windows = self._plan.batch(step - 1)[self._share[0] :: self._share[1]]
         parts = -(-len(windows) * self._plan.window // self.max_tokens)
-        dealt = [part for part in np.array_split(windows, max(1, parts) * self._replicas) if len(part)] or [windows]
+        dealt = [part for part in np.array_split(windows, max(1, parts)) if len(part)] or [windows]
         return [to_tensors(collate_windows(self._text, part, self._plan.window), pin=self._pin) for part in dealt]
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:

@@ -1,12 +1,11 @@
-"""Several workers for one step of a training: ranks, processes with a device each, and replicas, threads of a process.
+"""Ranks: several processes, with a device each, that compute one training together.
 
-Ranks: every one computes its share of a step's pairs; torch's DDP sums gradients during the backward pass. Counts and
+Each rank computes its share of a step's pairs; torch's DDP sums gradients during the backward pass. Counts and
 decisions are exchanged between processors, so that no process waits for a GPU.
 """
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Protocol
@@ -17,10 +16,8 @@ from torch import distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from experiments.config import DeviceSpec, TrainingConfig
-from experiments.device import Device, mix
+from experiments.config import DeviceSpec
 from experiments.errors import Preempted
-from model.parts.dropout import draw_from
 
 
 @dataclass(frozen=True)
@@ -69,86 +66,6 @@ class Group:
         if self.size > 1:
             dist.broadcast(said, 0, group=self.control)
         return [float(value) for value in said.tolist()]
-
-
-# --- Two replicas: threads that compute a step's micro-batches in parallel, on half of the cores each
-# A small model's operations are too short to be divided among cores. On two cores, a step of multi30k's model (2.4 M
-# parameters, 4,096 tokens) takes 323 ms, in two replicas 267 ms; base (63 M; large products) 1.29 s and 1.48 s in bf16.
-
-
-REPLICAS = 2
-LARGEST = 2**24  # parameters; each replica holds a gradient per parameter
-
-
-def replicas_for(model: nn.Module, settings: TrainingConfig, device: Device, group: Group) -> int:
-    """Number of replicas of a training; 1 means no replicas."""
-    small = sum(p.numel() for p in model.parameters()) <= LARGEST
-    alone = not device.is_cuda and group.size == 1 and not settings.compile and not settings.gleu_samples
-    return REPLICAS if small and alone and device.threads >= REPLICAS else 1
-
-
-class Replicas:
-    """Replica r takes micro-batches r, r + replicas, …, so sums of gradients do not depend on which ends first."""
-
-    def __init__(self, model: nn.Module, count: int, threads: int) -> None:
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
-        self._generators = [torch.Generator() for _ in range(count)]
-        self._pool = ThreadPoolExecutor(count, "replica", initializer=_begin, initargs=(max(1, threads // count),))
-
-    def seed(self, value: int) -> None:
-        """Seed the dropout generator of each replica."""
-        for replica, generator in enumerate(self._generators):
-            generator.manual_seed(mix(value, replica))
-
-    def backward(self, loss_of: Callable[[Any], tuple[Tensor, Tensor]], batches: Sequence[Any]) -> list[Tensor]:
-        """Set the parameters' gradients to those of the sum of all micro-batches' losses.
-
-        `loss_of(batch)` returns (loss, facts); returns the facts in the order of the batches. An error is raised once
-        no replica is working any more.
-        """
-        count = len(self._generators)
-        running = [
-            self._pool.submit(self._replica, replica, loss_of, batches[replica::count])
-            for replica in range(min(count, len(batches)))
-        ]
-        wait(running)
-        done = [replica.result() for replica in running]
-        for number, parameter in enumerate(self._parameters):
-            shares = [gradients[number] for gradients, _ in done if gradients[number] is not None]
-            for other in shares[1:]:
-                shares[0] += other
-            parameter.grad = shares[0] if shares else None
-        return [done[number % count][1][number // count] for number in range(len(batches))]
-
-    def _replica(
-        self, replica: int, loss_of: Callable[[Any], tuple[Tensor, Tensor]], batches: Sequence[Any]
-    ) -> tuple[list[Any], list[Tensor]]:
-        draw_from(self._generators[replica])
-        sums: list[Any] = [None] * len(self._parameters)
-        facts = []
-        for batch in batches:
-            loss, told = loss_of(batch)
-            facts.append(told)
-            gradients: Sequence[Tensor | None] = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-            for number, (parameter, gradient) in enumerate(zip(self._parameters, gradients, strict=True)):
-                if gradient is None:
-                    continue
-                if sums[number] is not None:
-                    sums[number] += gradient
-                elif gradient.stride() == parameter.stride():
-                    sums[number] = gradient
-                else:  # the fused optimizer needs both in the same memory order
-                    sums[number] = torch.empty_like(parameter).copy_(gradient)
-        return sums, facts
-
-    def close(self) -> None:
-        """End the replicas' threads."""
-        self._pool.shutdown()
-
-
-def _begin(threads: int) -> None:
-    torch.set_num_threads(threads)
-    torch.set_flush_denormal(True)
 
 
 # --- Start the ranks of a run: rank 0 is the run's child, which starts the others and ends with them

@@ -29,7 +29,7 @@ from experiments.training.optimizers import (
     restore_optimizers,
     updated_by,
 )
-from experiments.training.parallel import Group, Replicas
+from experiments.training.parallel import Group
 from experiments.training.retention import meta_of
 from experiments.training.schedules import Plateau
 from experiments.training.warm_start import digest_of
@@ -39,7 +39,7 @@ from model.protocol import Network
 
 PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
 # Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
-EXACT = (*PINNED, "device", "devices", "replicas", "deterministic", "compiled", "optimizer", "versions")
+EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer", "versions")
 STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
@@ -55,7 +55,6 @@ class Training:
         emit: Callable[..., None],
         meta: Mapping[str, Any],
         group: Group | None = None,
-        replicas: int = 1,
         keeps: Sequence[Keep] = (),
     ) -> None:
         self.model, self.settings, self.device, self.folder, self._emit = model, settings, device, folder, emit
@@ -70,13 +69,11 @@ class Training:
             compile_layers(model, threads=device.threads)
         self._objective = Objective(model, settings)
         self._wrapped = group.wrap(self._objective)
-        self._replicas = Replicas(model, replicas, device.threads) if replicas > 1 else None
         self.saver = Saver(device)
         kernel = next((module.kernel for module in model.modules() if isinstance(module, Attention)), "none")
         self.facts = {
             **device.describe(),
             "devices": group.size,
-            "replicas": replicas,
             "attention_kernel": BEST_KERNEL.get(device.torch_device.type, "plain") if kernel == "auto" else kernel,
             "compiled": settings.compile,
             "optimizer": "+".join(self.optimizers),
@@ -94,8 +91,6 @@ class Training:
         """Make all randomness of a step a function of (seed, step) and the rank."""
         value = mix(seed, step)
         self.device.seed(mix(value, self.group.rank) if self.group.rank else value)
-        if self._replicas:
-            self._replicas.seed(value)
 
     def resume(self, earlier: Sequence[Path], start: Start | None = None) -> None:
         """Continue from the newest checkpoint of this configuration and code; else begin as a branch from `start`."""
@@ -184,12 +179,10 @@ class Training:
         share = tokens / self.group.size  # DDP takes the mean over ranks
 
         def loss_of(batch: Batch[Tensor]) -> tuple[Tensor, Tensor]:
-            with self.device.autocast(threads=bool(self._replicas)):
+            with self.device.autocast():
                 loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
             return loss / share, torch.stack((loss.detach(), nll))
 
-        if self._replicas:
-            return self._replicas.backward(loss_of, batches)
         sums = []
         for number, batch in enumerate(batches, start=1):
             with self.group.gathering(self._wrapped, last=number == len(batches)):
@@ -258,9 +251,7 @@ class Training:
         retention.prune(self.folder, self._keeps)
 
     def close(self) -> None:
-        """End the threads; waits for a checkpoint that is being written."""
-        if self._replicas:
-            self._replicas.close()
+        """End the saver's thread; waits for a checkpoint that is being written."""
         self.saver.close()
 
     def finish(self) -> dict[str, Any]:

@@ -42,7 +42,6 @@ def train(
     start: Start | None = None,
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
     group: Group | None = None,
-    replicas: int = 1,
     keeps: Sequence[Keep] = (),
 ) -> dict[str, Any]:
     """Train `model` (on `device`) to `settings.train_steps`; returns facts.
@@ -50,7 +49,6 @@ def train(
     batches(step): a step's micro-batches on the processor, a pure function of the step; steps count from 1. Called in a
     thread, ahead of the step. With several processes (`group`) it returns this one's share; only rank 0 emits events,
     evaluates and saves.
-    replicas: number of micro-batches computed in parallel (parallel.py).
     meta: must contain "lineage" and "code" (a checkpoint with others is not continued); stored with every checkpoint.
     earlier: folders of attempts whose checkpoints may be used.
     start: of a branch, which begins with the state of another run where no earlier attempt has a checkpoint.
@@ -64,7 +62,7 @@ def train(
     group = group or Group()
     with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:
         run = stack.enter_context(
-            contextlib.closing(Training(model, settings, device, folder, emit, meta, group, replicas, keeps))
+            contextlib.closing(Training(model, settings, device, folder, emit, meta, group, keeps))
         )
         run.resume(earlier, start)
         steps = range(run.step + 1, settings.train_steps + 1)

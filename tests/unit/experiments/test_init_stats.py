@@ -85,11 +85,10 @@ def test_the_gradient_norm_is_that_of_the_first_steps_mean_loss(tmp_path):
     assert facts["start"]["gradient_norm"] == pytest.approx(norm, rel=1e-5)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_looking_changes_nothing(tmp_path, monkeypatch, replicas, precision):
+def test_looking_changes_nothing(tmp_path, monkeypatch, precision):
     options = {
-        "settings": SETTINGS, "replicas": replicas, "precision": precision,
+        "settings": SETTINGS, "precision": precision,
         "batches": lambda step: [pairs(step), pairs(-step)],
         "sizes": SIZES.model_copy(update={"attention_dropout": 0.1, "layer_drop": 0.2}),
     }  # fmt: skip

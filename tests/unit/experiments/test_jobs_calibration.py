@@ -15,7 +15,6 @@ from experiments.store.layout import Store
 from experiments.tasks import network as footprint
 from experiments.tasks.network import LOGIT_TOKENS, disk_bytes, memory_bytes
 from experiments.training import loss
-from experiments.training import parallel as replicas
 from experiments.training.optimizers import make_optimizers, optimizer_tensors, update
 from model import cost as count
 from model.config import ModelConfig
@@ -116,12 +115,11 @@ class TestFootprint:
             "cuda": (loss.WEIGHT_CHUNKS + 1) * loss.CUDA_CHUNK,
         }
 
-    def test_replicas_are_those_of_training(self):
-        assert (footprint.REPLICAS, footprint.LARGEST_WITH_REPLICAS) == (replicas.REPLICAS, replicas.LARGEST)
+    def test_weights_are_held_once_with_gradient_moments_and_copy(self):
         narrow = ModelConfig(num_layers=1, d_model=16, d_ff=16, num_heads=1, d_k=16, d_v=16)
         small, large = (memory_bytes(narrow, (size, size), 28, "cpu") for size in (16, 10_016))
-        each = 16 + 12 + 4  # and the second replica's gradients; each replica has logits of its own
-        assert large - small == pytest.approx(10_000 * 16 * each + 2 * 28 * 10_000 * 4)
+        each = 16 + 12  # weight, gradient, Adam's two moments; the copy being saved has no gradient
+        assert large - small == pytest.approx(10_000 * 16 * each + 28 * 10_000 * 4)
 
     def test_bf16_halves_activations_and_keeps_kernels(self):
         def needs(tokens, precision, heap, **processor):

@@ -1,4 +1,4 @@
-"""Micro-batches as a run takes them: padded to few shapes in bf16, the same pairs in any precision and any replicas."""
+"""Micro-batches as a run takes them: padded to few shapes in bf16, the same pairs in any precision."""
 
 from collections import Counter
 from dataclasses import replace
@@ -42,15 +42,13 @@ def _config(**training: object) -> RunConfig:
     )
 
 
-def _batches(
-    store: Path, precision: str, replicas: int = 1, pinned: int = 0, config: RunConfig | None = None
-) -> Batches:
+def _batches(store: Path, precision: str, pinned: int = 0, config: RunConfig | None = None) -> Batches:
     config = config or _config()
     known = {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
     context = Context(
         store, "x", store, TASK.inputs(config, store), DeviceSpec(), lambda *_, **__: None, lambda: False, pinned=known
     )
-    return Batches(config, context, TASK.encoded(config, context).train, replicas=replicas)
+    return Batches(config, context, TASK.encoded(config, context).train)
 
 
 def _sentences(parts: list[Batch[torch.Tensor]]) -> Sentences:
@@ -58,9 +56,8 @@ def _sentences(parts: list[Batch[torch.Tensor]]) -> Sentences:
     return Counter(tuple(row) for row in rows if row)
 
 
-@pytest.mark.parametrize("replicas", [1, 2])
-def test_in_bf16_a_training_has_few_shapes_and_the_same_pairs(store: Path, replicas: int) -> None:
-    free, few = _batches(store, "fp32", replicas), _batches(store, "bf16", replicas)
+def test_in_bf16_a_training_has_few_shapes_and_the_same_pairs(store: Path) -> None:
+    free, few = _batches(store, "fp32"), _batches(store, "bf16")
     shapes = {(*part.source.shape, part.target_input.shape[1]) for step in STEPS for part in few(step)}
     assert len(shapes) <= MOST_SHAPES
     assert len(shapes) < len({(*part.source.shape, part.target_input.shape[1]) for s in STEPS for part in free(s)})
@@ -74,7 +71,7 @@ def test_in_bf16_a_training_has_few_shapes_and_the_same_pairs(store: Path, repli
 
 
 def test_shapes_do_not_depend_on_what_was_asked_before(store: Path) -> None:
-    straight, resumed = _batches(store, "bf16", 2), _batches(store, "bf16", 2)
+    straight, resumed = _batches(store, "bf16"), _batches(store, "bf16")
     expected = [straight(step) for step in STEPS][19]
     assert all(torch.equal(a.source, b.source) for a, b in zip(expected, resumed(20), strict=True))
 

@@ -1,15 +1,17 @@
-"""Trainings with every optimizer and every schedule: killed and resumed, in replicas, and continued by a longer one."""
+"""Trainings with every optimizer and every schedule: killed and resumed, and continued by a longer one."""
 
 import math
 from itertools import product
 
 import pytest
+import torch
 
 from experiments.config import OPTIMIZERS, SCHEDULES, RunConfig, TrainingConfig
 from experiments.errors import Diverged
 from experiments.identity import lineage, run_identity
 from experiments.training import checkpoint, curve
 from experiments.training.optimizers import Lion, hidden_matrices
+from tests.lines import random_config
 from tests.slow import mostly_slow
 from tests.small_training import SIZES, kinds, losses, pairs, run
 
@@ -55,16 +57,30 @@ def test_a_training_that_is_killed_and_resumed_is_the_same_bit_for_bit(tmp_path,
     assert _files(tmp_path / "2") == _files(tmp_path / "straight")
 
 
+def _parts(step):
+    """Three micro-batches of unequal size."""
+    return [pairs(10 * step + part, count) for part, count in enumerate((6, 4, 2))]
+
+
+@pytest.mark.parametrize(("seed", "threads"), mostly_slow([(0, 2), (1, 2), (0, 1), *product(range(2, 10), (1, 2))], 3))
+def test_in_any_architecture_a_resume_repeats_every_bit(tmp_path, seed, threads):
+    sizes, precision = random_config(seed, dropout=0.1), ("fp32", "bf16")[seed % 2]
+    options = {"sizes": sizes, "batches": _parts, "precision": precision, "threads": threads}
+    straight, _, _ = run(tmp_path / "1", **options)
+    run(tmp_path / "2", stop_at=5, **options)
+    resumed, facts, _ = run(tmp_path / "3", earlier=[tmp_path / "2"], **options)
+    assert facts["resumed_from"] == 5
+    for (name, expected), found in zip(straight.named_parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(found, expected), name
+
+
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_two_replicas_and_bf16_train_as_one_replica_in_fp32_does(tmp_path, optimizer):
+def test_bf16_trains_as_fp32_does(tmp_path, optimizer):
     settings = _settings(optimizer, learning_rate=1e-3)
     still = SIZES.model_copy(update={"dropout": 0.0})
     halves = {"settings": settings, "sizes": still, "batches": lambda step: [pairs(2 * step), pairs(2 * step + 1)]}
     _, _, alone = run(tmp_path / "1", **halves)
-    _, facts, together = run(tmp_path / "2", **halves, replicas=2)
-    assert facts["replicas"] == 2
-    assert losses(together) == pytest.approx(losses(alone), rel=1e-4)
-    _, facts, narrow = run(tmp_path / "3", **halves, precision="bf16")
+    _, _, narrow = run(tmp_path / "2", **halves, precision="bf16")
     assert losses(narrow) == pytest.approx(losses(alone), rel=0.02)
 
 
