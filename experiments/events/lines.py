@@ -159,7 +159,13 @@ _KINDS: dict[str, dict[str, Any]] = {
     # A checkpoint was not usable for a resume.
     "checkpoint_skipped": {"path": Required[str], "reason": Required[str]},
     # Settings that later attempts keep, for an exact resume.
-    "pinned": {"micro_batch_tokens": Count, "threads": Count, "precision": str, "attention_kernel": str},
+    "pinned": {
+        "micro_batch_tokens": Count,
+        "threads": Count,
+        "training_threads": Count,  # of those, if the training has several
+        "precision": str,
+        "attention_kernel": str,
+    },
     # Training is finished; the weights are in the attempt's folder.
     "trained": {"step": Step | None},
     # An evaluation is finished. `renews`: the attempt whose evaluation this one replaces.

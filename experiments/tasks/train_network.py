@@ -27,10 +27,11 @@ from experiments.store.retention import BEST, Keep
 from experiments.tasks.base import Context
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import Start, add_file
-from experiments.training.loss import real_places
+from experiments.training.loss import Objective, real_places
 from experiments.training.network_operations import TrainingChange
 from experiments.training.network_rows import STEPS, change_network
 from experiments.training.parallel import joined
+from experiments.training.threads import fastest_threads
 from experiments.training.trainer import train
 from model import cost
 from model.architecture import not_compiled
@@ -87,6 +88,8 @@ def train_network(
         changes = change_network(model, config.modules, first_batches(batches))
         change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
         context.emit("pinned", micro_batch_tokens=batches.max_tokens)
+        if device.threads > 1 and not device.is_cuda and group.size == 1 and not settings.compile:
+            context.emit("pinned", training_threads=_use_threads(config, context, model, batches, device))
         measures = any(keep.what == BEST for keep in keeps)
         facts = train(
             model,
@@ -119,6 +122,22 @@ def train_network(
             **facts,
             **_trained_on(config, vocab_sizes[0], batches, (shared, facts["step"]), change),
         }
+
+
+def _use_threads(config: RunConfig, context: Context, model: Network, batches: BatchSource, device: Device) -> int:
+    """Let the training use as many threads as are fastest, or as its first attempt did; returns their number."""
+    if threads := context.pinned.get("training_threads"):
+        torch.set_num_threads(threads)
+        return int(threads)
+    objective, batch = Objective(model.train(), config.training), batches(1)[0]
+
+    def compute() -> None:
+        with device.autocast():
+            loss, _ = objective(*objective.inputs(batch, device))
+        loss.backward()
+        model.zero_grad()
+
+    return fastest_threads(device.threads, compute)
 
 
 def _trained_on(

@@ -1,0 +1,38 @@
+"""How many threads a training on a processor uses: those of its slot, unless one alone is as fast.
+
+Several threads wait for each other in every operation. The operations of a small network in bf16 are so short that this
+can take longer than it saves, more so beside other work. The first attempt measures and pins.
+"""
+
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+
+PASSES = 3  # that are timed, after one that builds kernels
+
+
+def fastest_threads(
+    most: int,
+    compute: Callable[[], object],
+    use: Callable[[int], object] = torch.set_num_threads,
+    clock: Callable[[], float] = time.perf_counter,
+) -> int:
+    """Return `most` if `compute` takes less time with so many threads than with one, else 1; torch then uses them.
+
+    use, clock: for tests.
+    """
+    if most == 1:
+        return 1
+    seconds: dict[int, list[float]] = {1: [], most: []}
+    for _ in range(1 + PASSES):
+        for threads, times in seconds.items():
+            use(threads)
+            began = clock()
+            compute()
+            times.append(clock() - began)
+    one, several = (statistics.median(times[1:]) for times in seconds.values())
+    chosen = most if several < one else 1
+    use(chosen)
+    return chosen

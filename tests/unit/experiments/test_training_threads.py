@@ -1,0 +1,76 @@
+"""The number of threads that a training uses: measured once, then pinned."""
+
+import pytest
+import torch
+
+from experiments.config import DeviceSpec, RunConfig
+from experiments.tasks.base import Context
+from experiments.tasks.translation import TASK
+from experiments.training.threads import PASSES, fastest_threads
+
+CONFIG = RunConfig.from_mapping(
+    {
+        "model": {"num_layers": 1, "d_model": 8, "d_ff": 8, "num_heads": 2, "d_k": 4, "d_v": 4},
+        "data": {"vocab_size": 300, "builtin_pairs": 100},
+        "training": {"tokens_per_batch": 400, "train_steps": 4, "precision": "fp32"},
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"),
+    [
+        ({1: 2.0, 4: 1.9}, 4),
+        ({1: 2.0, 4: 2.0}, 1),
+        ({1: 2.0, 4: 9.0}, 1),
+    ],
+)
+def test_several_threads_are_used_only_where_they_are_faster_than_one(seconds, expected):
+    used, now = [], [0.0]
+
+    def compute():
+        slow = 100.0 if len(used) <= 2 else 0.0  # the first pass of each builds kernels
+        now[0] += seconds[used[-1]] + slow
+
+    assert fastest_threads(4, compute, used.append, lambda: now[0]) == expected
+    assert used == [*[1, 4] * (1 + PASSES), expected]
+
+
+def test_one_outlier_decides_nothing():
+    used, now = [], [0.0]
+
+    def compute():
+        now[0] += 50.0 if len(used) == 4 else 2.0 / used[-1]
+
+    assert fastest_threads(2, compute, used.append, lambda: now[0]) == 2
+
+
+def test_one_thread_is_not_measured():
+    assert fastest_threads(1, lambda: pytest.fail("measured")) == 1
+
+
+def test_a_resume_keeps_the_number_of_the_first_attempt_and_the_weights_are_equal(tmp_path, monkeypatch):
+    TASK.prepare(CONFIG, tmp_path, lambda *_: None)
+    used: list[int] = []
+    monkeypatch.setattr("experiments.tasks.train_network.fastest_threads", lambda most, compute: (compute(), 2)[1])
+
+    def attempt(name, threads=2, pinned=None, earlier=(), stop_at=99):
+        folder, events, asked = tmp_path / name, [], []
+        folder.mkdir()
+        context = Context(
+            tmp_path, "x", folder, TASK.inputs(CONFIG, tmp_path), DeviceSpec("cpu", threads),
+            lambda kind, **fields: events.append({"kind": kind, **fields}),
+            lambda: bool(asked.append(1)) or len(asked) >= stop_at, earlier=list(earlier), pinned=pinned or {},
+        )  # fmt: skip
+        try:
+            TASK.train(CONFIG, context)
+        finally:
+            used.append(torch.get_num_threads())
+            torch.set_num_threads(1)
+        return {k: v for event in events if event["kind"] == "pinned" for k, v in event.items()}
+
+    assert attempt("1")["training_threads"] == 2 and used == [2]
+    assert attempt("2", pinned={"training_threads": 1})["training_threads"] == 1 and used == [2, 1]
+    assert "training_threads" not in attempt("3", threads=1)
+    weights = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("2", "3")]
+    assert weights[0] == weights[1], "measuring changes no number"
