@@ -161,6 +161,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     # Settings that later attempts keep, for an exact resume.
     "pinned": {
         "micro_batch_tokens": Count,
+        "shapes": list[Annotated[list[Count], Field(min_length=3, max_length=3)]],  # pairs, source, target; []: free
         "threads": Count,
         "training_threads": Count,  # of those, if the training has several
         "precision": str,

@@ -14,7 +14,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.config import RunConfig
-from experiments.data.batching import EPOCHS, Batch, BatchPlan, Indices, Shape, Shapes, collate, deal, split
+from experiments.data.batching import (
+    EPOCHS,
+    SPARE_ROWS,
+    Batch,
+    BatchPlan,
+    Indices,
+    Shape,
+    Shapes,
+    collate,
+    deal,
+    split,
+)
 from experiments.data.corpora.text import TextData
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.sides import Sides
@@ -44,7 +55,7 @@ Lengths = NDArray[np.int64]
 class BatchSource(Protocol):
     """Step (from 1) → micro-batches, a pure function of (seed, step)."""
 
-    max_tokens: int  # places per side of a micro-batch
+    pinned: dict[str, Any]  # how a step is cut and padded, for later attempts
 
     def __call__(self, step: int) -> list[Batch[Tensor]]: ...
 
@@ -87,7 +98,7 @@ def train_network(
         batches = material.batches((group.rank, group.size))
         changes = change_network(model, config.modules, first_batches(batches))
         change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
-        context.emit("pinned", micro_batch_tokens=batches.max_tokens)
+        context.emit("pinned", **batches.pinned)
         if device.threads > 1 and not device.is_cuda and group.size == 1 and not settings.compile:
             context.emit("pinned", training_threads=_use_threads(config, context, model, batches, device))
         measures = any(keep.what == BEST for keep in keeps)
@@ -194,11 +205,14 @@ def batches_of(config: RunConfig, context: Context, encoded: EncodedCorpus) -> I
     return first_batches((Batches if len(encoded.train) == 2 else WindowBatches)(config, context, encoded.train))
 
 
-def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False) -> Batch[Tensor]:
-    """The same batch as int64 tensors; `pin`: in pinned memory, from which a GPU copies without waiting."""
+def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False, rows: int = 0) -> Batch[Tensor]:
+    """The same batch as int64 tensors; `pin`: in pinned memory, from which a GPU copies without waiting.
+
+    rows: of the loss, filled up with padding as far as there is some.
+    """
     arrays = (batch.source, batch.target_input, batch.target_output)
     source, read, predicted = (torch.from_numpy(array) for array in arrays)
-    real = real_places(predicted)
+    real = real_places(predicted, min(rows, predicted.numel()))
     if pin:
         source, read, predicted, real = (tensor.pin_memory() for tensor in (source, read, predicted, real))
     return Batch(source, read, predicted, batch.num_source_tokens, batch.num_target_tokens, real)
@@ -211,9 +225,11 @@ def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False) -> Batch[T
 # (the least padded are taken): below those a GPU waits for launches, less so where layers are compiled.
 TIGHT, FEWEST_TOKENS = 0.07, 8192
 TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
-# Padding that few shapes may add where only kernels are saved. Measured on an AMD EPYC without AMX: multi30k 5.3 and
-# 8.1 %, as fast (kernels took 4 % of the time); German news 4.5 and 15.1 %, which would cost more than kernels.
-MORE_PADDING = 0.04
+# Padding that few shapes may add. On a processor they save only kernels. Measured on an AMD EPYC without AMX: multi30k
+# 5.3 and 8.1 %, as fast (kernels took 4 % of the time); German news 4.5 and 15.1 %, which would cost more than kernels.
+# On a GPU they also save the processor's work for products of new shapes, of which an H100 waited for more than half of
+# a step.
+MORE_PADDING = {"cpu": 0.04, "cuda": 0.15}
 LARGEST = 1.5  # places of a batch's side, over its tokens: hardly more
 DESCRIBED = 500  # batches over which padding is measured, of an epoch to which no shapes were fitted
 
@@ -222,8 +238,8 @@ class Batches:
     """The trainer's source of batches: step (from 1) → micro-batches, a pure function of (seed, step).
 
     share: (rank, ranks) of the processes that train together; each gets its part of every batch. With
-    `training.compile`, and on a processor in bf16 if that adds little padding, micro-batches are padded to one of a few
-    shapes.
+    `training.compile`, and on a GPU and on a processor in bf16 if that adds little padding, micro-batches are padded to
+    one of a few shapes. The first attempt chooses; later ones keep its micro-batches and shapes.
     """
 
     def __init__(
@@ -233,30 +249,54 @@ class Batches:
         train: Sides,
         share: tuple[int, int] = (0, 1),
     ) -> None:
-        self._pairs, self._share, self._pin = train, share, context.device.kind == "cuda"
+        self._pairs, self._share, self._kind = train, share, context.device.kind
         source, target = (side.lengths for side in self._pairs.values())
-        self._shapes: Shapes | None = None
         self._plan = BatchPlan(source, target, config.training.tokens_per_batch, config.seed)
-        known, compiled = context.pinned.get("micro_batch_tokens"), config.training.compile
-        few = compiled or _builds_kernels(config, context)
-        most = int(known or MICRO_BATCH_TOKENS[context.device.kind])
+        self._full_softmax = config.model.softmax == "full"
+        most = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[self._kind])
+        self._shapes: Shapes | None = None
+        if "shapes" not in context.pinned:
+            self._choose(config, context, most)
+            return
+        if shapes := context.pinned["shapes"]:
+            self._shapes = Shapes(self._plan.lengths, ((rows, wide, long) for rows, wide, long in shapes))
+        self.max_tokens, self._padding = most, self._measured_padding(most, self._shapes)
+
+    def _choose(self, config: RunConfig, context: Context, most: int) -> None:
+        """Choose the size of micro-batches, at most `most` places per side, and their shapes."""
+        compiled, gpu = config.training.compile, self._kind == "cuda"
+        few = compiled or (not not_compiled(config.model) and (gpu or _builds_kernels(config, context)))
+        # A GPU gets the whole step at once: two small micro-batches are twice the launches for a little less padding.
+        whole = gpu or "micro_batch_tokens" in context.pinned
+        sizes = [most] if whole else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
         self.max_tokens, self._padding = most, 1.0
-        sizes = [most] if known else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
         for tokens in sizes:
             if most > tokens >= LARGEST * config.training.tokens_per_batch:
                 continue  # cuts no batch either
-            shapes = Shapes(self._plan, functools.partial(self._all_parts, max_tokens=tokens)) if few else None
+            cut = functools.partial(self._all_parts, max_tokens=tokens)
+            shapes = Shapes.fitted(self._plan, cut, spare=SPARE_ROWS if gpu else 0.0) if few else None
             padding = self._measured_padding(tokens, shapes)
-            if shapes and not compiled and padding > (free := self._measured_padding(tokens, None)) + MORE_PADDING:
-                shapes, padding = None, free
+            if shapes and not compiled:
+                free = self._measured_padding(tokens, None)
+                if padding > free + MORE_PADDING[self._kind]:
+                    shapes, padding = None, free
             if padding < self._padding:  # smaller ones may be worse: a batch that is just cut in two fits less well
                 self.max_tokens, self._shapes, self._padding = tokens, shapes, padding
             if padding <= (TIGHT_COMPILED if compiled else TIGHT):
                 break
 
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """What later attempts need for the same micro-batches. No shapes: each is as small as its pairs allow."""
+        shapes = self._shapes.shapes if self._shapes else []
+        return {"micro_batch_tokens": self.max_tokens, "shapes": [list(shape) for shape in shapes]}
+
     def __call__(self, step: int) -> list[Batch[Tensor]]:
         parts = self._parts(self._plan.batch(step - 1), self._share, self.max_tokens, self._shapes)
-        return [to_tensors(collate(self._pairs, *part), pin=self._pin) for part in parts]
+        gpu = self._kind == "cuda"
+        # No part of a step has more labels than a batch may have tokens, so a shape fixes the loss's number of rows.
+        rows = self._plan.tokens_per_batch if gpu and self._shapes and self._full_softmax else 0
+        return [to_tensors(collate(self._pairs, *part), pin=gpu, rows=rows) for part in parts]
 
     def trained_on(self, steps: int) -> tuple[Indices, Indices, Indices]:
         """Pairs of the first `steps` updates, of all ranks together: how often each, its source and target pieces."""
@@ -306,9 +346,9 @@ class Batches:
 
 
 def _builds_kernels(config: RunConfig, context: Context) -> bool:
-    """Whether products have kernels for each shape: in bf16 on a processor, unless rows depend on the data anyway."""
+    """Whether a processor builds kernels for products of each shape: in bf16."""
     precision = context.pinned.get("precision", precision_here(config.training.precision))
-    return context.device.kind == "cpu" and precision == "bf16" and not not_compiled(config.model)
+    return bool(precision == "bf16")
 
 
 def _halves(most: int, fewest: int) -> Iterator[int]:
@@ -372,6 +412,7 @@ class WindowBatches:
         plan = (self._text.offsets, data.window, data.mix_documents, config.training.tokens_per_batch, config.seed)
         self._plan = WindowPlan(*plan)
         self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[context.device.kind])
+        self.pinned = {"micro_batch_tokens": self.max_tokens}
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:
         windows = self._plan.batch(step - 1)[self._share[0] :: self._share[1]]

@@ -37,17 +37,27 @@ WEIGHT_CHUNKS = 2  # chunks whose logit gradients share one product with their h
 
 
 def smoothed_loss(
-    hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float, chunk: int = 0
+    hidden_ND: Tensor,
+    weight_WD: Tensor,
+    target_N: Tensor,
+    vocab_size: int,
+    smoothing: float,
+    chunk: int = 0,
+    real_N: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """(Σ loss, Σ nll) over N tokens; the nll has no gradient. Products in autocast's type, the rest in fp32.
+
+    real_N: False for rows of padding, which add nothing to the sums and to the gradients; None: there are none.
 
     The gradients are computed in the forward pass, chunk by chunk, so the N × W logits never exist at once and no logit
     is computed twice. Under `no_grad` only the sums are computed.
     """
     chunk = chunk or (CUDA_CHUNK if hidden_ND.is_cuda else CPU_CHUNK)
     differentiate = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_WD.requires_grad)
+    if real_N is not None:  # a row of zeros has a gradient of zeros for the weights; only its nll is not 0
+        hidden_ND = hidden_ND * real_N[:, None]
     loss, nll = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]
-        hidden_ND, weight_WD, target_N, vocab_size, smoothing, chunk, differentiate
+        hidden_ND, weight_WD, target_N, vocab_size, smoothing, chunk, differentiate, real_N
     )
     return loss, nll
 
@@ -63,6 +73,7 @@ class _SmoothedLoss(torch.autograd.Function):
         smoothing: float,
         chunk: int,
         differentiate: bool,
+        real_N: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         exact = torch.float64 if hidden_ND.dtype == torch.float64 else torch.float32
         kind = hidden_ND.device.type
@@ -92,6 +103,8 @@ class _SmoothedLoss(torch.autograd.Function):
                     # softmax − (1−ε) at y. The ε/(V−1) of every piece is a product of two sums, subtracted at the end
                     p_CW[torch.arange(len(p_CW), device=p_CW.device), target_C] -= 1 - smoothing - others
                     gradients.add(part)
+                if real_N is not None:
+                    nll_C = nll_C * real_N[part]
                 nll, z_y = nll + nll_C.sum(), z_y + z_y_C.sum()
             rows_D, pieces_D = rows_ND.sum(0, dtype=exact), matrix_WD[:vocab_size].sum(0, dtype=exact)
             loss = nll + smoothing * z_y - others * (rows_D @ pieces_D - z_y)
@@ -109,7 +122,7 @@ class _SmoothedLoss(torch.autograd.Function):
     def backward(ctx: Any, scale: Tensor, _nll: Tensor) -> tuple[Tensor | None, ...]:
         d_hidden_ND, d_weight_WD = ctx.saved_tensors
         hidden_type, weight_type = ctx.types
-        return d_hidden_ND.to(hidden_type) * scale, d_weight_WD.to(weight_type) * scale, *[None] * 5
+        return d_hidden_ND.to(hidden_type) * scale, d_weight_WD.to(weight_type) * scale, *[None] * 6
 
 
 class _Gradients:
@@ -179,15 +192,17 @@ def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
 # --- A softmax that training does not compute over all pieces
 
 
-def softmax_loss(model: Network, hidden_ND: Tensor, target_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """(Σ loss, Σ nll) over N tokens, as `model.softmax` says."""
+def softmax_loss(
+    model: Network, hidden_ND: Tensor, target_N: Tensor, smoothing: float, real_N: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """(Σ loss, Σ nll) over N tokens, as `model.softmax` says. real_N: of the full softmax alone (`smoothed_loss`)."""
     config, weight_WD = model.config, model.output_weight
     if config.softmax == "sampled":
         samples = config.softmax_samples
         return sampled_loss(hidden_ND, weight_WD, target_N, model.vocab_size, smoothing, samples)
     if model.classes is not None:
         return classes_loss(hidden_ND, weight_WD[: model.vocab_size], target_N, smoothing, model.classes)
-    return smoothed_loss(hidden_ND, weight_WD, target_N, model.vocab_size, smoothing)
+    return smoothed_loss(hidden_ND, weight_WD, target_N, model.vocab_size, smoothing, real_N=real_N)
 
 
 def sampled_loss(
@@ -251,20 +266,27 @@ class Objective(nn.Module):
         self.model, self.settings = model, settings
 
     def forward(
-        self, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, real_N: Tensor, output_N: Tensor
+        self,
+        source_BS: Tensor,
+        mask_BS: Tensor | None,
+        target_input_BT: Tensor,
+        places_N: Tensor,
+        output_N: Tensor,
+        real_N: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         with collecting() as auxiliary:
             hidden_BTD = self.model(source_BS, mask_BS, target_input_BT)
-        hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, real_N)
-        loss, nll = softmax_loss(self.model, hidden_ND, output_N, self.settings.label_smoothing)
+        hidden_ND = hidden_BTD.flatten(0, 1).index_select(0, places_N)
+        loss, nll = softmax_loss(self.model, hidden_ND, output_N, self.settings.label_smoothing, real_N)
         if samples := self.settings.gleu_samples:
             expected = expected_gleu_loss(self.model, source_BS, mask_BS, target_input_BT, samples)
             loss = self.settings.likelihood_weight * loss + expected
-        return (loss + len(real_N) * torch.stack(auxiliary).sum() if auxiliary else loss), nll
+        return (loss + len(places_N) * torch.stack(auxiliary).sum() if auxiliary else loss), nll
 
-    def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor, Tensor | None, Tensor, Tensor, Tensor]:
+    def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor | None, ...]:
         """The arguments of `forward`, on the device."""
-        real_N = device.move(real_places(batch.target_output) if batch.real is None else batch.real)
+        places_N = device.move(real_places(batch.target_output) if batch.real is None else batch.real)
+        output_N = device.move(batch.target_output).flatten().index_select(0, places_N)
         source_BS = device.move(batch.source)
         # compiled layers always get a mask: one graph instead of two
         padded = self.settings.compile or batch.num_source_tokens < batch.source.numel()
@@ -272,11 +294,19 @@ class Objective(nn.Module):
             source_BS,
             source_BS != PAD_ID if padded else None,
             device.move(batch.target_input),
-            real_N,
-            device.move(batch.target_output).flatten().index_select(0, real_N),
+            places_N,
+            output_N,
+            output_N != PAD_ID if len(places_N) > batch.num_target_tokens else None,
         )
 
 
-def real_places(output_BT: Tensor) -> Tensor:
-    """(N,): the places of real tokens among all; on the processor, since a GPU would have to be waited for."""
-    return (output_BT.flatten() != PAD_ID).nonzero()[:, 0]
+def real_places(output_BT: Tensor, count: int = 0) -> Tensor:
+    """(N,): the places of real tokens among all; on the processor, since a GPU would have to be waited for.
+
+    count: if there are fewer real tokens, places of padding follow, up to so many places in all.
+    """
+    real = output_BT.flatten() != PAD_ID
+    places = real.nonzero()[:, 0]
+    if len(places) >= count:
+        return places
+    return torch.cat((places, (~real).nonzero()[: count - len(places), 0]))

@@ -192,7 +192,7 @@ def prepare_attempt(
         alike = alike if alike.get("kind") == slot.kind else {}
         tokens = claimed.pinned.get("micro_batch_tokens")
         if tokens and _too_large_to_announce(store, job, number):
-            alike = {**alike, "micro_batch_tokens": tokens}
+            alike = {name: value for name, value in alike.items() if name != "shapes"} | {"micro_batch_tokens": tokens}
         claimed = replace(claimed, pinned=alike, best=0)
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads

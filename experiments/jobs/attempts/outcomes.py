@@ -125,7 +125,8 @@ def _failed(
         if not beside and tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
             half = tokens // 2
             detail = f"will resume: out of memory with micro-batches of {tokens} tokens, now {half}"
-            smaller = {**pinned, "micro_batch_tokens": half}
+            kept = {name: value for name, value in pinned.items() if name != "shapes"}  # they hold larger ones
+            smaller = {**kept, "micro_batch_tokens": half}
             return end(State.WAITING, outcome, detail=detail, pinned=smaller, alone=claimed.alone)
         if not claimed.alone:
             return end(State.WAITING, outcome, detail="will resume: out of memory, now alone on a device", alone=True)

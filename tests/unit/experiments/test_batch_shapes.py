@@ -42,7 +42,7 @@ def measured(plan: BatchPlan, shapes: Shapes, max_tokens: int, epochs: range) ->
 @pytest.mark.parametrize(("tokens", "max_tokens"), [(4000, 4000), (16000, 4000)])
 def test_later_epochs_fit_and_padding_is_small(tokens: int, max_tokens: int) -> None:
     plan = BatchPlan(*lengths(), tokens, seed=3)
-    shapes = Shapes(plan, cut_of(plan, max_tokens))
+    shapes = Shapes.fitted(plan, cut_of(plan, max_tokens))
     assert len(shapes.shapes) <= MOST_SHAPES
     padding, free, cut = measured(plan, shapes, max_tokens, range(20, 22))
     assert free < padding < free + 0.05
@@ -52,7 +52,7 @@ def test_later_epochs_fit_and_padding_is_small(tokens: int, max_tokens: int) -> 
 def test_a_micro_batch_that_nothing_holds_is_cut() -> None:
     source, target = lengths(500)
     plan = BatchPlan(source, target, 1000, seed=1)
-    shapes = Shapes(plan, cut_of(plan, 1000), most=4)
+    shapes = Shapes.fitted(plan, cut_of(plan, 1000), most=4)
     assert len(shapes.shapes) <= 4
     fitted = shapes.fit(np.arange(500))
     assert len(fitted) > 1
@@ -63,9 +63,9 @@ def test_shapes_are_a_function_of_the_plan_and_of_the_share() -> None:
     plan = BatchPlan(*lengths(3000), 2000, seed=3)
     plan.epoch(7)  # what was asked before does not matter
     again = BatchPlan(*lengths(3000), 2000, seed=3)
-    whole = Shapes(plan, cut_of(plan, 2000))
-    assert whole.shapes == Shapes(again, cut_of(again, 2000)).shapes
-    half = Shapes(plan, cut_of(plan, 2000, (1, 2)))
+    whole = Shapes.fitted(plan, cut_of(plan, 2000))
+    assert whole.shapes == Shapes.fitted(again, cut_of(again, 2000)).shapes
+    half = Shapes.fitted(plan, cut_of(plan, 2000, (1, 2)))
     batch = plan.epoch(1)[3]
     assert len(half.fit(deal(*plan.lengths, batch, (1, 2)))) == 1
     assert max(rows for rows, _, _ in half.shapes) < max(rows for rows, _, _ in whole.shapes)
@@ -73,7 +73,7 @@ def test_shapes_are_a_function_of_the_plan_and_of_the_share() -> None:
 
 def test_no_micro_batch_has_a_cheaper_shape_and_no_shape_is_larger_than_what_it_holds() -> None:
     plan = BatchPlan(*lengths(4000), 2000, seed=3)
-    shapes, (source, target) = Shapes(plan, cut_of(plan, 2000)), plan.lengths
+    shapes, (source, target) = Shapes.fitted(plan, cut_of(plan, 2000)), plan.lengths
     held: dict[tuple[int, int, int], list[tuple[int, int, int]]] = {shape: [] for shape in shapes.shapes}
     seen = [(len(part), int(source[part].max()), int(target[part].max())) for part in _seen(plan, cut_of(plan, 2000))]
     for rows, wide, long in seen:

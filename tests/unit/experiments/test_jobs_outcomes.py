@@ -141,6 +141,13 @@ def test_out_of_memory_begins_with_what_cuts_a_batch():
     assert after([event("pinned", micro_batch_tokens=400), ran_out], 1).pinned["micro_batch_tokens"] == 200
 
 
+def test_shapes_of_larger_micro_batches_go_with_them():
+    pinned = event("pinned", micro_batch_tokens=400, shapes=[[10, 20, 20], [1, 50, 50]], threads=2)
+    assert after([pinned], -9).pinned["shapes"] == [[10, 20, 20], [1, 50, 50]]
+    ran_out = event("failed", cls="out_of_memory", message="no room")
+    assert after([pinned, ran_out], 1).pinned == {"micro_batch_tokens": 200, "threads": 2}
+
+
 def test_out_of_memory_on_a_shared_gpu_takes_it_alone_before_smaller_micro_batches():
     ran_out = [event("failed", cls="out_of_memory", message=OTHERS)]
     beside = after(ran_out, 1, shared=True)

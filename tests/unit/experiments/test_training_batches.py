@@ -15,7 +15,7 @@ from experiments.tasks import train_network as made_of
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Batches, to_tensors
 from experiments.tasks.translation import TASK
-from experiments.training.loss import Objective
+from experiments.training.loss import Objective, real_places
 from model.architecture import not_compiled
 from model.network import build_model
 from tests.lines import random_config
@@ -42,11 +42,13 @@ def _config(**training: object) -> RunConfig:
     )
 
 
-def _batches(store: Path, precision: str, pinned: int = 0, config: RunConfig | None = None) -> Batches:
-    config = config or _config()
-    known = {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
+def _batches(
+    store: Path, precision: str, pinned: int = 0, config: RunConfig | None = None, kind: str = "cpu", **known: object
+) -> Batches:
+    config, device = config or _config(), DeviceSpec(kind)
+    known |= {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
     context = Context(
-        store, "x", store, TASK.inputs(config, store), DeviceSpec(), lambda *_, **__: None, lambda: False, pinned=known
+        store, "x", store, TASK.inputs(config, store), device, lambda *_, **__: None, lambda: False, pinned=known
     )
     return Batches(config, context, TASK.encoded(config, context).train)
 
@@ -110,13 +112,66 @@ def test_places_of_real_tokens_come_with_the_batch_and_pinned() -> None:
     device = Device(torch.device("cpu"), "fp32", 1)
     objective = Objective(build_model(random_config(PADDED[0]), 20), TrainingConfig())
     ahead, here = (objective.inputs(one, device) for one in (batch, replace(batch, real=None)))
-    assert all(torch.equal(a, b) for a, b in zip(ahead[2:], here[2:], strict=True))
-    assert ahead[-1].tolist() == [5, 3, 4, 5, 3]
+    assert all(torch.equal(a, b) for a, b in zip(ahead[2:5], here[2:5], strict=True))
+    assert ahead[4].tolist() == [5, 3, 4, 5, 3]
+    assert ahead[5] is here[5] is None
     pinned: list[int] = []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(torch.Tensor, "pin_memory", lambda tensor: pinned.append(tensor.numel()) or tensor)
         to_tensors(Batch(ids, ids, ids, 5, 5), pin=True)
     assert pinned == [6, 6, 6, 5]
+
+
+@pytest.fixture
+def unpinned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+
+
+@pytest.mark.usefixtures("unpinned")
+def test_on_a_gpu_a_step_is_one_micro_batch_of_one_of_few_shapes(store: Path) -> None:
+    gpu, free = _batches(store, "fp32", kind="cuda"), _batches(store, "fp32")
+    shapes = {tuple(shape) for shape in gpu.pinned["shapes"]}
+    assert 1 < len(shapes) <= MOST_SHAPES
+    for step in STEPS:
+        (part,) = gpu(step)
+        assert (*part.source.shape, part.target_input.shape[1]) in shapes
+        assert _sentences([part]) == _sentences(free(step))
+        assert part.real is not None
+        rows = min(part.target_output.numel(), _config().training.tokens_per_batch)
+        assert len(part.real) == len(part.real.unique()) == rows >= part.num_target_tokens
+        labels = part.target_output.flatten()[part.real]
+        assert (labels[: part.num_target_tokens] != 0).all() and (labels[part.num_target_tokens :] == 0).all()
+    padding = gpu.describe()["padding"]
+    assert free.describe()["padding"] < padding <= free.describe()["padding"] + made_of.MORE_PADDING["cuda"]
+
+
+@pytest.mark.usefixtures("unpinned")
+def test_a_batch_whose_padding_two_halves_would_lower_is_still_one_on_a_gpu(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(made_of, "TIGHT", 0.0)  # the padding above which a processor tries smaller micro-batches
+    monkeypatch.setattr(made_of, "FEWEST_TOKENS", 50)
+    monkeypatch.setattr(made_of, "MICRO_BATCH_TOKENS", {"cpu": 400, "cuda": 400})
+    gpu = _batches(store, "fp32", kind="cuda")
+    assert gpu.pinned["micro_batch_tokens"] == 400
+    assert _batches(store, "fp32").pinned["micro_batch_tokens"] < 400
+    assert {len(gpu(step)) for step in STEPS} == {1}
+
+
+@pytest.mark.usefixtures("unpinned")
+@pytest.mark.parametrize(("kind", "precision"), [("cpu", "bf16"), ("cpu", "fp32"), ("cuda", "bf16")])
+def test_a_later_attempt_keeps_micro_batches_and_shapes_of_the_first(
+    store: Path, monkeypatch: pytest.MonkeyPatch, kind: str, precision: str
+) -> None:
+    first = _batches(store, precision, kind=kind)
+    expected, free = first(7), first.pinned["shapes"] == []
+    assert free == (precision == "fp32")
+    monkeypatch.setattr(made_of, "MORE_PADDING", {"cpu": -1.0, "cuda": -1.0})  # shapes would be refused, sizes smaller
+    monkeypatch.setattr(made_of, "MICRO_BATCH_TOKENS", {"cpu": 100, "cuda": 100})
+    later = _batches(store, precision, kind=kind, **first.pinned)
+    assert later.pinned == first.pinned and later.describe() == first.describe()
+    for one, other in zip(expected, later(7), strict=True):
+        assert torch.equal(one.source, other.source) and torch.equal(one.target_output, other.target_output)
 
 
 PADDED = [seed for seed in range(200) if not not_compiled(random_config(seed))]
@@ -126,16 +181,20 @@ PADDED = [seed for seed in range(200) if not not_compiled(random_config(seed))]
 def test_rows_and_columns_of_padding_change_no_gradient_of_any_network(seed: int) -> None:
     torch.manual_seed(1)
     model = build_model(random_config(seed), 20).double()
+    full = model.config.softmax == "full"
     objective = Objective(model, TrainingConfig())
     device = Device(torch.device("cpu"), "fp32", 1)
     ids = torch.randint(4, 20, (3, 5))
     found = []
-    for rows, columns in ((0, 0), (2, 3)):
+    # as it is; padded; padded, with rows of padding in the loss as well
+    for rows, columns, labels in ((0, 0, 0), (2, 3, 0), (2, 3, 20 * full)):
         sides = [torch.nn.functional.pad(side, (0, columns, 0, rows)) for side in (ids, ids.flip(0), ids.flip(1))]
-        loss, nll = objective(*objective.inputs(Batch(*sides, 15, 15), device))
+        batch = Batch(*sides, 15, 15, real=real_places(sides[2], labels))
+        loss, nll = objective(*objective.inputs(batch, device))
         parameters = [p for p in model.parameters() if p.requires_grad]
         found.append((loss, nll, *torch.autograd.grad(loss, parameters, allow_unused=True)))
-    for tight, padded in zip(*found, strict=True):
-        assert (tight is None) == (padded is None)
-        if tight is not None:
-            torch.testing.assert_close(padded, tight, atol=1e-10, rtol=1e-9)
+    for tight, *others in zip(*found, strict=True):
+        for padded in others:
+            assert (tight is None) == (padded is None)
+            if tight is not None:
+                torch.testing.assert_close(padded, tight, atol=1e-10, rtol=1e-9)
