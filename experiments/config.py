@@ -197,6 +197,7 @@ class TrainingConfig(StrictModel):
         False, description="use only kernels that always give the same bits; an error if there is none"
     )
     compile: bool = Field(False, description="compile the layers for a few padded shapes")
+    graphs: bool = Field(False, description="on a GPU, replay steps of known shapes as CUDA graphs")
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
     eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
@@ -252,6 +253,7 @@ NOT_IN_RUN_ID = (
     "training.eval_steps",
     "training.deterministic",
     "training.compile",
+    "training.graphs",
 )
 # Settings in which two trainings may differ and still be one longer training of the same schedule.
 NOT_IN_LINEAGE = ("training.train_steps",)

@@ -9,9 +9,9 @@ import ctypes
 import os
 import platform
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from experiments.processes import processor
 from experiments.processes.processor import mps_serves
 
 Precision = Literal["fp32", "bf16"]
+Result = TypeVar("Result")
 _MIB = 2**20
 KERNELS = 2048  # of oneDNN: see _keep_kernels
 
@@ -79,6 +80,10 @@ class Device:
         """The tensor on this device; from pinned memory asynchronously."""
         return tensor.to(self.torch_device, non_blocking=True) if self.is_cuda else tensor
 
+    def number(self, value: float) -> Tensor | float:
+        """A number for computing with tensors: on a GPU a tensor of fp32, made without waiting for the GPU."""
+        return torch.full((), value, device=self.torch_device) if self.is_cuda else value
+
     def seed(self, value: int) -> None:
         """Seed the generators of dropout."""
         torch.default_generator.manual_seed(value)
@@ -111,6 +116,68 @@ class Device:
             "deterministic": self.deterministic,
             "versions": versions,
         }
+
+
+class Recorder:
+    """Records work on a GPU as CUDA graphs. They share one memory pool, so only one may replay at a time, and what a
+    replay returns is valid until the next one.
+
+    Each graph draws from a generator of its own, which a replay sets to the state of the device's generator and back:
+    replayed work draws as the same work does eagerly. torch leaves the generator of a capture that fails unusable (it
+    counts as capturing until the process ends), and this way that is never the device's.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        # Of all captures, because a library's workspace belongs to a stream.
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    @property
+    def _drawn(self) -> torch.Generator:
+        return torch.cuda.default_generators[self._device.index]
+
+    def random_state(self) -> Tensor:
+        """The state of the device's generator: its seed, and how far it has drawn."""
+        return self._drawn.get_state()
+
+    def set_random_state(self, state: Tensor) -> None:
+        """Set the state of the device's generator."""
+        self._drawn.set_state(state)
+
+    def record(self, work: Callable[[], Result]) -> Callable[[], Result]:
+        """Capture `work`, which computes nothing yet; returns a function that replays it.
+
+        The result of a replay is the same object every time, with new values. Raises the error of `work`, for example
+        because it waits for the GPU, which cannot be captured; the device remains usable.
+        """
+        own, graph = torch.Generator(self._device), torch.cuda.CUDAGraph()
+        usual = self._drawn.graphsafe_get_state()
+        torch.cuda.synchronize(self._device)
+        torch.cuda.empty_cache()  # what eager passes hold is not for the pool
+        with torch.cuda.stream(self._stream):
+            self._drawn.graphsafe_set_state(own.graphsafe_get_state())
+            try:
+                # other threads may allocate pinned memory meanwhile
+                graph.capture_begin(self._pool, capture_error_mode="thread_local")
+                result = work()
+                graph.capture_end()
+            except BaseException:
+                with contextlib.suppress(RuntimeError):  # a capture that is invalid
+                    graph.capture_end()
+                with contextlib.suppress(RuntimeError):  # capture_end did not come so far
+                    torch._C._cuda_endAllocateToPool(self._device.index, self._pool)
+                raise
+            finally:
+                self._drawn.graphsafe_set_state(usual)
+
+        def replay() -> Result:
+            own.set_state(self._drawn.get_state())
+            graph.replay()
+            self._drawn.set_state(own.get_state())
+            return result
+
+        return replay
 
 
 def require_cuda() -> None:

@@ -55,8 +55,6 @@ Lengths = NDArray[np.int64]
 class BatchSource(Protocol):
     """Step (from 1) → micro-batches, a pure function of (seed, step)."""
 
-    pinned: dict[str, Any]  # how a step is cut and padded, for later attempts
-
     def __call__(self, step: int) -> list[Batch[Tensor]]: ...
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
@@ -64,6 +62,10 @@ class BatchSource(Protocol):
 
     def describe(self) -> dict[str, Any]:
         """Facts for the record."""
+
+    @property
+    def pinned(self) -> dict[str, Any]:
+        """How a step is cut and padded, for later attempts."""
 
 
 def first_batches(batches: BatchSource) -> Iterator[Batch[Tensor]]:

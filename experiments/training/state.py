@@ -4,6 +4,7 @@ It also has torch.compile of the layers.
 """
 
 import contextlib
+import logging
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +16,13 @@ from torch import Tensor
 
 from experiments.config import TrainingConfig
 from experiments.data.batching import MOST_SHAPES, Batch
-from experiments.device import Device, mix
+from experiments.device import Device, Recorder, mix
 from experiments.errors import Diverged, UserError
 from experiments.store.retention import AT, BEST, SPACED, Keep, keeps_of, union
 from experiments.training import checkpoint, retention
 from experiments.training.checkpoint import Saver, Start
 from experiments.training.curve import Curve, init_stats
+from experiments.training.graphs import Graphs, Inputs, unusable
 from experiments.training.loss import Objective
 from experiments.training.optimizers import (
     discard_gradients,
@@ -36,6 +38,8 @@ from experiments.training.warm_start import digest_of
 from model import architecture
 from model.layers.attention import BEST_KERNEL, Attention
 from model.protocol import Network
+
+log = logging.getLogger(__name__)
 
 PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
 # Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
@@ -69,6 +73,7 @@ class Training:
             compile_layers(model, threads=device.threads)
         self._objective = Objective(model, settings)
         self._wrapped = group.wrap(self._objective)
+        self._graphs = self._make_graphs() if settings.graphs else None
         self.saver = Saver(device)
         kernel = next((module.kernel for module in model.modules() if isinstance(module, Attention)), "none")
         self.facts = {
@@ -76,6 +81,7 @@ class Training:
             "devices": group.size,
             "attention_kernel": BEST_KERNEL.get(device.torch_device.type, "plain") if kernel == "auto" else kernel,
             "compiled": settings.compile,
+            "graphs": self._graphs is not None,
             "optimizer": "+".join(self.optimizers),
             "updated_by": updated_by(self.optimizers),
             "resumed_from": None,
@@ -177,19 +183,28 @@ class Training:
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
         """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
         share = tokens / self.group.size  # DDP takes the mean over ranks
-
-        def loss_of(batch: Batch[Tensor]) -> tuple[Tensor, Tensor]:
-            with self.device.autocast():
-                loss, nll = self._wrapped(*self._objective.inputs(batch, self.device))
-            return loss / share, torch.stack((loss.detach(), nll))
-
-        sums = []
+        compute, sums = self._graphs or self._eager, []
         for number, batch in enumerate(batches, start=1):
             with self.group.gathering(self._wrapped, last=number == len(batches)):
-                loss, told = loss_of(batch)
-                loss.backward()  # type: ignore[no-untyped-call]
-            sums.append(told)
+                sums.append(compute((*self._objective.inputs(batch, self.device), self.device.number(share))))
         return sums
+
+    def _eager(self, inputs: Inputs) -> Tensor:
+        """Add the gradients of a micro-batch's loss over the last of the inputs; returns (Σ loss, Σ nll)."""
+        *given, share = inputs
+        with self.device.autocast():
+            loss, nll = self._wrapped(*given)
+        (loss / share).backward()
+        return torch.stack((loss.detach(), nll))
+
+    def _make_graphs(self) -> Graphs | None:
+        """The CUDA graphs of this training; None, with a line in the log, where it cannot have any."""
+        if reason := unusable(self.model, self.settings, self.device, self.group.size):
+            log.warning("training.graphs is ignored: %s", reason)
+            return None
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        recorder, exact = Recorder(self.device.torch_device), self.device.deterministic
+        return Graphs(parameters, self._eager, recorder, exact=exact)
 
     def saves(self, step: int) -> bool:
         """Whether a checkpoint is due at this step."""

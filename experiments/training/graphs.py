@@ -1,0 +1,195 @@
+"""CUDA graphs of a micro-batch's pass (forward, loss, backward), one for each shape of its inputs.
+
+A graph launches all kernels of a pass at once, so that a small network does not wait for the processor. Each shape is
+computed eagerly first. Its third pass is captured, and the replayed pass is compared with an eager pass of the same
+micro-batch. This file decides what is captured and when; the recorder (experiments/device.py) captures and replays.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from experiments.client.ablations_task.modules import Stand
+from experiments.config import TrainingConfig
+from experiments.device import Device
+from model import architecture
+from model.protocol import Network
+
+log = logging.getLogger(__name__)
+
+EAGER_PASSES = 2  # of a shape before its capture: in them kernels are chosen and memory is allocated
+# Largest share of the gradient's norm by which two passes may differ where kernels add up in any order. What a capture
+# can get wrong, such as the dropout mask, changes the gradient by far more.
+TOLERANCE = 0.01
+
+Inputs = Sequence[Any]  # tensors on the device, and None
+Gradients = Sequence[Tensor | None]  # of the parameters, in their order
+Shape = tuple[tuple[int, ...] | None, ...]
+Pass = Callable[[Inputs], tuple[Tensor, Gradients]]  # a captured pass; its results are overwritten by the next one
+
+
+class Recorder(Protocol):
+    """Captures work on a device (experiments.device.Recorder)."""
+
+    def record(self, work: Callable[[], Any]) -> Callable[[], Any]:
+        """Capture `work`; returns a function that replays it, whose result is the same object with new values."""
+
+    def random_state(self) -> Tensor:
+        """The state of the generator from which the work draws."""
+
+    def set_random_state(self, state: Tensor) -> None:
+        """Set that state."""
+
+
+def unusable(model: Network, settings: TrainingConfig, device: Device, ranks: int) -> str:
+    """Return why the passes of a training cannot be captured; "" if they can."""
+    kinds = architecture.not_compiled(model.config)
+    reasons = {
+        "the device is a processor": not device.is_cuda,
+        "several processes train the run together": ranks > 1,
+        "training.gleu_samples draws sequences": settings.gleu_samples > 0,
+        f"the work of {', '.join(kinds)} depends on the data": bool(kinds),
+        "model.layer_drop leaves out other layers in every step": model.config.layer_drop > 0,
+        f"the work of model.softmax = {model.config.softmax} depends on the data": model.config.softmax != "full",
+        "lines of `modules` change the network": any(isinstance(module, Stand) for module in model.modules()),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
+class Graphs:
+    """Computes micro-batches, each eagerly or by the graph of its shape.
+
+    eager(inputs): adds the gradients of a micro-batch to those of the parameters; returns (2,): Σ loss, Σ nll. A graph
+    is a capture of it. exact: eager passes of the same micro-batch are equal bit for bit.
+    """
+
+    def __init__(
+        self,
+        parameters: Sequence[nn.Parameter],
+        eager: Callable[[Inputs], Tensor],
+        recorder: Recorder,
+        *,
+        exact: bool,
+    ) -> None:
+        self._parameters, self._eager = parameters, eager
+        self._recorder, self._exact = recorder, exact
+        self._passes: Counter[Shape] = Counter()
+        self._graphs: dict[Shape, Pass | None] = {}  # None: eager, because the shape could not be captured
+        self._off = False
+        self._results: list[Tensor] = []  # gradients of the last replay, of whichever graph
+
+    def __call__(self, inputs: Inputs) -> Tensor:
+        """Add the gradients of a micro-batch to those of the parameters; returns (2,): Σ loss, Σ nll."""
+        shape = tuple(None if tensor is None else tuple(tensor.shape) for tensor in inputs)
+        graph = None if self._off else self._graphs.get(shape)
+        if graph is not None:
+            self._keep_results()
+            sums, gradients = graph(inputs)
+            self._add(gradients)
+            return sums.clone()
+        self._passes[shape] += 1
+        if self._off or shape in self._graphs or self._passes[shape] <= EAGER_PASSES:
+            return self._eager(inputs)
+        self._keep_results()
+        try:
+            graph = self._capture(inputs)
+        except Exception as error:
+            self._graphs[shape] = None
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            log.warning("training.graphs: inputs of shapes %s cannot be captured and stay eager: %s", shape, reason)
+            return self._eager(inputs)
+        return self._compare(shape, graph, inputs)
+
+    def _capture(self, inputs: Inputs) -> Pass:
+        """Capture the pass of inputs of these shapes. Its gradients go to one set of tensors for all graphs."""
+        places = [None if tensor is None else tensor.clone() for tensor in inputs]
+        if not self._results:
+            self._results = [torch.empty_like(parameter) for parameter in self._parameters]
+
+        def work() -> tuple[Tensor, Gradients]:
+            earlier = self._set_gradients([None] * len(self._parameters))
+            try:
+                sums = self._eager(places)
+            finally:
+                found = self._set_gradients(earlier)
+            there = [result if one is not None else None for result, one in zip(self._results, found, strict=True)]
+            torch._foreach_copy_([one for one in there if one is not None], [one for one in found if one is not None])
+            return sums, there
+
+        replay = self._recorder.record(work)
+
+        def run(inputs: Inputs) -> tuple[Tensor, Gradients]:
+            for place, tensor in zip(places, inputs, strict=True):
+                if place is not None:
+                    place.copy_(tensor)
+            result: tuple[Tensor, Gradients] = replay()
+            return result
+
+        return run
+
+    def _compare(self, shape: Shape, graph: Pass, inputs: Inputs) -> Tensor:
+        """Compare the first replay with an eager pass, whose results count for this micro-batch."""
+        earlier = self._set_gradients([None] * len(self._parameters))
+        began = self._recorder.random_state()
+        sums = self._eager(inputs)
+        ended = self._recorder.random_state()
+        self._recorder.set_random_state(began)
+        found, replayed = graph(inputs)
+        same_draws = torch.equal(self._recorder.random_state(), ended)
+        self._recorder.set_random_state(ended)
+        eager = self._set_gradients(earlier)
+        if same_draws and torch.equal(found, sums) and self._agree(eager, replayed):
+            self._graphs[shape] = graph
+        else:
+            self._off = True
+            self._graphs.clear()
+            log.warning(
+                "training.graphs: the replayed pass of inputs of shapes %s differs from the eager pass: this run "
+                "computes eagerly from here on",
+                shape,
+            )
+        self._add(eager)
+        return sums
+
+    def _agree(self, eager: Gradients, replayed: Gradients) -> bool:
+        """Whether gradients are equal, or, where kernels add up in any order, differ by at most TOLERANCE."""
+        pairs = list(zip(eager, replayed, strict=True))
+        if any((one is None) != (other is None) for one, other in pairs):
+            return False
+        both = [(one, other) for one, other in pairs if one is not None and other is not None]
+        if self._exact:
+            return all(torch.equal(one, other) for one, other in both)
+        apart = nn.utils.get_total_norm([one - other for one, other in both])
+        return bool(apart <= TOLERANCE * nn.utils.get_total_norm([one for one, _ in both]))
+
+    def _set_gradients(self, gradients: Gradients) -> list[Tensor | None]:
+        """Replace the parameters' gradients; returns those that they had."""
+        had = [parameter.grad for parameter in self._parameters]
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            parameter.grad = gradient
+        return had
+
+    def _add(self, gradients: Gradients) -> None:
+        """Add to the parameters' gradients, as a backward pass does; a parameter without one takes the given tensor."""
+        sums: list[Tensor] = []
+        more: list[Tensor] = []
+        for parameter, gradient in zip(self._parameters, gradients, strict=True):
+            if gradient is None:
+                continue
+            if parameter.grad is None:
+                parameter.grad = gradient
+            else:
+                sums.append(parameter.grad)
+                more.append(gradient)
+        if sums:
+            torch._foreach_add_(sums, more)
+
+    def _keep_results(self) -> None:
+        """Copy the gradients of an earlier micro-batch of this step that the next replay would overwrite."""
+        for parameter, result in zip(self._parameters, self._results, strict=bool(self._results)):
+            if parameter.grad is result:
+                parameter.grad = result.clone()
