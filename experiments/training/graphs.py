@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from experiments.client.ablations_task.modules import Stand
+from experiments.client.ablations_task.modules import Heads, Stand
 from experiments.config import TrainingConfig
 from experiments.device import Device
 from model import architecture
@@ -55,7 +55,7 @@ def unusable(model: Network, settings: TrainingConfig, device: Device, ranks: in
         f"the work of {', '.join(kinds)} depends on the data": bool(kinds),
         "model.layer_drop leaves out other layers in every step": model.config.layer_drop > 0,
         f"the work of model.softmax = {model.config.softmax} depends on the data": model.config.softmax != "full",
-        "lines of `modules` change the network": any(isinstance(module, Stand) for module in model.modules()),
+        "lines of `modules` change the network": any(isinstance(module, Stand | Heads) for module in model.modules()),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

@@ -12,7 +12,6 @@ from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
 from model.layers.contract import CacheShape, Inputs, State, Sublayer
 from model.network import EncoderDecoder, initialise, num_params
-from model.parts.dropout import thread_generator
 from model.parts.embedding import Embedding
 from model.stack import Layer, Stack
 
@@ -77,7 +76,6 @@ def change_network(
             saved=saved,
             count=num_params,
             packages=PACKAGES,
-            draws=thread_generator,
         )
 
 

@@ -5,7 +5,6 @@ H heads. Masks: True = may attend, or: is a piece.
 """
 
 import contextlib
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -128,27 +127,27 @@ def causal_bias(length: int, dtype: torch.dtype, device: torch.device) -> Tensor
     return torch.full((length, length), BLOCKED, dtype=dtype, device=device).triu(1)
 
 
-# --- Losses that sub-layers add to the training loss. Each thread collects its own, as replicas share a network
+# --- Losses that sub-layers add to the training loss
 
 
-_thread = threading.local()
+_collections: list[list[Tensor]] = []  # of the contexts that are open, the innermost last
 
 
 @contextmanager
 def collecting() -> Iterator[list[Tensor]]:
-    """What `add` is given by this thread in this context: numbers with gradients, in units of the loss of a token."""
+    """What `add` is given in this context: numbers with gradients, in units of the loss of a token."""
     losses: list[Tensor] = []
-    _thread.losses = losses
+    _collections.append(losses)
     try:
         yield losses
     finally:
-        del _thread.losses
+        _collections.pop()
 
 
 def add(loss: Tensor) -> None:
     """Add to what is collected; without anyone who collects, it is lost."""
-    if (losses := getattr(_thread, "losses", None)) is not None:
-        losses.append(loss)
+    if _collections:
+        _collections[-1].append(loss)
 
 
 # --- Switching autocast off where types are chosen by hand

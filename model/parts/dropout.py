@@ -6,27 +6,12 @@ Here one 64-bit draw decides four elements, six times as fast. 16 bits round a r
 use torch's own kernel.
 """
 
-import threading
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 LEVELS = 1 << 16  # of a 16-bit draw
 LOWEST = -(1 << 15)  # its smallest value, as torch has signed integers only
-
-_thread = threading.local()
-
-
-def draw_from(generator: torch.Generator) -> None:
-    """Let this thread draw from its own CPU generator; other threads share torch's default one."""
-    _thread.generator = generator
-
-
-def thread_generator() -> torch.Generator | None:
-    """The generator of this thread; None for torch's default one. A training seeds it before every step."""
-    found: torch.Generator | None = getattr(_thread, "generator", None)
-    return found
 
 
 class Dropout(nn.Module):
@@ -52,26 +37,24 @@ def dropout(x: Tensor, rate: float) -> Tensor:
 
 
 def drawn(rate: float) -> bool:
-    """True with probability `rate`, from this thread's generator."""
-    return torch.rand((), generator=thread_generator()).item() < rate
+    """True with probability `rate`."""
+    return torch.rand(()).item() < rate
 
 
 def permutation(count: int, device: torch.device) -> Tensor:
-    """0 … count − 1 in drawn order, on a processor from this thread's generator."""
-    generator = thread_generator() if device.type == "cpu" else None
-    return torch.randperm(count, device=device, generator=generator)
+    """0 … count − 1 in drawn order."""
+    return torch.randperm(count, device=device)
 
 
 def normal_like(x: Tensor) -> Tensor:
-    """Draws from N(0, 1) in x's shape and type, on a processor from this thread's generator."""
+    """Draws from N(0, 1) in x's shape and type."""
     if not x.is_cpu:
         return torch.randn_like(x)
-    return torch.randn(x.shape, dtype=x.dtype, generator=thread_generator())
+    return torch.randn(x.shape, dtype=x.dtype)
 
 
 def _kept(x: Tensor, dropped: int) -> Tensor:
     """1 where an element is kept, else 0, in x's shape and type: P(0) = dropped / LEVELS."""
-    generator = thread_generator()
-    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None, generator=generator)
+    draws = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(1 << 63), None)
     draws_16 = draws.view(torch.int16)[: x.numel()].view(x.shape)
     return torch.ge(draws_16, LOWEST + dropped, out=torch.empty(x.shape, dtype=x.dtype))

@@ -61,12 +61,6 @@ class Line(NamedTuple):
 
 
 Found = Mapping[Line, Mapping[str, nn.Module]]  # modules by name
-Draws = Callable[[], Any]  # the generator of a thread in training; None: torch's default one
-
-
-def default_draws() -> torch.Generator | None:
-    """torch's default generator, which a training seeds."""
-    return None
 
 
 def num_params(model: nn.Module) -> int:
@@ -85,7 +79,6 @@ def ablate(
     count: Callable[[nn.Module], int] = num_params,
     packages: Collection[str] | None = None,
     planning: bool = False,
-    draws: Draws = default_draws,
 ) -> dict[str, Any]:
     """Change a network in place. Returns facts: how many modules each line matched, parameters before and after.
 
@@ -94,7 +87,7 @@ def ablate(
     draws the weights of a module; its `reset_parameters` if None. saved: the state_dict of a network with the same
     changes, in place of batches. count: counts the parameters of a module. packages: those whose classes may replace
     a module; None: all. planning: the network is only looked at, so that a module stays as it is where its replacement
-    is of another package. draws: the generator from which `resample` draws in training.
+    is of another package.
 
     Raises UserError: for a line that is none, or matches nothing; for two lines that reach the same; for an action that
     the module cannot have; for a class of another package.
@@ -120,7 +113,7 @@ def ablate(
             continue
         for name, module in modules.items():
             if line.heads:
-                _change_heads(line, name, module, seen.get((name, line.action)), draws)
+                _change_heads(line, name, module, seen.get((name, line.action)))
             elif line.action == "remove" and own(module, "remove") is None:
                 if not isinstance(_owner(model, name), (nn.ModuleList, nn.Sequential)):
                     raise line.refused(f"{name} is no entry of a list; take identity or zero")
@@ -129,7 +122,7 @@ def ablate(
                 if id(module) not in stands:
                     kind = own(module, line.action) or Stand
                     outputs = seen.get((name, line.action))
-                    make = makes.get(line) or functools.partial(kind, line.action, seen=outputs, draws=draws)
+                    make = makes.get(line) or functools.partial(kind, line.action, seen=outputs)
                     stands[id(module)] = _stand(line, Check(name, module), module, model, make)
                 setattr(_owner(model, name), _leaf(name), stands[id(module)])
     for name in sorted(removed, key=lambda name: -int(_leaf(name))):  # the last first: the others keep their places
@@ -336,9 +329,9 @@ class Stand(nn.Module):
 
     value: Tensor | None
 
-    def __init__(self, action: str, check: Check, seen: Tensor | None, draws: Draws) -> None:
+    def __init__(self, action: str, check: Check, seen: Tensor | None) -> None:
         super().__init__()
-        self.action, self.check, self.draws = action, check, draws
+        self.action, self.check = action, check
         self.register_buffer("value", seen)
 
     def forward(self, *args: Any, **named: Any) -> Any:
@@ -347,19 +340,19 @@ class Stand(nn.Module):
         if self.action == "zero":
             output = x.new_zeros(*x.shape[:-1], self.check.shape[-1] if self.check.shape else x.shape[-1])
         elif self.value is not None:
-            generator = _generator(x, self.draws, self.training) if self.action == "resample" else None
+            generator = _generator(x, self.training) if self.action == "resample" else None
             output = drawn(self.value, x.shape[:-1], self.action, generator).to(x.dtype)
         self.check.compare(output)
         return (output, *[None] * (self.check.items - 1)) if self.check.items else output
 
 
-def _generator(x: Tensor, draws: Draws, training: bool) -> Any:
-    """What `resample` draws from: the training's generator, which every step seeds.
+def _generator(x: Tensor, training: bool) -> torch.Generator | None:
+    """What `resample` draws from. In training it is torch's default generator (None), which every step seeds.
 
     A trained network draws the same for the same input, in whatever thread and order.
     """
     if training:
-        return draws()
+        return None
     total = 0.0 if x.is_meta else x.detach().float().sum().item()
     return torch.Generator().manual_seed(int.from_bytes(struct.pack("<d", total), "little") >> 1)
 
@@ -593,9 +586,9 @@ def _projection(line: Line, name: str, module: nn.Module) -> tuple[nn.Module, in
 class Heads(nn.Module):
     """Changes heads in the input (…, count · n) of an output projection; of torch's own attention, in its matrix."""
 
-    def __init__(self, count: int, draws: Draws) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__()
-        self.count, self.draws = count, draws
+        self.count = count
         self.rules: dict[int, str] = {}
 
     def before(self, _: nn.Module, args: Any) -> Any:
@@ -603,7 +596,7 @@ class Heads(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         heads = torch.unflatten(x, -1, (self.count, -1)).clone()
-        generator = _generator(x, self.draws, self.training) if "resample" in self.rules.values() else None
+        generator = _generator(x, self.training) if "resample" in self.rules.values() else None
         for head, action in self.rules.items():
             if action == "zero":
                 heads[..., head, :] = 0
@@ -613,11 +606,11 @@ class Heads(nn.Module):
         return heads.flatten(-2)
 
 
-def _change_heads(line: Line, name: str, module: nn.Module, seen: Tensor | None, draws: Draws) -> None:
+def _change_heads(line: Line, name: str, module: nn.Module, seen: Tensor | None) -> None:
     """Raises UserError for a head that is not there, or that another line changes."""
     place, count = _projection(line, name, module)
     if HEADS not in module._modules:
-        module.add_module(HEADS, heads := Heads(count, draws))  # so that it is copied, moved and saved with the network
+        module.add_module(HEADS, heads := Heads(count))  # so that it is copied, moved and saved with the network
         if isinstance(module, nn.MultiheadAttention):  # it calls no projection
             parametrize.register_parametrization(place, "weight", heads)
         else:
