@@ -141,6 +141,12 @@ class TestFootprint:
         assert sizes[0] < sizes[1] == sizes[2]
         assert memory_bytes(self.BASE, (100, 100), 25_000, "cuda") > sizes[2]
 
+    def test_a_batch_of_a_gpu_has_padding_among_its_activations(self):
+        some, more = (memory_bytes(self.BASE, (16, 16), tokens, "cuda") for tokens in (2_800, 5_600))
+        logits = 2_800 * 16 * 4
+        sentences = count.activation_bytes(self.BASE, 120, 28, 28)  # of 100 without padding
+        assert more - some == pytest.approx(sentences + logits)
+
     def test_disk_holds_weights_and_the_checkpoints_that_are_kept(self):
         params = count.num_params(self.BASE, 100, 100)
         assert disk_bytes(params, 2) == 4 * params + 2 * 12 * params

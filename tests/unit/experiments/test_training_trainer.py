@@ -70,6 +70,12 @@ def test_a_training_stopped_three_times_equals_an_undisturbed_one_bit_for_bit(tm
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
+def test_a_run_that_version_0_1_trained_in_replicas_goes_on_from_its_checkpoint(tmp_path):
+    run(tmp_path / "1", stop_at=5, meta={**META, "replicas": 2})
+    _, facts, _ = run(tmp_path / "2", earlier=[tmp_path / "1"])
+    assert (facts["resumed_from"], facts["step"]) == (5, 12)
+
+
 def test_a_resume_knows_how_often_each_layer_was_updated(tmp_path):
     sizes = SIZES.model_copy(update={"num_layers": 3, "layer_drop": 0.5})
     _, _, events = run(tmp_path / "straight", sizes=sizes)
