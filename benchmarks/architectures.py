@@ -12,7 +12,6 @@ other work. Below a floor the command exits with 1.
 
 import argparse
 import json
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import exit_code, median
 from model.config import ModelConfig
 from model.network import build_model
 
@@ -143,7 +143,7 @@ def _by_turns(
             call()
             if number:
                 taken.append(clock() - began)
-    return statistics.median(times[0]), statistics.median(times[1])
+    return median("one side", times[0]), median("the other side", times[1])
 
 
 def _result(what: str, name: str, width: int, ours: float, other: float, floor: float) -> dict[str, Any]:
@@ -169,4 +169,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

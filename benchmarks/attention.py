@@ -10,7 +10,6 @@ call and its backward pass, without attention dropout. With `--dropout` torch's 
 import argparse
 import itertools
 import json
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import exit_code, median
 from experiments.config import DeviceSpec
 from experiments.device import Device
 from model.layers.attention import attend
@@ -81,7 +81,7 @@ def _times(
                 calls += 1
             if number:
                 times.append((time.perf_counter() - began) / calls)
-    return {kernel: round(1000 * statistics.median(times), 3) for kernel, times in found.items()}
+    return {kernel: round(1000 * median(kernel, times), 3) for kernel, times in found.items()}
 
 
 def _options() -> Any:
@@ -98,4 +98,4 @@ def _options() -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

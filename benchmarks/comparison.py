@@ -7,7 +7,6 @@ makes; missing environments are named.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import NothingMeasuredError, median
 from experiments.processes.processor import has_bf16
 
 HERE = Path(__file__).parent
@@ -78,13 +78,16 @@ class Engine:
             self._found |= heard
 
     def close(self) -> dict[str, Any]:
-        """The median rate, and the script's other facts."""
+        """The median rate, and the script's other facts; "failed" if fewer than two rounds did any work."""
         if self._process and self._process.stdin:
             self._process.stdin.close()
             self._process.wait()
         self._found.pop("ready", None)
         if self._rates and "failed" not in self._found:
-            self._found["per_s"] = round(statistics.median(self._rates), 3)
+            try:
+                self._found["per_s"] = round(median("the engine", self._rates), 3)
+            except NothingMeasuredError as error:
+                self._found["failed"] = str(error)
         return self._found
 
     def _say(self, line: str) -> None:

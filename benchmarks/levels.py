@@ -119,6 +119,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args()
+    if asked.tables < 1:
+        parser.error("--tables must be at least 1: the shares of no tables are no numbers")
     found = measure(asked.tables, asked.seed)
     if asked.json:
         print(json.dumps(found, indent=1, ensure_ascii=False))

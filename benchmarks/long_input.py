@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import exit_code, positive
 
 SEEN = 2000  # different lines, repeated
 
@@ -31,7 +32,10 @@ def main() -> int:
         print(json.dumps(_measure(options.one)))
         return 0
     runs = [_in_a_process(int(count)) for count in options.lines.split(",")]
+    for run in runs:  # random weights may end every output at once
+        positive(f"{run['lines']} lines", seconds=run["seconds"], characters=run["characters"])
     first, last = runs[0], runs[-1]
+    positive("growth", lines_more=last["lines"] - first["lines"])
     report = {
         "runs": runs,
         "growth_mb": round(last["peak_mb"] - first["peak_mb"], 1),
@@ -103,4 +107,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

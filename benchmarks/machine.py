@@ -1,15 +1,20 @@
-"""Facts of the machine for the reader of a measurement."""
+"""Facts of the machine and of the source for the reader of a measurement."""
 
+import contextlib
 import json
 import os
 import platform
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+ROOT = Path(__file__).parents[1]
+COMMIT = "BENCHMARK_COMMIT"  # environment variable: the commit of a copy of the source without git's folder
+
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, load, versions."""
+    """Processor, cores, load, cards with their driver, versions, commit of the source."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -19,13 +24,43 @@ def machine() -> dict[str, Any]:
             "cores": len(os.sched_getaffinity(0)),
             "load_1min": round(os.getloadavg()[0], 2),
             "platform": platform.platform(),
+            "cards": cards(),
         },
         "versions": {"python": platform.python_version(), "torch": metadata.version("torch")},
+        "commit": commit(),
     }
 
 
+def cards() -> list[str]:
+    """Name, driver and memory of every GPU, as nvidia-smi prints them; [] without one."""
+    return _output("nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader").splitlines()
+
+
+def commit() -> str:
+    """The commit of the source, with "-dirty" if files are changed. Without git's folder: BENCHMARK_COMMIT's value."""
+    found = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*").strip()
+    return found or os.environ.get(COMMIT, "unknown")
+
+
+def _output(*command: str) -> str:
+    """What a program prints; "" if it is missing or fails."""
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
+    return ""
+
+
 def keep_report(report: dict[str, Any], out: Path | None) -> None:
-    """Write the result to `--out`, if given."""
+    """Write the result to `--out`, if given: whole or not at all, since a benchmark may be killed at any time."""
     if out:
         out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        aside = out.with_name(f".{out.name}.partial")
+        aside.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+        aside.replace(out)
+
+
+def read_report(out: Path, empty: dict[str, Any]) -> dict[str, Any]:
+    """Return the report of an earlier call, to which this one adds; `empty` if there is none."""
+    if not out.exists():
+        return empty
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return found

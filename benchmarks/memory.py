@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import NothingMeasuredError, exit_code
 from experiments.config import DataConfig, DeviceSpec, PrecisionChoice, RunConfig, TrainingConfig
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.corpora.parallel import resolve
@@ -40,6 +41,7 @@ from model.config import ModelConfig
 
 TOLERANCE = 0.05
 VOCABULARY, WORDS = 1000, 4000
+FEWEST_SAMPLES = 10  # after settling; fewer would call any memory flat
 SETTLED = 500  # steps after which the cache of kernels is full
 
 
@@ -88,6 +90,8 @@ class _Samples:
     def facts(self, done: int, what: str, settling: float = 0.1) -> dict[str, Any]:
         """`settling`: the share of the samples, from the first, in which memory may grow."""
         later = self.memory_mb[int(len(self.memory_mb) * settling) :]
+        if len(later) < FEWEST_SAMPLES:
+            raise NothingMeasuredError(f"{len(later)} of at least {FEWEST_SAMPLES} samples of memory: take more {what}")
         median = statistics.median(later)
         wall, busy = (last - first for first, last in zip(self._clocks[0], self._clocks[-1], strict=True))
         off = max(abs(value / median - 1) for value in later)
@@ -231,4 +235,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_code(main))

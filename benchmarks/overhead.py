@@ -32,6 +32,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import LEAST
 
 # every program's run begins with this: it notes the time of its first step
 STEP = "import os, time; print(time.time(), file=open(os.environ['STEPS'], 'a'), flush=True)"
@@ -197,6 +198,8 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path("/nonexistent"), metavar="DIR")
     parser.add_argument("--out", type=Path, help="also write the JSON to a file, such as benchmarks/results/….json")
     given = parser.parse_args()
+    if given.rounds < LEAST or given.runs < given.rounds:
+        parser.error(f"--rounds must be at least {LEAST}, and --runs at least the number of rounds")
     found = measure(given.runs, given.rounds, given.peers.absolute())
     report = {"runs_a_round": given.runs // given.rounds, "rounds": given.rounds, "programs": found, **machine()}
     print(json.dumps(report, indent=1))

@@ -31,8 +31,10 @@ def report(job: dict[str, Any], decode: Callable[[], int], version: str) -> None
 
     A round repeats it for about one second.
     """
-    sentences = len(job["sentences"])
-    rounds = serve.Rounds(1, sentences, version=version, pieces_per_sentence=round(decode() / sentences, 3))
+    sentences, pieces = len(job["sentences"]), decode()
+    if pieces <= 0:
+        raise ValueError("the search wrote no pieces, so its time would be that of nothing")
+    rounds = serve.Rounds(1, sentences, version=version, pieces_per_sentence=round(pieces / sentences, 3))
     while not rounds.step_done():
         began, times = time.perf_counter(), 0
         while times == 0 or time.perf_counter() - began < ROUND_S:

@@ -1,24 +1,21 @@
-"""All measurements on a GPU by one command, unattended: each part alone, in order of worth, until the time is over.
+"""All measurements on one GPU, unattended, in two parts of at most ten minutes each, most important ones first.
 
-    python -m benchmarks.gpu --minutes 9 --out DIR [--corpus DIR]
-    python -m benchmarks.gpu --minutes 9 --out DIR --device cpu --tiny      # everything in miniature on a processor
+    python -m benchmarks.gpu --part 1 --out DIR [--nanogpt model.py]
+    python -m benchmarks.gpu --part 2 --out DIR [--corpus DIR]
+    python -m benchmarks.gpu --part 1 --out DIR --device cpu --tiny      # in miniature, on a processor; then --part 2
 
-The same command continues: parts that are done are not repeated, others go on from what is in DIR. A part is a process
-of its own: whatever happens to it, the next one runs. It writes DIR/<part>.json after every measurement and its output
-to DIR/<part>.log; DIR/report.json says how each part ended. One line is printed per part. Exit code: 0 if every part is
-done or left out, 1 if one failed, 3 if one is unfinished.
+Part 1: correctness (tests, errors, command) beside compilations, which need the processor; then training speed by
+variants of this program's settings and beside other programs. Part 2: decoding, large and packed runs, Table 3.
 
-Table 3 needs `--corpus`, a folder such as multi30k's: the built-in corpus is too small for its vocabulary. The tests
-need pytest, the part `command` what the command needs (typer, mlflow, optuna, pandas), and says that it is left out
-where they are not there; everything else only torch, sentencepiece, sacrebleu, numpy, pydantic, psutil and safetensors.
-
-Not compared, because the program has no such switch: CUDA graphs (of training and of decoding steps), bf16 against fp32
-logits alone, padded shapes without compilation, models fused into one process.
+Each benchmark is a process with its own time limit: whatever happens to it, the next one runs. It writes
+DIR/<name>.json as soon as it has a number and its output to DIR/<name>.log; DIR/report.json says how each one ended.
+The same command continues: benchmarks that are done are not repeated. One line is printed per benchmark. Exit code: 0
+if every one is done or left out, 1 if one failed or measured nothing, 2 if this machine lacks what all need, 3 if one
+is unfinished. What is missing, and what is left out for it, is printed first.
 """
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import signal
@@ -29,23 +26,27 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.gpu.exits import DONE, LEFT_OUT, UNFINISHED
-from benchmarks.machine import machine
-from experiments.store.checksummed import write_json
+from benchmarks.gpu import missing
+from benchmarks.gpu.exits import DONE, FAILED, LEFT_OUT, UNFINISHED
+from benchmarks.machine import keep_report, machine
 
-GRACE_S = 20  # between the request to stop and the end
-FAILED = 1
+MINUTES = {1: 7.0, 2: 6.0}  # in all 13 of the 15 that a lent card may have: the rest is for starts and transfers
+GRACE_S = 10  # between the request to stop and the end
+CANNOT_START = 2
+EAGER, COMPILED = "eager,compiled", "compiled"  # variants of benchmarks.gpu.training
+STATES = {DONE: "done", UNFINISHED: "unfinished", LEFT_OUT: "left out"}
 
 
 @dataclass(frozen=True)
-class Part:
-    """`share`: the most ninths of the time that it takes; `words`: the command after `python -m`."""
+class Benchmark:
+    """seconds: its limit. words: the command after `python -m`."""
 
     name: str
-    share: float
+    seconds: float
     words: tuple[str, ...]
     left_out: str = ""  # why, if it cannot run here
     limited: bool = False  # whether it takes --seconds and ends by itself
+    must_say: str = ""  # in its last line, or it has failed
 
 
 @dataclass
@@ -57,121 +58,172 @@ class Outcome:
 
 def main() -> int:
     options = _options()
-    deadline = time.monotonic() + 60 * options.minutes
+    if said := missing.paragraph(options.nanogpt, options.corpus):
+        print(said, flush=True)
+    if missing.absent(*missing.ESSENTIAL):
+        return CANNOT_START
+    if why := missing.no_card(options.device):
+        print(why)
+        return CANNOT_START
+    deadline = time.monotonic() + 60 * (options.minutes or MINUTES[options.part])
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "report.json"
-    known = json.loads(path.read_text(encoding="utf-8"))["parts"] if path.exists() else {}
+    known = json.loads(path.read_text(encoding="utf-8"))["benchmarks"] if path.exists() else {}
     outcomes = {name: Outcome(**facts) for name, facts in known.items()}
-    for part in _parts(options):
-        if part.name in outcomes and outcomes[part.name].state == "done":
-            _say(part, outcomes[part.name], "before: ")
-            continue
-        outcomes[part.name] = _run(part, options, deadline)
-        report = {"parts": {name: asdict(outcome) for name, outcome in outcomes.items()}, **machine()}
-        write_json(path, report, checksummed=False)
-        _say(part, outcomes[part.name])
-    states = {outcome.state for outcome in outcomes.values()}
+    ours = list[str]()
+    for group in (_first if options.part == 1 else _second)(options):
+        ours += [benchmark.name for benchmark in group]
+        for benchmark in group:
+            if benchmark.name in outcomes and outcomes[benchmark.name].state == "done":
+                _say(benchmark.name, outcomes[benchmark.name], "before: ")
+        due = [one for one in group if one.name not in outcomes or outcomes[one.name].state != "done"]
+        for name, outcome in _side_by_side(due, options, deadline):
+            outcomes[name] = outcome
+            _say(name, outcome)
+            report = {"benchmarks": {name: asdict(outcome) for name, outcome in outcomes.items()}, **machine()}
+            keep_report(report, path)
+    states = {outcomes[name].state for name in ours}
     return FAILED if "failed" in states else UNFINISHED if "unfinished" in states else DONE
 
 
-def _parts(options: argparse.Namespace) -> Iterator[Part]:
-    """In order of worth."""
-    out, device = options.out, ("--device", options.device)
-    common = (*device, *(["--tiny"] if options.tiny else []))
-    short = ("--steps", "2", "--warm", "1") if options.tiny else ()
-    attention = (
-        ("--lengths", "8", "--positions", "16", "--round", "0.001") if options.tiny else ("--lengths", "16,64,256,1024")
-    )
-    training = ("benchmarks.gpu.training", *common, *short, "--out", str(out / "training.json"))
-    few = ("--warm", "2", "--steps", "2", "--rounds", "1")  # a step of GPT-2 124M has 491,520 tokens
-    language = ("benchmarks.gpu.training", *common, *few, "--out", str(out / "language-model.json"))
-    no_pytest = "" if importlib.util.find_spec("pytest") else "pytest is not installed"
+def _first(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
+    """Groups of benchmarks: those of one group run side by side."""
+    out, common = options.out, ("--device", options.device, *(["--tiny"] if options.tiny else []))
+    no_pytest = "pytest is not installed" if missing.absent("pytest") else ""
     tests = ("pytest", "tests/gpu", "-o", "addopts=", "-m", "gpu", "-q", "-p", "no:cacheprovider")
-    yield Part("tests", 1.2, tests, no_pytest)
-    yield Part("errors", 0.3, ("benchmarks.gpu.errors", *common, "--out", str(out / "errors.json")))
-    even = ("--steps", "2") if options.tiny else ()
-    yield Part("steps", 0.6, ("benchmarks.gpu.steps", *common, *even, "--out", str(out / "steps.json")))
-    yield Part("command", 1.0, ("benchmarks.gpu.command", *common, "--out", str(out / "command.json")))
-    kernels = ("benchmarks.attention", "--round", "0.02", *device, *attention, "--out", str(out / "kernels.json"))
-    yield Part("kernels", 0.5, kernels)
-    yield Part("training", 1.5, (*training, "--rows", "base,big"), limited=True)
-    compiled = (*training, "--rows", "base" if options.tiny else "base,big", "--compile")
-    yield Part("training-compiled", 1.5, compiled, limited=True)
-    yield Part("language-model", 0.5, (*language, "--study", "nanogpt", "--rows", "base,rotary"), limited=True)
-    counts = ("--counts", "1,2", "--seconds", "1") if options.tiny else ()
-    yield Part("packing", 1.5, ("benchmarks.gpu.packing", *common, *counts, "--out", str(out / "packing.json")))
+    passed = "passed" if options.device == "cuda" else ""  # all skipped would be no test
+    nanogpt = ("--nanogpt", str(options.nanogpt)) if options.nanogpt else ()
+    training = ("benchmarks.gpu.training", *common, "--variants")
+    yield [
+        Benchmark("tests", 150, tests, no_pytest, must_say=passed),
+        Benchmark("errors", 60, ("benchmarks.gpu.errors", *common, "--out", f"{out}/errors.json")),
+        Benchmark("command", 60, ("benchmarks.gpu.command", *common, "--out", f"{out}/command.json"), limited=True),
+        Benchmark("compile-base", 150, (*training, COMPILED, "--case", "base", "--peers", "", "--warm-only")),
+        Benchmark(
+            "compile-language-model",
+            150,
+            (*training, "compiled", "--case", "language-model", *nanogpt, "--warm-only"),
+        ),
+    ]
+    yield [_training("base", 140, EAGER, (), options)]
+    yield [_training("language-model", 110, "eager,compiled", nanogpt, options)]
+    yield [_training("small", 60, EAGER, (), options)]
+
+
+def _second(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
+    out, common = options.out, ("--device", options.device, *(["--tiny"] if options.tiny else []))
     model = ("--model", str(options.model), "--source", str(options.source)) if options.model else ()
-    learned = ("--steps", "20") if options.tiny else ()
-    yield Part(
-        "decoding", 1.2, ("benchmarks.gpu.decoding", *common, *learned, *model, "--out", str(out / "decoding.json"))
-    )
-    yield Part("cards", 0.8, ("benchmarks.gpu.cards", *common, "--out", str(out / "cards.json")))
+    decoding = ("benchmarks.gpu.decoding", *common, *model, "--out", f"{out}/decoding.json")
+    yield [Benchmark("decoding", 110, decoding, limited=True)]
+    yield [_training("big", 60, "eager,compiled", (), options)]
+    counts = ("--counts", "1,2", "--seconds", "1") if options.tiny else ()
+    packing = ("benchmarks.gpu.packing", *common, *counts, "--out", f"{out}/packing.json")
+    yield [Benchmark("packing", 60, packing)]
     corpus = ("--corpus", str(options.corpus)) if options.corpus else ()
-    rows = ("--rows", "base,E", "--together", "2", "--threads", "1") if options.tiny else ()
-    places = ("--work", str(out / "table3"), "--out", str(out / "table3.json"))
+    places = ("--store", f"{out}/table3", "--out", f"{out}/table3.json")
     why = "" if options.corpus or options.tiny else "it needs --corpus DIR, such as multi30k's folder"
-    yield Part("table3", 9, ("benchmarks.gpu.table3", *common, *corpus, *rows, *places), why, limited=True)
+    table3 = ("benchmarks.gpu.table3", *common, *corpus, *places)
+    yield [Benchmark("table3", 110, table3, why, limited=True)]
+    even = ("--steps", "2") if options.tiny else ()
+    yield [Benchmark("steps", 25, ("benchmarks.gpu.steps", *common, *even, "--out", f"{out}/steps.json"))]
+    lengths = ("--lengths", "8", "--positions", "16") if options.tiny else ("--lengths", "16,64,256,1024")
+    kernels = ("benchmarks.attention", "--device", options.device, *lengths, "--round", "0.01")
+    yield [Benchmark("kernels", 25, (*kernels, "--out", f"{out}/kernels.json"))]
+    yield [Benchmark("cards", 60, ("benchmarks.gpu.cards", *common, "--out", f"{out}/cards.json"))]
 
 
-def _run(part: Part, options: argparse.Namespace, deadline: float) -> Outcome:
-    """Run a part in its own process to its end, or to the end of its time."""
-    if part.left_out:
-        return Outcome("left out", 0, part.left_out)
-    began = time.monotonic()
-    seconds = min(60 * part.share * options.minutes / 9, deadline - began)
-    if seconds < options.least:
-        return Outcome("unfinished", 0, "no time was left; the same command goes on with it")
-    words = [*part.words, *(["--seconds", str(round(max(1, seconds - GRACE_S)))] if part.limited else [])]
-    log = options.out / f"{part.name}.log"
-    with log.open("a", encoding="utf-8") as output:
-        output.write(f"{time.strftime('%F %T')} {' '.join(words)}\n")
-        output.flush()
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str((options.out / "compiled").absolute())}
-        process = subprocess.Popen(
-            [sys.executable, "-m", *words], stdout=output, stderr=output, env=environment, start_new_session=True
-        )
-        try:
-            code = process.wait(seconds)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt) as stopped:
-            code = _stop(process)
-            if isinstance(stopped, KeyboardInterrupt):
-                raise
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # whatever it has started
-    took = round(time.monotonic() - began, 1)
-    says = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1][:200]
-    states = {DONE: "done", UNFINISHED: "unfinished", LEFT_OUT: "left out"}
-    return Outcome(states.get(code, "failed"), took, says)
+def _training(
+    case: str, seconds: float, variants: str, more: tuple[str, ...], options: argparse.Namespace
+) -> Benchmark:
+    words = ["benchmarks.gpu.training", "--case", case, "--variants", variants, *more]
+    words += ["--device", options.device, "--out", f"{options.out}/training-{case}.json"]
+    if options.tiny:
+        words += ["--tiny", "--rounds", "2"]
+    return Benchmark(f"training-{case}", seconds, tuple(words), limited=True)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> int:
-    """End a part whose time is over. What it had measured is in its file."""
-    process.send_signal(signal.SIGTERM)
+def _side_by_side(
+    group: list[Benchmark], options: argparse.Namespace, deadline: float
+) -> Iterator[tuple[str, Outcome]]:
+    """Run the benchmarks of a group, each in its own process to its end or to the end of its time."""
+    running = list[tuple[Benchmark, "_Process"]]()
+    for benchmark in group:
+        seconds = min(benchmark.seconds * options.stretch, deadline - time.monotonic())
+        if benchmark.left_out:
+            yield benchmark.name, Outcome("left out", 0, benchmark.left_out)
+        elif seconds < options.least:
+            yield benchmark.name, Outcome("unfinished", 0, "no time was left; the same command goes on with it")
+        else:
+            running.append((benchmark, _Process(benchmark, seconds, options.out)))
     try:
-        process.wait(GRACE_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-    return UNFINISHED
+        for benchmark, process in running:
+            yield benchmark.name, process.outcome()
+    finally:
+        for _, process in running:
+            process.kill()
 
 
-def _say(part: Part, outcome: Outcome, before: str = "") -> None:
-    print(f"{part.name:18} {outcome.state:10} {outcome.seconds:6.1f} s  {before}{outcome.says}", flush=True)
+class _Process:
+    """A benchmark at work."""
+
+    def __init__(self, benchmark: Benchmark, seconds: float, out: Path) -> None:
+        self._benchmark, self._began = benchmark, time.monotonic()
+        self._end = self._began + seconds
+        own = ["--seconds", str(round(max(1, seconds - GRACE_S)))] if benchmark.limited else []
+        words = [*benchmark.words, *own]
+        self._log = out / f"{benchmark.name}.log"
+        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": str((out / "compiled").absolute())}
+        with self._log.open("a", encoding="utf-8") as output:
+            output.write(f"{time.strftime('%F %T')} {' '.join(words)}\n")
+            output.flush()
+            command = [sys.executable, "-m", *words]
+            self._process = subprocess.Popen(
+                command, stdout=output, stderr=output, env=environment, start_new_session=True
+            )
+
+    def outcome(self) -> Outcome:
+        """Wait for its end; request it when its time is over. What it had measured is in its file."""
+        try:
+            code = self._process.wait(max(0.0, self._end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            code = UNFINISHED
+            self._process.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(GRACE_S)
+        self.kill()
+        took = round(time.monotonic() - self._began, 1)
+        says = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1][:300]
+        state = STATES.get(code, "failed")
+        if state == "done" and self._benchmark.must_say not in says:
+            state = "failed"
+        return Outcome(state, took, says)
+
+    def kill(self) -> None:
+        """End it with whatever it has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+def _say(name: str, outcome: Outcome, before: str = "") -> None:
+    print(f"{name:22} {outcome.state:10} {outcome.seconds:6.1f} s  {before}{outcome.says}", flush=True)
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--minutes", type=float, default=9, help="everything is saved and ended by then")
-    parser.add_argument("--out", type=Path, required=True, help="a folder for results and logs")
+    parser.add_argument("--part", type=int, choices=(1, 2), required=True)
+    parser.add_argument("--out", type=Path, required=True, help="a folder for results and logs, of both parts")
+    parser.add_argument("--minutes", type=float, help=f"everything is saved and ended by then (if unset {MINUTES})")
+    parser.add_argument("--nanogpt", type=Path, help="the path of nanoGPT's model.py")
     parser.add_argument("--corpus", type=Path, help="of Table 3: a folder with train.<lang> …")
     parser.add_argument("--model", type=Path, help="of decoding: a folder that `ablations export` wrote")
     parser.add_argument("--source", type=Path, help="of decoding: newstest in the model's source language")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--tiny", action="store_true", help="every part in miniature: does the whole path work?")
-    parser.add_argument("--least", type=float, default=5, help="no part begins with fewer seconds left")
+    parser.add_argument("--tiny", action="store_true", help="every benchmark in miniature: does the whole path work?")
+    parser.add_argument("--stretch", type=float, default=1, help="multiply all limits of single benchmarks")
+    parser.add_argument("--least", type=float, default=5, help="no benchmark begins with fewer seconds left")
     options = parser.parse_args()
     if bool(options.source) != bool(options.model):
         parser.error("--source and --model go together")

@@ -9,8 +9,8 @@ exchange: exit code 4.
 """
 
 import argparse
+import itertools
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -23,16 +23,17 @@ import torch
 from torch import distributed
 
 from benchmarks.gpu.exits import DONE, LEFT_OUT
-from benchmarks.gpu.training import SPREAD, Clock
+from benchmarks.gpu.training import SPREAD
 from benchmarks.gpu.training_rows import TINY as TINY_SETTINGS
 from benchmarks.gpu.training_rows import pairs, planned, train_row
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import exit_code, median
 from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device
 from experiments.training.parallel import joined
 
 MEGABYTES, TINY = (1, 16, 256), (1,)  # 256: base's gradients in fp32
-ROUNDS, WARM = 10, 3
+ROUNDS, WARM, ROUNDS_TRAINED = 10, 3, 3
 TOGETHER = (1, 2, 4, 8)
 
 
@@ -67,13 +68,14 @@ def _train(options: argparse.Namespace) -> int:
         profile, sets = ("demo", (*TINY_SETTINGS, tokens)) if options.tiny else ("paper", (tokens,))
         row = planned("table3", profile, sets, "base")[0]
         data = pairs(Path(folder), cast(RunConfig, row.config).data.vocab_size, SPREAD)
-        clock = Clock(device, 2 if options.tiny else 10, 2 if options.tiny else 10)
+        clock = _Clock(device, 2 if options.tiny else 10)
         train_row(row, data, device, Path(folder), clock.stop, clock.saw, group)
         mine = torch.tensor([clock.rate])
         rate = float(group.add_up(mine))
     if options.rank == 0:
         report = json.loads(options.out.read_text(encoding="utf-8"))
-        found = {"target_tokens_per_s": round(rate), "step_ms": clock.step_ms}
+        step_ms = 1e3 * median("cards", clock.seconds) / clock.steps
+        found = {"target_tokens_per_s": round(rate), "step_ms": round(step_ms, 2)}
         one = report.setdefault("training", {}).get("1", found)
         found["gain"] = round(rate / one["target_tokens_per_s"], 2)
         report["training"][str(options.together)] = found
@@ -81,6 +83,38 @@ def _train(options: argparse.Namespace) -> int:
         told = (f"{count}: {each['gain']}" for count, each in report["training"].items())
         print(f"data-parallel steps on so many cards gain {', '.join(told)} times")
     return DONE
+
+
+class _Clock:
+    """Counts the trainer's steps, and stops it after one round to warm up and ROUNDS_TRAINED measured ones."""
+
+    def __init__(self, device: Device, steps: int) -> None:
+        self._device, self.steps, self._done = device, steps, 0
+        self._times, self._tokens = list[float](), dict[int, int]()
+
+    def saw(self, step: int, parts: Any) -> None:
+        self._tokens[step] = sum(part.num_target_tokens for part in parts)
+
+    def stop(self) -> bool:
+        self._done += 1
+        past = self._done - self.steps  # the first round warms up
+        if past >= 0 and past % self.steps == 0:
+            self._device.synchronize()
+            self._times.append(time.perf_counter())
+        return len(self._times) > ROUNDS_TRAINED
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of every round."""
+        return [later - earlier for earlier, later in itertools.pairwise(self._times)]
+
+    @property
+    def rate(self) -> float:
+        """Target tokens per second, the median of the rounds."""
+        steps = self.steps
+        firsts = [steps * (number + 1) + 1 for number in range(len(self.seconds))]
+        tokens = [sum(self._tokens[first + step] for step in range(steps)) for first in firsts]
+        return median("cards", [some / second for some, second in zip(tokens, self.seconds, strict=True)])
 
 
 class _Others:
@@ -125,7 +159,7 @@ def _measure(options: argparse.Namespace) -> int:
         expected = options.ranks * (options.ranks + 1) / 2
         if not bool((values == expected).all()):
             raise ValueError(f"the sum of {options.ranks} ranks is {values.min().item()}, not {expected}")
-        seconds = statistics.median(times)
+        seconds = median("all-reduce", times)
         traffic = 2 * (options.ranks - 1) / options.ranks * values.nbytes
         results.append(
             {"mb": megabytes, "ms": round(seconds * 1e3, 3), "bus_gb_per_s": round(traffic / seconds / 1e9, 2)}
@@ -150,4 +184,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

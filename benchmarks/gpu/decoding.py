@@ -1,136 +1,316 @@
-"""Time to decode 3,000 sentences with base and a beam of 4 on a GPU, unattended.
+"""Time to decode 3,000 sentences with base and a beam of 4 on a GPU, beside Hugging Face's `generate`; unattended.
 
-    python -m benchmarks.gpu.decoding [--source FILE.en] [--model DIR] [--out FILE.json]
-    python -m benchmarks.gpu.decoding --tiny --device cpu          # the whole path in miniature
+    python -m benchmarks.gpu.decoding --out FILE.json [--seconds S] [--device cpu] [--tiny]
+    python -m benchmarks.gpu.decoding --out FILE.json --model DIR --source FILE.en
 
-Needs torch, sentencepiece, sacrebleu and what `experiments` itself imports (numpy, pydantic, safetensors, psutil).
-Without --model and --source, base is first trained here for STEPS steps to copy sentences, so that hypotheses end where
-a translation would, after about their source's length; lengths are like newstest's (median 27 pieces), and the weights
-are kept beside FILE. The first sentences are compared with the processor's in fp32.
+Without --model, base is first trained here on generated sentences until it writes them: every sentence is a chain of
+pieces that always follow each other, and the target is the chain that the source shows. Its hypotheses therefore end,
+after about the length of a translation (lengths like newstest's, median 27 pieces). `right` is the share of sentences
+whose hypothesis is the whole chain. The weights are kept beside FILE.
+
+Refused, with exit code 1: hypotheses that are empty, that reach the length limit, or that are seldom right; fewer than
+two searches. The first sentences are compared with the processor's in fp32. With the package transformers the same
+weights are copied into MarianMTModel, and both decode the same sentences in turns, in bf16 and in fp32, with a beam of
+4 and no length penalty (the two programs define it differently); `same` counts equal hypotheses.
+
+Needs torch, sentencepiece, sacrebleu and what `experiments` imports (numpy, pydantic, safetensors, psutil).
 """
 
 import argparse
+import importlib.util
 import json
+import os
 import random
 import tempfile
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import torch
 
+from benchmarks.gpu.exits import DONE
+from benchmarks.gpu.marian import Marian
 from benchmarks.gpu.training_rows import TINY as TINY_SETTINGS
-from benchmarks.gpu.training_rows import pairs, planned, train_row
+from benchmarks.gpu.training_rows import ignore, new_model, planned, train_row, written
 from benchmarks.machine import keep_report, machine
+from benchmarks.measured import NothingMeasuredError, exit_code, median, positive
 from experiments.config import DeviceSpec, RunConfig
-from experiments.device import Device
-from experiments.evaluation.beam import SearchSettings
+from experiments.data.corpora.corpus import SIDES
+from experiments.device import Device, Precision
+from experiments.errors import Preempted
+from experiments.evaluation.beam import Hypothesis, SearchSettings
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator
 from model.network import build_model
 
-SENTENCES, TINY, VOCABULARY = 3000, 20, 37000
-STEPS, COPIED = 400, 1000  # of the training; kinds of pieces in its sentences
-SLOTS = (2**17, 2**18, 2**19)  # places in a batch's cache; each number is measured
+SENTENCES, TINY, COMPARED = 3000, 24, 500  # COMPARED: with Hugging Face
+CHAINS, PAIRS = 200, 20_000
+STEPS, EVERY = 1500, 100  # at most so many updates; those between tests of whether the model writes its chains
+# the paper's peak of the learning rate after 200 steps instead of 4,000, and small batches
+SETTINGS = ("training.tokens_per_batch=8192", "training.warmup_steps=200", "training.learning_rate_scale=0.2236")
+ENOUGH, LEAST_RIGHT = 0.95, 0.5  # share of right hypotheses: ends the training; refuses the measurement
+MOST_AT_LIMIT, MOST_EMPTY = 0.2, 0.05  # share of the sentences
+SLOTS = (2**17, 2**19)  # places in a batch's cache; each number is measured
+SEARCHES = 3
+Sources = list[list[int]]
 
 
-def main() -> None:
+def main() -> int:
     options = _options()
-    report: dict[str, Any] = {"runs": []}
-    if options.out and options.out.exists():
-        report = json.loads(options.out.read_text(encoding="utf-8"))
-    report |= {"sentences": TINY if options.tiny else SENTENCES, **machine()}
-    for precision in ("bf16", "fp32"):
-        device = Device.open(DeviceSpec(options.device, 4), precision)
-        report["gpu"] = device.name
-        for slots in SLOTS[: 1 if options.tiny else None]:
-            compares = precision == "fp32" and slots == SLOTS[0] and "as_on_cpu" not in report
-            if not compares and any((run["precision"], run["slots"]) == (precision, slots) for run in report["runs"]):
-                continue
-            run, outputs = _timed(options, device, precision, slots)
-            report["runs"].append(run)
-            print(json.dumps(run), flush=True)
-            keep_report(report, options.out)
-            if compares:
-                report["as_on_cpu"] = _compare(options, *outputs)
-                print(json.dumps(report["as_on_cpu"]), flush=True)
-                keep_report(report, options.out)
-    report["best_s"] = min(run["seconds"] for run in report["runs"])
+    deadline = time.monotonic() + options.seconds
+    report: dict[str, Any] = {"sentences": 0, "runs": [], **machine()}
+    device = Device.open(DeviceSpec(options.device, 4), "bf16")
+    report["device"] = device.describe()
+    work = _Exported(options) if options.model else _Trained(options, device)
+    report |= {"model": work.facts, "sentences": len(work.sources)}
     keep_report(report, options.out)
-    alike = "{same} of {sentences} as on the processor".format(**report["as_on_cpu"])
-    print(
-        f"{report['sentences']} sentences in {report['best_s']} s at best (3,000 of newstest on an H200: 3 s); {alike}"
-    )
+    report["as_on_cpu"] = _as_on_processor(work, replace(device, precision="fp32"), options)
+    keep_report(report, options.out)
+    for precision in ("bf16", "fp32"):
+        at = replace(device, precision=cast(Precision, precision))
+        for slots in SLOTS[: 1 if options.tiny else None]:
+            report["runs"].append(_timed(work, at, slots))
+            print(json.dumps(report["runs"][-1]), flush=True)
+            keep_report(report, options.out)
+    report["best_s"] = min(run["seconds"] for run in report["runs"])
+    report["generate"] = _beside_generate(work, device, deadline, options)
+    keep_report(report, options.out)
+    print(_in_short(report))
+    return DONE
 
 
-def _timed(options: argparse.Namespace, device: Device, precision: str, slots: int) -> tuple[dict[str, Any], Any]:
-    """The fastest of three searches; the sentences, settings and outputs."""
-    model, sources, settings = _work(options, device, precision)
-    best, found = float("inf"), list[Any]()
-    for _ in range(3):
+class _Trained:
+    """Base, trained here to write chains."""
+
+    settings = SearchSettings(4, 0.6, 50)
+
+    def __init__(self, options: argparse.Namespace, device: Device) -> None:
+        profile, sets = ("demo", TINY_SETTINGS) if options.tiny else ("paper", SETTINGS)
+        self._row = planned("table3", profile, sets, "base")[0]
+        self.config = cast(RunConfig, self._row.config)
+        self._vocabulary = self.config.data.vocab_size
+        self._chains = chains(8 if options.tiny else CHAINS, self._vocabulary, 9 if options.tiny else 150)
+        draw = random.Random(2)
+        drawn = [draw.choice(self._chains) for _ in range(TINY if options.tiny else SENTENCES)]
+        self.sources: Sources = [list(chain) for chain in drawn]
+        self.expected: Sources | None = self.sources
+        self.facts: dict[str, Any] = {"trained_on": f"{len(self._chains)} chains"}
+        weights = options.out.with_suffix(".pt")
+        if weights.exists():
+            kept = torch.load(weights, map_location="cpu", weights_only=True)
+            self._weights, self.facts = kept["weights"], kept["facts"]
+            return
+        self._train(options, device)
+        torch.save({"weights": self._weights, "facts": self.facts}, weights)
+
+    def model(self, device: Device) -> Any:
+        """A copy of the trained model on a device."""
+        model = build_model(self.config.model, self._vocabulary, device=device.torch_device)
+        model.load_state_dict(self._weights)
+        return model.eval()
+
+    def _train(self, options: argparse.Namespace, device: Device) -> None:
+        """Train until the model writes its chains, or 40 % of the time is over."""
+        began, steps, right = time.monotonic(), 0, 0.0
+        model = new_model(self._row, device)
+        known = self._chains[:64]
+
+        def stop() -> bool:
+            nonlocal steps, right
+            steps += 1
+            over = steps >= options.steps or time.monotonic() - began > 0.4 * options.seconds
+            if steps % (20 if options.tiny else EVERY) == 0 or over:
+                right = _share_right(translate(model, known, self.settings, device), known)
+                print(f"step {steps}: {right:.0%} right, {time.monotonic() - began:.0f} s", flush=True)
+                if right >= ENOUGH or over:
+                    raise Preempted
+            return False
+
+        with tempfile.TemporaryDirectory() as folder:
+            draw = random.Random(1)
+            lines = [draw.choice(self._chains) for _ in range(2000 if options.tiny else PAIRS)]
+            data = written(Path(folder), self._vocabulary, dict.fromkeys(SIDES, lines))
+            train_row(self._row, data, device, Path(folder), stop, ignore, model=model)
+        self._weights = {name: tensor.cpu() for name, tensor in model.state_dict().items()}
+        self.facts |= {"steps": steps, "right": round(right, 3), "train_s": round(time.monotonic() - began, 1)}
+
+
+class _Exported:
+    """A model that `ablations export` wrote, and a test set in its source language."""
+
+    expected: Sources | None = None
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._folder = options.model
+        found = self._load(Device.open(DeviceSpec("cpu", 4), "fp32"))
+        self.settings = found.settings
+        lines = options.source.read_text(encoding="utf-8").split("\n")[:SENTENCES]
+        self.sources: Sources = found.source_tokenizer.encode_batch([line for line in lines if line])
+        self.facts: dict[str, Any] = {"exported": options.model.name, "source": options.source.name}
+
+    def model(self, device: Device) -> Any:
+        """The model on a device."""
+        return self._load(device).model
+
+    def _load(self, device: Device) -> Translator:
+        spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
+        return Translator.load(self._folder, spec, device.precision)
+
+
+def chains(count: int, vocabulary: int, longest: int) -> Sources:
+    """Sentences that share no piece, so that every piece but the last has one successor; lengths like newstest's.
+
+    Chains have at least three pieces and end where the vocabulary does.
+    """
+    draw, next_piece, found = random.Random(1), 4, list[list[int]]()
+    for _ in range(count):
+        length = min(longest, max(3, round(draw.lognormvariate(3.3, 0.55))))
+        found.append(list(range(next_piece, min(next_piece + length, vocabulary))))
+        next_piece += length
+    return [chain for chain in found if len(chain) > 2]
+
+
+def refuse_idle(
+    what: str, found: Sequence[Hypothesis], sources: Sources, settings: SearchSettings, expected: Sources | None
+) -> dict[str, Any]:
+    """Return what the hypotheses show. Raises NothingMeasuredError if a search did not do the work of a translation."""
+    pieces = sum(len(hypothesis.ids) for hypothesis in found)
+    empty = sum(not hypothesis.ids for hypothesis in found) / len(found)
+    at_limit = sum(not hypothesis.finished for hypothesis in found) / len(found)
+    facts = {"pieces": pieces, "empty": round(empty, 4), "at_limit": round(at_limit, 4)}
+    positive(what, pieces=pieces)
+    if empty > MOST_EMPTY:
+        raise NothingMeasuredError(f"{what}: {empty:.0%} of the hypotheses are empty")
+    if at_limit > MOST_AT_LIMIT:
+        raise NothingMeasuredError(
+            f"{what}: {at_limit:.0%} of the hypotheses reach the limit, the source's length + "
+            f"{settings.max_extra_length}: the model was not trained long enough"
+        )
+    if expected is not None:
+        facts["right"] = round(_share_right([[one] for one in found], expected), 4)
+        if facts["right"] < LEAST_RIGHT:
+            raise NothingMeasuredError(
+                f"{what}: {facts['right']:.0%} of the hypotheses are right: the model was not trained long enough"
+            )
+    return facts
+
+
+def _share_right(found: Sequence[Sequence[Hypothesis]], expected: Sources) -> float:
+    return sum(list(one[0].ids) == right for one, right in zip(found, expected, strict=True)) / len(expected)
+
+
+def _as_on_processor(work: _Trained | _Exported, device: Device, options: argparse.Namespace) -> dict[str, int]:
+    """How many of the first sentences are the same as on the processor, both in fp32."""
+    sources = work.sources[: options.compare]
+    there = translate(work.model(device), sources, work.settings, device)
+    cpu = Device.open(DeviceSpec("cpu", options.threads), "fp32")
+    here = translate(work.model(cpu), sources, work.settings, cpu)
+    expected = None if work.expected is None else work.expected[: len(sources)]
+    refuse_idle("the first sentences", [one[0] for one in there], sources, work.settings, expected)
+    same = sum(one[0].ids == other[0].ids for one, other in zip(here, there, strict=True))
+    return {"sentences": len(sources), "same": same}
+
+
+def _timed(work: _Trained | _Exported, device: Device, slots: int) -> dict[str, Any]:
+    """The median of some searches."""
+    what = f"decoding in {device.precision}"
+    model = work.model(device)
+    times, found = list[float](), list[list[Hypothesis]]()
+    for _ in range(1 + SEARCHES):  # the first warms up
         device.synchronize()
         began = time.perf_counter()
-        found = translate(model, sources, settings, device, max_batch_slots=slots)
+        found = translate(model, work.sources, work.settings, device, max_batch_slots=slots)
         device.synchronize()
-        best = min(best, time.perf_counter() - began)
-    pieces = sum(len(hypotheses[0].ids) for hypotheses in found)
-    limit = sum(len(source) + settings.max_extra_length for source in sources)
-    run = {
-        "precision": precision, "slots": slots, "seconds": round(best, 3), "pieces": pieces, "pieces_at_most": limit,
-        "pieces_per_s": round(pieces / best), "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
+        times.append(time.perf_counter() - began)
+    facts = refuse_idle(what, [one[0] for one in found], work.sources, work.settings, work.expected)
+    seconds = median(what, times[1:])
+    return {
+        "precision": device.precision, "slots": slots, "seconds": round(seconds, 3), **facts,
+        "pieces_per_s": round(facts["pieces"] / seconds), "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
     }  # fmt: skip
-    return run, (sources, settings, [hypotheses[0].ids for hypotheses in found])
 
 
-def _work(options: argparse.Namespace, device: Device, precision: str) -> tuple[Any, list[list[int]], SearchSettings]:
-    """The model on this device, the sentences' pieces, the search settings."""
-    if options.model:
-        kind = "cuda" if device.is_cuda else "cpu"
-        translator = Translator.load(options.model, DeviceSpec(kind, device.threads), precision)
-        lines = options.source.read_text(encoding="utf-8").split("\n")[:SENTENCES]
-        return translator.model, translator.source_tokenizer.encode_batch(lines), translator.settings
-    profile, sets = ("demo", TINY_SETTINGS) if options.tiny else ("paper", ("training.warmup_steps=150",))
-    row = planned("table3", profile, sets, "base")[0]
-    config = cast(RunConfig, row.config)
-    vocabulary, copied = (config.data.vocab_size, 100) if options.tiny else (VOCABULARY, COPIED)
-    weights = options.out.with_suffix(".pt") if options.out else None
-    if weights and weights.exists():
-        model: Any = build_model(config.model, vocabulary, device=device.torch_device)
-        model.load_state_dict(torch.load(weights, map_location=device.torch_device, weights_only=True))
-    else:
-        with tempfile.TemporaryDirectory() as folder:
-            data, steps = pairs(Path(folder), vocabulary, 0.55, copied=copied), iter(range(1, options.steps + 1))
-            model, _ = train_row(row, data, device, Path(folder), lambda: next(steps) == options.steps, lambda *_: None)
-        if weights:
-            torch.save(model.state_dict(), weights)
-    draw = random.Random(1)
-    count = TINY if options.tiny else SENTENCES
-    lengths = [min(150, max(3, round(draw.lognormvariate(3.3, 0.55)))) for _ in range(count)]
-    sources = [[draw.randrange(4, 4 + copied) for _ in range(n)] for n in lengths]
-    return model.eval(), sources, SearchSettings(4, 0.6, 50)
+def _beside_generate(
+    work: _Trained | _Exported, device: Device, deadline: float, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Our search and Hugging Face's `generate` with the same weights, in turns."""
+    if isinstance(work, _Exported) or importlib.util.find_spec("transformers") is None:
+        return {"left_out": "it needs the package transformers and the model trained here"}
+    settings = replace(work.settings, length_penalty=0.0)
+    sources = work.sources[: TINY if options.tiny else COMPARED]
+    found: dict[str, Any] = {"sentences": len(sources), "beam_size": settings.beam_size, "length_penalty": 0.0}
+    for precision in ("fp32", "bf16"):
+        at = replace(device, precision=cast(Precision, precision))
+        model = work.model(at)
+        marian = Marian(work.config.model, work.config.data.vocab_size, model, at)
+        outputs: dict[str, Any] = {}
+
+        def ours(at: Device = at, model: Any = model) -> list[tuple[int, ...]]:
+            return [one[0].ids for one in translate(model, sources, settings, at)]
+
+        def theirs(marian: Marian = marian) -> list[tuple[int, ...]]:
+            return marian.generate(sources, settings.beam_size, settings.max_extra_length)
+
+        times: dict[str, list[float]] = {"ours": [], "generate": []}
+        for number in range(1 + SEARCHES):  # the first warms up
+            if time.monotonic() > deadline and number > 2:
+                break
+            for name, decode in (("ours", ours), ("generate", theirs)):
+                at.synchronize()
+                began = time.perf_counter()
+                outputs[name] = decode()
+                at.synchronize()
+                if number:
+                    times[name].append(time.perf_counter() - began)
+        seconds = {name: median(f"{name} in {precision}", some) for name, some in times.items()}
+        positive("generate", pieces=sum(map(len, outputs["generate"])))
+        same = [one == other for one, other in zip(outputs["ours"], outputs["generate"], strict=True)]
+        found[precision] = {
+            "ours_s": round(seconds["ours"], 3), "generate_s": round(seconds["generate"], 3),
+            "ratio": round(seconds["generate"] / seconds["ours"], 2), "same": sum(same),
+            "first_difference": _first_difference(outputs, same),
+        }  # fmt: skip
+        print(precision, json.dumps(found[precision]), flush=True)
+        if precision == "fp32" and sum(same) < LEAST_RIGHT * len(same):
+            raise NothingMeasuredError(f"generate: {sum(same)} of {len(same)} hypotheses are equal: another network")
+    return found
 
 
-def _compare(
-    options: argparse.Namespace, sources: list[list[int]], settings: SearchSettings, found: list[tuple[int, ...]]
-) -> dict[str, int]:
-    """The number of the first sentences that are the same as on the processor in fp32."""
-    cpu = Device.open(DeviceSpec("cpu", 8), "fp32")
-    model, _, _ = _work(options, cpu, "fp32")
-    count = min(options.compare, len(sources))
-    here = translate(model, sources[:count], settings, cpu)
-    same = sum(one[0].ids == there for one, there in zip(here, found[:count], strict=True))
-    return {"sentences": count, "same": same}
+def _first_difference(outputs: dict[str, list[tuple[int, ...]]], same: list[bool]) -> dict[str, Any] | None:
+    """The first sentence with two hypotheses; None without one."""
+    if all(same):
+        return None
+    at = same.index(False)
+    return {"sentence": at, **{name: list(some[at]) for name, some in outputs.items()}}
+
+
+def _in_short(report: dict[str, Any]) -> str:
+    compared = report["generate"]
+    beside = "; ".join(
+        f"generate in {name} takes {compared[name]['ratio']} times as long, {compared[name]['same']} of "
+        f"{compared['sentences']} hypotheses the same"
+        for name in ("bf16", "fp32")
+        if name in compared
+    )
+    alike = "{same} of {sentences} as on the processor".format(**report["as_on_cpu"])
+    return f"{report['sentences']} sentences in {report['best_s']} s at best; {alike}" + (
+        f"; {beside}" if beside else ""
+    )
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--seconds", type=float, default=120, help="the training takes at most 40 %% of them")
     parser.add_argument("--source", type=Path, help="newstest in the model's source language, one sentence a line")
     parser.add_argument("--model", type=Path, help="a folder that `ablations export` wrote")
-    parser.add_argument("--out", type=Path)
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--steps", type=int, default=STEPS, help="of the model's training, without --model")
-    parser.add_argument("--tiny", action="store_true", help="the demo's sizes and 20 sentences")
-    parser.add_argument("--compare", type=int, default=100, help="sentences that the processor decodes too")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of the model's training, at most")
+    parser.add_argument("--tiny", action="store_true", help="the demo's sizes and some sentences")
+    parser.add_argument("--compare", type=int, default=60, help="sentences that the processor decodes too")
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)), help="of the processor's search")
     options = parser.parse_args()
     if bool(options.source) != bool(options.model):
         parser.error("--source and --model go together")
@@ -138,4 +318,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(exit_code(main))

@@ -1,37 +1,35 @@
 """Small runs side by side on one GPU, each in its own process: what do 1, 2, 4 and 8 train together?
 
-    python -m benchmarks.gpu.packing --out FILE.json [--counts 1,2,4,8] [--seconds S] [--device cpu] [--tiny]
+    python -m benchmarks.gpu.packing --out FILE.json [--counts 1,2,4,8] [--profile small|demo] [--seconds S]
+                                     [--device cpu] [--tiny]
 
-Each process trains Table 3's base at its demo's size with V 8,000 and 4,096 tokens a step, with the code of a run. All
-begin when the last one is warm. `together` is the sum of their target tokens per second, `gain` that over a single
-one's. Every count is measured without and with NVIDIA's MPS ("4", "4 mps"), for which it starts a daemon of its own and
-ends it; where a daemon runs already, or none can be started, only as it is. Counts in FILE are not measured again.
+Each process trains base of Table 3 in the size of a profile, with V 8,000 and 4,096 tokens a step, with the code of a
+run. All begin when the last one is warm, and train for SLICES equal times; a rate is the median of these. `together` is
+the sum of their target tokens per second, `gain` that over a single one's. Where a daemon of NVIDIA's MPS runs, it
+serves the processes, and `mps` says so. Counts in FILE are not measured again.
 """
 
 import argparse
-import contextlib
 import json
-import os
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
 from benchmarks.gpu.exits import DONE, UNFINISHED
 from benchmarks.gpu.training_rows import TINY, pairs, planned, train_row
-from benchmarks.machine import keep_report, machine
+from benchmarks.machine import keep_report, machine, read_report
+from benchmarks.measured import exit_code, median
 from experiments.config import DeviceSpec, RunConfig
 from experiments.device import Device
-from experiments.processes.processor import mps_serves
+from experiments.errors import Preempted
 
 SMALL = ("data.vocab_size=8000", "training.tokens_per_batch=4096", "training.precision=auto")
 WARM = 12
-MPS = "nvidia-cuda-mps-control"
+SLICES = 3
 
 
 def main() -> int:
@@ -39,37 +37,19 @@ def main() -> int:
     if options.child:
         return _train(options)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNFINISHED))  # through `finally`, which ends the children
-    report = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"counts": {}}
-    can_serve = options.device == "cuda" and shutil.which(MPS) is not None and not mps_serves()
-    for served in (False, True) if can_serve else (False,):
-        with mps() if served else contextlib.nullcontext():
-            for count in options.counts.split(","):
-                name = f"{count} mps" if served else count
-                if name in report["counts"]:
-                    continue
-                found = _together(int(count))
-                report["counts"][name] = found
-                if single := report["counts"].get("1"):
-                    found["gain"] = round(found["together"] / single["together"], 2)
-                keep_report({**report, **machine()}, options.out)
+    report = read_report(options.out, {"profile": options.profile, "counts": {}})
+    for count in options.counts.split(","):
+        if count in report["counts"]:
+            continue
+        found = _together(int(count))
+        report["counts"][count] = found
+        if single := report["counts"].get("1"):
+            found["gain"] = round(found["together"] / single["together"], 2)
+        keep_report({**report, **machine()}, options.out)
+        print(count, json.dumps(found), flush=True)
     told = (f"{count}: {found['together']:,} tokens/s" for count, found in report["counts"].items())
     print(f"runs together {'; '.join(told)}")
     return DONE
-
-
-@contextlib.contextmanager
-def mps() -> Iterator[None]:
-    """A daemon of NVIDIA's MPS for the processes that are started meanwhile."""
-    with tempfile.TemporaryDirectory() as folder:
-        own = {"CUDA_MPS_PIPE_DIRECTORY": folder, "CUDA_MPS_LOG_DIRECTORY": folder}
-        subprocess.run([MPS, "-d"], env={**os.environ, **own}, check=True, timeout=60)
-        os.environ.update(own)
-        try:
-            yield
-        finally:
-            subprocess.run([MPS], input=b"quit\n", env=os.environ, check=False, timeout=60)
-            for name in own:
-                del os.environ[name]
 
 
 def _together(count: int) -> dict[str, Any]:
@@ -88,10 +68,10 @@ def _together(count: int) -> dict[str, Any]:
     finally:
         for process in processes:
             process.kill()
-    rates = [answer["target_tokens_per_s"] for answer in answers]
+    rates = [median("packing", answer["target_tokens_per_s"]) for answer in answers]
     return {
         "together": round(sum(rates)),
-        "each": rates,
+        "each": [round(rate, 1) for rate in rates],
         "memory_gb": answers[0]["memory_gb"],
         "mps": answers[0]["mps"],
     }
@@ -100,14 +80,14 @@ def _together(count: int) -> dict[str, Any]:
 def _train(options: argparse.Namespace) -> int:
     """Train until warm, wait for the word, train for the time, report."""
     device = Device.open(DeviceSpec(options.device, 1), "auto")
-    row = planned("table3", "demo", TINY if options.tiny else SMALL, "base")[0]
-    clock = _Clock(device, options.seconds)
+    row = planned("table3", "demo" if options.tiny else options.profile, TINY if options.tiny else SMALL, "base")[0]
+    clock = _Clock(device, options.seconds / SLICES)
     with tempfile.TemporaryDirectory() as folder:
         vocabulary = cast(RunConfig, row.config).data.vocab_size
         data = pairs(Path(folder), vocabulary, 0.4, 2000)
         train_row(row, data, device, Path(folder), clock.stop, clock.saw)
     answer = {
-        "target_tokens_per_s": round(clock.tokens / clock.seconds, 1),
+        "target_tokens_per_s": clock.rates,
         "memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
         "mps": bool(device.describe().get("mps")),
     }
@@ -116,40 +96,43 @@ def _train(options: argparse.Namespace) -> int:
 
 
 class _Clock:
-    """Waits for the word after the warm steps; then counts tokens until the time is over."""
+    """Waits for the word after the warm steps; then counts tokens until the slices are over."""
 
-    def __init__(self, device: Device, lasting: float) -> None:
-        self._device, self._lasting = device, lasting
+    def __init__(self, device: Device, slice_s: float) -> None:
+        self._device, self._slice_s = device, slice_s
         self._done, self._counts, self._began = 0, dict[int, int](), 0.0
-        self.seconds = 0.0
+        self._first = 0  # the last step before this slice
+        self.rates = list[float]()
 
     def saw(self, step: int, parts: Any) -> None:
         self._counts[step] = sum(part.num_target_tokens for part in parts)
 
     def stop(self) -> bool:
         self._done += 1
+        if self._done < WARM:
+            return False
         if self._done == WARM:
             self._device.synchronize()
             print("warm", flush=True)
             if not sys.stdin.readline():  # its parent was killed
                 sys.exit(UNFINISHED)
-            self._began = time.perf_counter()
-        if self._done <= WARM or time.perf_counter() - self._began < self._lasting:
-            return False
-        self._device.synchronize()
-        self.seconds = time.perf_counter() - self._began
-        return True
-
-    @property
-    def tokens(self) -> int:
-        """Of the steps after the warm ones; later ones were prepared ahead."""
-        return sum(tokens for step, tokens in self._counts.items() if WARM < step <= self._done)
+            self._first, self._began = WARM, time.perf_counter()
+        elif time.perf_counter() - self._began >= self._slice_s:
+            self._device.synchronize()
+            now = time.perf_counter()
+            tokens = sum(self._counts[step] for step in range(self._first + 1, self._done + 1))
+            self.rates.append(tokens / (now - self._began))
+            self._first, self._began = self._done, now
+        if len(self.rates) == SLICES:
+            raise Preempted
+        return False
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="the report; read first, then added to")
     parser.add_argument("--counts", default="1,2,4,8", help="processes at once")
+    parser.add_argument("--profile", choices=("small", "demo"), default="small", help="of Table 3: the runs' size")
     parser.add_argument("--seconds", type=float, default=4, help="of each measurement")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--tiny", action="store_true", help="the demo's vocabulary and batches of 400 tokens")
@@ -158,4 +141,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -23,9 +23,11 @@ import torch
 
 from benchmarks.gpu.exits import DONE
 from benchmarks.gpu.training_rows import TINY, pairs, planned, train_row
-from benchmarks.machine import keep_report, machine
+from benchmarks.machine import keep_report, machine, read_report
+from benchmarks.measured import exit_code, median
 from experiments.config import DeviceSpec
 from experiments.device import Device
+from experiments.errors import Preempted
 
 EXPERTS = ("model.encoder=N * (self_attention, experts(count=4, capacity=1.25))",)
 ROWS: dict[str, tuple[bool, tuple[str, ...]]] = {
@@ -36,7 +38,7 @@ WARM, SPREAD, PERCENTILES = 5, 0.4, (50, 90, 99, 100)
 
 def main() -> int:
     options = _options()
-    report = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"rows": {}}
+    report = read_report(options.out, {"rows": {}})
     device = Device.open(DeviceSpec(options.device, 4), "auto")
     profile, sets = ("demo", TINY) if options.tiny else ("paper", ())
     with tempfile.TemporaryDirectory() as folder:
@@ -84,7 +86,7 @@ class _Steps:
         if self._device.is_cuda:
             torch.cuda.set_sync_debug_mode("default")
             warnings.showwarning = self._shown
-        return True
+        raise Preempted
 
     def _wait(self, message: Any, category: Any, filename: str, line: int, *_: Any) -> None:
         if "synchroniz" in str(message):
@@ -93,6 +95,7 @@ class _Steps:
     @property
     def found(self) -> dict[str, Any]:
         step_ms = np.diff(self._times) * 1e3
+        median("steps", step_ms.tolist())
         return {
             "step_ms": {str(p): round(float(np.percentile(step_ms, p)), 2) for p in PERCENTILES},
             "syncs_per_step": round(self._waits.total() / self._count, 2),
@@ -110,4 +113,4 @@ def _options() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -1,191 +1,247 @@
-"""Training speed of all rows of a study at paper sizes on one GPU, unattended and resumable.
+"""Training speed of one row on one GPU, by variants of this program's settings and beside other programs.
 
-    python -m benchmarks.gpu.training --out FILE.json [--study table3|nanogpt] [--rows KEY,GROUP] [--seconds S]
-                                      [--tiny] [--device cpu]
+    python -m benchmarks.gpu.training --case base --out FILE.json [--variants NAMES] [--peers torch,marian,nanogpt]
+                                      [--nanogpt model.py] [--seconds S] [--device cpu] [--tiny]
 
-Every row trains with the code and the settings of a run: of `table3` on generated pairs (lengths log-normal, mean 28
-pieces, V 37,000), 25,000 tokens per step; of `nanogpt`, GPT-2 124M and its variations, on generated text in windows of
-1,024 pieces (V 50,257), 491,520 tokens per step. MFU is model.cost's operations for the real tokens over the rate of
-the GPU's bf16 matrix product, measured here. Rows in FILE are not measured again, so the same command continues after a
-time limit; a failed row is tried again. `--compile` measures each row without and with training.compile. Every padded
-shape is compiled when it first occurs, so its pairs have one length (few shapes): rows "base even", "base compiled".
-`--tiny` is the same with the study's demo profile.
-Needs torch and what `ablations` and `experiments` import to plan and train: numpy, pydantic, safetensors.
+All contestants train in one process and take turns (turns.py): after the first turns, which warm up, every round has
+the same steps of each, and the median of the rounds counts. The cases:
+
+  base, big          rows of Table 3 at paper sizes, 25,000 target tokens a step; generated pairs, V 37,000, lengths
+                     log-normal with mean 28 and deviation 0.4 of the logarithm
+  even               base with pairs of one length
+  small              base of Table 3's profile small: V 8,000, 4,096 tokens a step, the same lengths
+  language-model     GPT-2 124M of the study nanogpt, generated text in windows of 1,024, 491,520 tokens a step
+
+mfu = flops_per_token x target_tokens_per_s / the operations per second of a large bf16 matrix product, measured here.
+flops_per_token counts the products of forward and backward pass for real pieces (model/cost.py), without padding. Its
+number is this program's for all contestants, so that equal speed is equal mfu.
+
+FILE is written after every round from the second on. Exit code: 1 if a contestant fails or nothing was measured, 3 if
+`--seconds` ended before two rounds. Needs torch and what `ablations` and `experiments` import to plan and train.
 """
 
 import argparse
-import gc
+import importlib.util
+import itertools
 import json
 import math
 import tempfile
 import time
-import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 
 from ablations.planning.planned import PlannedRow
-from benchmarks.gpu.exits import DONE, UNFINISHED
-from benchmarks.gpu.training_rows import TINY, pairs, planned, text, train_row
-from benchmarks.machine import machine
+from benchmarks.gpu import peers
+from benchmarks.gpu.exits import DONE, FAILED, UNFINISHED
+from benchmarks.gpu.peers import Counts
+from benchmarks.gpu.training_rows import TINY, batches_of, pairs, planned, text, train_row
+from benchmarks.gpu.turns import Turn, close, interleave, rates
+from benchmarks.machine import keep_report, machine
+from benchmarks.measured import LEAST, exit_code, positive
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.sides import Sides
 from experiments.device import Device
-from experiments.store.checksummed import write_json
 from experiments.tasks.load import load_task
 from model.cost import flops_per_token
 
-ROUNDS = 3
+FORMULA = "flops_per_token (model/cost.py, real pieces) * target_tokens_per_s / matrix_product_tflops measured here"
 SPREAD = 0.4  # of lengths: standard deviation of their logarithm
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row, its data, and how long a contestant trains."""
+
+    study: str
+    row: str = "base"
+    profile: str = "paper"
+    spread: float = SPREAD
+    warm: int = 72  # steps: every padded shape occurs often enough to be captured
+    warm_peers: int = 6
+    steps: int = 10
+    peers: tuple[str, ...] = ()
+
+
+CASES = {
+    "base": Case("table3", peers=("torch", "marian")),
+    "big": Case("table3", row="big", warm=40),
+    "even": Case("table3", spread=0.0, warm=15),
+    "small": Case("table3", profile="small", warm=200, steps=100),
+    "language-model": Case("nanogpt", warm=3, warm_peers=3, steps=2, peers=("nanogpt",)),
+}
+VARIANTS: dict[str, tuple[str, ...]] = {  # settings of the study
+    "eager": ("training.compile=false",),
+    "compiled": ("training.compile=true",),
+}
+
+
+@dataclass
+class Contestant:
+    """A training that takes turns. first: the step that it begins with. counts: of a step, as peers.counts."""
+
+    turn: Turn
+    warm: int  # steps of the first turn
+    first: int
+    counts: Callable[[int], Counts]
+    facts: dict[str, Any]  # of its batches; known after the first turn
+
+    def of_rounds(self) -> list[list[Counts]]:
+        """The counts of every round's steps."""
+        begin, steps = self.first + self.warm, self.turn.steps
+        rounds = range(len(self.turn.seconds))
+        return [[self.counts(begin + number * steps + step) for step in range(steps)] for number in rounds]
 
 
 def main() -> int:
     options = _options()
-    began = time.monotonic()
-    report = json.loads(options.out.read_text(encoding="utf-8")) if options.out.exists() else {"rows": {}}
+    deadline = time.monotonic() + options.seconds
     device = Device.open(DeviceSpec(options.device, options.threads), "auto")
     limit = _matrix_flops(device)
-    report |= {"device": device.describe(), "matrix_product_tflops": round(limit / 1e12, 3), **machine()}
+    report: dict[str, Any] = {
+        "case": options.case, "rounds": 0, "mfu_formula": FORMULA, "matrix_product_tflops": round(limit / 1e12, 3),
+        "device": device.describe(), "left_out": {}, "contestants": {}, **machine(),
+    }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
-        rows = _rows(options)
-        vocabulary = cast(RunConfig, next(iter(rows.values())).config).data.vocab_size
-        data: Sides = (
-            pairs(Path(folder), vocabulary, 0 if options.compile else SPREAD)
-            if options.study == "table3"
-            else text(Path(folder), vocabulary)
-        )
-        for key, row in rows.items():
-            if "target_tokens_per_s" in report["rows"].get(key, {}):
-                continue
-            if time.monotonic() - began > options.seconds:
-                print(f"{options.seconds} s are over: the same command goes on with {key}", flush=True)
-                break
-            try:
-                found = _measure(row, data, device, Path(folder), options)
-                found["mfu"] = round(found["flops_per_token"] * found["target_tokens_per_s"] / limit, 4)
-            except Exception as error:  # one row's failure is a result, not the end of the others
-                traceback.print_exc()
-                found = {"failed": f"{type(error).__name__}: {error}"[:300]}
-            report["rows"][key] = found
-            write_json(options.out, report, checksummed=False)
-            print(key, json.dumps(found), flush=True)
-            gc.collect()
-            torch.compiler.reset()
-            if device.is_cuda:
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-    print(_table(report))
-    found = {key: report["rows"][key] for key in rows if key in report["rows"]}
-    print("; ".join(f"{key} {_in_short(row)}" for key, row in found.items()) or "no row was measured")
-    if any("failed" in row for row in found.values()):
-        return 1
-    return DONE if len(found) == len(rows) else UNFINISHED
+        plan = _Plan(CASES[options.case], device, Path(folder), options)
+        contestants = plan.contestants(report["left_out"])
+        turns = [contestant.turn for contestant in contestants.values()]
+        try:
+            for number in interleave(turns, 0 if options.warm_only else options.rounds, deadline):
+                if number >= LEAST:
+                    report |= {"rounds": number, "contestants": plan.results(contestants, limit)}
+                    keep_report(report, options.out)
+        finally:
+            close(turns)
+        return _warmed(turns) if options.warm_only else _concluded(report, turns)
 
 
-def _in_short(row: dict[str, Any]) -> str:
-    if "failed" in row:
-        return str(row["failed"])
-    return f"{row['target_tokens_per_s']:,.0f} tokens/s, MFU {row['mfu']:.1%}, {row['peak_memory_gb']} GB"
+class _Plan:
+    """The contestants of a case."""
 
-
-def _rows(options: argparse.Namespace) -> dict[str, PlannedRow]:
-    """The rows by their names in the report."""
-    profile, sets = ("demo", TINY) if options.tiny else ("paper", ())
-    kinds = {" even": (), " compiled": ("training.compile=true",)} if options.compile else {"": ()}
-    planned_rows = {kind: planned(options.study, profile, sets + own, options.rows) for kind, own in kinds.items()}
-    return {row.variation.key + kind: row for kind, rows in planned_rows.items() for row in rows}
-
-
-def _measure(row: PlannedRow, data: Sides, device: Device, folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Warm steps, then the median of rounds."""
-    config = cast(RunConfig, row.config)
-    clock = Clock(device, options.warm, options.steps, options.rounds)
-    _, padding = train_row(row, data, device, folder, clock.stop, clock.saw)
-    work = flops_per_token(config.model, config.data.vocab_size, clock.source_length, clock.target_length)
-    return {
-        "target_tokens_per_s": clock.rate,
-        "step_ms": clock.step_ms,
-        "flops_per_token": round(work),
-        "num_params": load_task(config.task).num_params(config),
-        "peak_memory_gb": round(device.peak_memory_bytes() / 1e9, 2),
-        "target_tokens_per_step": clock.tokens_per_step,
-        **padding,
-    }
-
-
-class Clock:
-    """Counts the trainer's steps, and stops it after the last round."""
-
-    def __init__(self, device: Device, warm: int, steps: int, rounds: int = ROUNDS) -> None:
-        self._device, self._warm, self._steps, self._rounds = device, warm, steps, rounds
-        self._done = 0
-        self._times = list[float]()
-        self._counts = dict[int, tuple[int, int, int]]()
-
-    def saw(self, step: int, parts: Any) -> None:
-        self._counts[step] = (
-            sum(part.num_target_tokens for part in parts),
-            sum(part.num_source_tokens for part in parts),
-            sum(len(part.source) for part in parts),
+    def __init__(self, case: Case, device: Device, folder: Path, options: argparse.Namespace) -> None:
+        self._case, self._device, self._folder, self._options = case, device, folder, options
+        self._warm, self._steps = (3, 2) if options.tiny else (case.warm, case.steps)
+        profile, sets = ("demo", TINY) if options.tiny else (case.profile, ())
+        self._rows = {
+            name: planned(case.study, profile, (*sets, *VARIANTS[name]), case.row)[0]
+            for name in options.variants.split(",")
+        }
+        self._row = next(iter(self._rows.values()))
+        self._config = cast(RunConfig, self._row.config)
+        vocabulary = self._config.data.vocab_size
+        self._data: Sides = (
+            pairs(folder, vocabulary, case.spread) if case.study == "table3" else text(folder, vocabulary)
         )
 
-    def stop(self) -> bool:
-        self._done += 1
-        past = self._done - self._warm
-        if past < 0 or past % self._steps:
-            return False
-        self._device.synchronize()
-        self._times.append(time.perf_counter())
-        return past == self._rounds * self._steps
+    def contestants(self, left_out: dict[str, str]) -> dict[str, Contestant]:
+        """Ours by variant, then the peers; why a peer is not there is added to `left_out`."""
+        found = {name: self._ours(name, row) for name, row in self._rows.items()}
+        for name in self._case.peers if self._options.peers is None else filter(None, self._options.peers.split(",")):
+            if why := missing(name, self._options.nanogpt):
+                left_out[name] = why
+                print(f"{name} is left out: {why}", flush=True)
+            else:
+                found[name] = self._peer(name)
+        return found
 
-    @property
-    def _measured(self) -> list[tuple[int, int, int]]:
-        return [self._counts[step] for step in range(self._warm + 1, self._done + 1)]
+    def _ours(self, name: str, row: PlannedRow) -> Contestant:
+        seen, facts = dict[int, Counts](), dict[str, Any]()
 
-    @property
-    def rate(self) -> float:
-        seconds = np.diff(self._times)
-        steps, measured = self._steps, self._measured
-        tokens = [sum(t for t, *_ in measured[r * steps : (r + 1) * steps]) for r in range(self._rounds)]
-        return round(float(np.median(np.array(tokens) / seconds)), 1)
+        def saw(step: int, parts: Any) -> None:
+            seen[step] = peers.counts(parts)
 
-    @property
-    def step_ms(self) -> float:
-        return round(float(np.median(np.diff(self._times))) / self._steps * 1e3, 2)
+        def train(turn: Turn) -> None:
+            train_row(row, self._data, self._device, self._folder, turn.stop, saw, facts=facts)
 
-    @property
-    def tokens_per_step(self) -> int:
-        return round(float(np.mean([tokens for tokens, *_ in self._measured])))
+        turn = Turn(name, train, self._device, self._warm, self._steps)
+        return Contestant(turn, self._warm, 1, seen.__getitem__, facts)
 
-    @property
-    def source_length(self) -> float:
-        return sum(s for _, s, _ in self._measured) / sum(n for *_, n in self._measured)
-
-    @property
-    def target_length(self) -> float:
-        return sum(t for t, *_ in self._measured) / sum(n for *_, n in self._measured)
-
-
-def _table(report: dict[str, Any]) -> str:
-    lines = [f"{'row':22}{'params':>9}{'tokens/s':>11}{'ms/step':>10}{'MFU':>7}{'GB':>7}"]
-    for key, row in report["rows"].items():
-        if "failed" in row:
-            lines.append(f"{key:22} {row['failed'][:60]}")
+    def _peer(self, name: str) -> Contestant:
+        """It ends its warm steps where ours do, so that the rounds have the same batches."""
+        warm = min(self._warm, self._case.warm_peers)
+        first, last = self._warm - warm + 1, self._warm + self._steps * self._options.rounds
+        if name == "nanogpt":
+            nanogpt = peers.NanoGPT(self._options.nanogpt, self._options.tiny)
+            train = peers.contestant(partial(nanogpt.step, self._device), itertools.repeat)
+            counts: Callable[[int], Counts] = lambda _: (nanogpt.tokens, 0, 1)  # noqa: E731
         else:
-            lines.append(
-                f"{key:22}{row['num_params'] / 1e6:8.1f}M{row['target_tokens_per_s']:11,.0f}{row['step_ms']:10.1f}"
-                f"{row['mfu']:7.1%}{row['peak_memory_gb']:7.1f}"
-            )
-    lines.append(f"{report['device']['device']}, matrix product {report['matrix_product_tflops']} TFLOP/s")
-    return "\n".join(lines)
+            step = {"torch": peers.torch_step, "marian": peers.marian_step}[name]
+            work = peers.Prepared(batches_of(self._row, self._data, self._device, self._folder), first, last)
+            vocabulary = self._config.data.vocab_size
+            train = peers.contestant(partial(step, self._config.model, vocabulary, self._device), work)
+            counts = work.counts.__getitem__
+        return Contestant(Turn(name, train, self._device, warm, self._steps), warm, first, counts, {})
+
+    def results(self, contestants: dict[str, Contestant], limit: float) -> dict[str, dict[str, Any]]:
+        """What was found of each contestant so far. Raises NothingMeasuredError."""
+        work = next((self._flops(each) for each in contestants.values() if not each.turn.failed), 0.0)
+        num_params = load_task(self._config.task).num_params(self._config)
+        found = {}
+        for name, contestant in contestants.items():
+            tokens = [sum(target for target, *_ in steps) for steps in contestant.of_rounds()]
+            found[name] = rates(contestant.turn, tokens)
+            if "failed" not in found[name]:
+                mfu = work * found[name]["target_tokens_per_s"] / limit
+                positive(name, mfu=mfu)
+                found[name] |= {
+                    "mfu": round(mfu, 4),
+                    "flops_per_token": round(work),
+                    "num_params": num_params,
+                    "target_tokens_per_step": round(sum(tokens) / len(tokens) / contestant.turn.steps),
+                    **contestant.facts,
+                }
+        return found
+
+    def _flops(self, contestant: Contestant) -> float:
+        """Operations of forward and backward pass for a target piece, from the mean lengths of the rounds."""
+        steps = [step for round_ in contestant.of_rounds() for step in round_]
+        target, source, rows = (sum(column) for column in zip(*steps, strict=True))
+        positive(contestant.turn.name, target_tokens=target, rows=rows)
+        return flops_per_token(self._config.model, self._config.data.vocab_size, source / rows, target / rows)
+
+
+def missing(peer: str, nanogpt: Path | None) -> str:
+    """Why a peer cannot be measured; "" if it can."""
+    if peer == "marian" and importlib.util.find_spec("transformers") is None:
+        return "the package transformers is not installed"
+    if peer == "nanogpt" and (nanogpt is None or not nanogpt.is_file()):
+        return "--nanogpt names no file: give the path of nanoGPT's model.py"
+    return ""
+
+
+def _warmed(turns: list[Turn]) -> int:
+    print("warm: " + ", ".join(f"{turn.name} {turn.failed or f'{turn.warm_s:.0f} s'}" for turn in turns))
+    return FAILED if any(turn.failed for turn in turns) else DONE
+
+
+def _concluded(report: dict[str, Any], turns: list[Turn]) -> int:
+    """Print a line for each contestant and one for all."""
+    failed = {turn.name: turn.failed for turn in turns if turn.failed}
+    found = report["contestants"]
+    for name, facts in found.items():
+        print(name, json.dumps(facts), flush=True)
+    if failed:
+        print("; ".join(f"{name} failed: {why}" for name, why in failed.items()))
+        return FAILED
+    if not found:
+        print("the time was over before two rounds: nothing was measured")
+        return UNFINISHED
+    told = (
+        f"{name} {facts['target_tokens_per_s']:,.0f} tokens/s, MFU {facts['mfu']:.1%}" for name, facts in found.items()
+    )
+    print(f"{report['case']}: {'; '.join(told)}")
+    return DONE
 
 
 def _matrix_flops(device: Device) -> float:
     """Operations per second of a large square product in the device's precision, an upper bound for training."""
     dtype = torch.bfloat16 if device.precision == "bf16" else torch.float32
-    size, repeats = (8192, 20) if device.is_cuda else (2048, 4)
+    size, repeats = (8192, 20) if device.is_cuda else (1024, 4)
     left, right = (torch.randn(size, size, device=device.torch_device).to(dtype) for _ in range(2))
     fastest = math.inf
     for _ in range(4):  # the first warms up
@@ -200,19 +256,19 @@ def _matrix_flops(device: Device) -> float:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, required=True, help="the report; read first, then added to")
-    parser.add_argument("--study", choices=("table3", "nanogpt"), default="table3")
-    parser.add_argument("--rows", help="keys and groups of the study, with commas; all if unset")
-    parser.add_argument("--seconds", type=float, default=540, help="no further row is begun after these")
-    parser.add_argument("--steps", type=int, default=10, help="updates of a round")
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--warm", type=int, default=15, help="updates before the first round")
-    parser.add_argument("--compile", action="store_true", help="measure each row without and with training.compile")
+    parser.add_argument("--case", choices=tuple(CASES), default="base")
+    parser.add_argument("--out", type=Path, help="the report, written after every round")
+    parser.add_argument("--variants", default="eager", help=f"of our settings, with commas: {', '.join(VARIANTS)}")
+    parser.add_argument("--peers", help="with commas; empty: none; the case's peers if unset")
+    parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=540, help="no further round begins that would end later")
+    parser.add_argument("--warm-only", action="store_true", help="fill torch's cache of compiled code")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--threads", type=int, default=4)
-    parser.add_argument("--tiny", action="store_true", help="all rows in miniature: does the whole path work?")
+    parser.add_argument("--tiny", action="store_true", help="the demo's sizes and few steps: does the whole path work?")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(exit_code(main))

@@ -1,7 +1,7 @@
 """Rows of a study on generated data, trained with the code of a run: what the parts that train have in common."""
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -48,23 +48,43 @@ def text(folder: Path, vocabulary: int) -> Sides:
     return {"target": Side(folder, "target", dtype)}
 
 
-def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS, *, copied: int = 0) -> Sides:
-    """Generated pieces, laid out as an encoded corpus. spread: of lengths, the deviation of their logarithm.
-
-    copied: the targets are copies of their sources, which have so many kinds of pieces; 0: they have nothing in common.
-    """
+def pairs(folder: Path, vocabulary: int, spread: float, count: int = PAIRS) -> Sides:
+    """Generated pieces, laid out as an encoded corpus. spread: of lengths, the deviation of their logarithm."""
     draw = np.random.default_rng(1)
     source = np.clip(np.rint(draw.lognormal(np.log(MEAN) - spread**2 / 2, spread, count)), 3, 200)
     target = np.clip(np.rint(source * draw.normal(1, 0.3 * spread, count)), 3, 200)
+    lines = {
+        side: [draw.integers(4, vocabulary, int(length)) for length in lengths]
+        for side, lengths in zip(SIDES, (source, target), strict=True)
+    }
+    return written(folder, vocabulary, lines)
+
+
+def written(folder: Path, vocabulary: int, lines: Mapping[str, Sequence[Any]]) -> Sides:
+    """The pieces of both sides, laid out as an encoded corpus."""
     dtype = piece_dtype(vocabulary)
-    lines = [draw.integers(4, 4 + copied if copied else vocabulary, int(length)) for length in source]
-    for side, lengths in zip(SIDES, (source, target), strict=True):
-        if side == "target" and not copied:
-            lines = [draw.integers(4, vocabulary, int(length)) for length in lengths]
+    for side in SIDES:
         writer = SideWriter(folder, side, dtype)
-        writer.add(lines)  # type: ignore[arg-type]
+        writer.add(lines[side])
         writer.close()
     return {side: Side(folder, side, dtype) for side in SIDES}
+
+
+def batches_of(
+    row: PlannedRow, data: Sides, device: Device, folder: Path, group: Group | None = None
+) -> Batches | WindowBatches:
+    """The micro-batches of a run of this row, by step."""
+    config, group = cast(RunConfig, row.config), group or Group()
+    spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
+    context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False)
+    return (Batches if len(data) == 2 else WindowBatches)(config, context, data, (group.rank, group.size))
+
+
+def new_model(row: PlannedRow, device: Device) -> Network:
+    """The row's network, as a run with seed 1 begins."""
+    config = cast(RunConfig, row.config)
+    seed_everything(1)
+    return build_model(config.model, config.data.vocab_size, device=device.torch_device)
 
 
 def train_row(
@@ -75,17 +95,19 @@ def train_row(
     stop: Callable[[], bool],
     saw: Callable[[int, Any], None],
     group: Group | None = None,
-) -> tuple[Network, dict[str, Any]]:
-    """Train until `stop()`, called after every step; `saw` gets each step's micro-batches, of this rank of a `group`.
+    facts: dict[str, Any] | None = None,
+    model: Network | None = None,
+) -> Network:
+    """Train until `stop()` is true or raises; it is called after every step. Returns the model.
 
-    Returns the model and facts of padding.
+    `saw` gets each step's micro-batches, of this rank of a `group`. `facts` gets the facts of padding, before training.
+    model: a `new_model` of this row, for callers that use it meanwhile.
     """
     config, group = cast(RunConfig, row.config), group or Group()
-    spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
-    context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False)
-    batches = (Batches if len(data) == 2 else WindowBatches)(config, context, data, (group.rank, group.size))
-    seed_everything(1)
-    model = build_model(config.model, config.data.vocab_size, device=device.torch_device)
+    batches = batches_of(row, data, device, folder, group)
+    if facts is not None:
+        facts |= batches.describe()
+    model = model or new_model(row, device)
     settings = config.training.model_copy(
         update={"train_steps": NEVER, "checkpoint_steps": NEVER, "eval_steps": 0, "keep_checkpoints": 1}
     )
@@ -112,7 +134,7 @@ def train_row(
             )
     except Preempted:
         pass
-    return model, batches.describe()
+    return model
 
 
 def ignore(*_args: Any, **_facts: Any) -> None:

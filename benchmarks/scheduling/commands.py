@@ -31,9 +31,13 @@ def queue(folder: Path, count: int, long: int) -> dict[str, float]:
     """Operations per second, and the time to read a long queue."""
     work_queue = WorkQueue(folder / "queue.db")
     done = Ending(State.FINISHED, Outcome.FINISHED)
+
+    def claim(number: int) -> None:
+        assert work_queue.claim(job(number).run_id, 1, "cpu:0", "cpu")
+
     rates = {
         "enqueue_one_a_s": _rate(count, lambda n: work_queue.enqueue([job(n)])),
-        "claim_a_s": _rate(count, lambda n: work_queue.claim(job(n).run_id, 1, "cpu:0", "cpu")),
+        "claim_a_s": _rate(count, claim),
         "finish_a_s": _rate(count, lambda n: work_queue.end(job(n).run_id, 1, done)),
     }
     work_queue.enqueue(job(n) for n in range(count, count + long))
@@ -50,7 +54,7 @@ def _status(store: Store, name: str) -> dict[str, float]:
     """Time of the whole command with interpreter and imports, and its peak memory."""
     code = "import sys; from ablations.cli.main import app\n" + (
         f"try: app(['status', '--store', {str(store.root)!r}])\n"
-        "except SystemExit: pass\n"
+        "except SystemExit as ended: assert not ended.code, ended.code\n"
         "print([line for line in open('/proc/self/status') if 'VmHWM' in line][0].split()[1], file=sys.stderr)"
     )
     seconds, memory = [], []
@@ -80,6 +84,7 @@ def start(folder: Path, runs: int) -> dict[str, float]:
     options = [str(study), "--seeds", str(runs), "--store", str(store.root), "--devices", "cpu:1"]
     subprocess.run([sys.executable, "-m", "ablations.cli.main", "run", *options], check=True, capture_output=True)
     queue = Queue(store.queue_db)
+    assert runs >= 3, "the first run waits for the fork server, so at least two more are needed"
     placed = sorted((queue.history(row.run_id)[0]["started"], row.run_id) for row in queue.status())
     queue.close()
     waits = []

@@ -20,7 +20,7 @@ import experiments.data.encoding.prepare
 import experiments.data.batching, experiments.data.windows
 import model.network
 import benchmarks.gpu.__main__, benchmarks.attention, benchmarks.gpu.training, benchmarks.gpu.packing
-import benchmarks.gpu.decoding, benchmarks.gpu.cards, benchmarks.gpu.table3
+import benchmarks.gpu.decoding, benchmarks.gpu.cards, benchmarks.gpu.table3, benchmarks.gpu.command
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment())
     assert done.returncode == 0, done.stderr

@@ -1,0 +1,53 @@
+"""What this machine lacks for benchmarks.gpu, said before anything starts. Imports the standard library alone."""
+
+import importlib.util
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.machine import cards
+
+ESSENTIAL = ("torch", "numpy", "pydantic", "safetensors", "sentencepiece", "sacrebleu")
+COMMAND = ("typer", "mlflow", "optuna", "pandas")  # what `ablations run` needs besides
+WHEELS = (
+    "To bring packages to a machine without internet, run `pip download --dest wheels NAME …` elsewhere for its "
+    "platform and Python, and here `pip install --no-index --find-links wheels NAME …`."
+)
+
+
+def absent(*names: str) -> list[str]:
+    """The modules that cannot be imported."""
+    return [name for name in names if importlib.util.find_spec(name) is None]
+
+
+def no_card(device: str) -> str:
+    """Why `device` cannot be used; "" if it can."""
+    if device != "cuda" or cards() or Path("/dev/nvidiactl").exists():
+        return ""
+    return (
+        "Nothing was measured: nvidia-smi lists no GPU. Run this on a machine with one, or rehearse it on a processor "
+        "with --device cpu --tiny."
+    )
+
+
+def paragraph(nanogpt: Path | None, corpus: Path | None) -> str:
+    """What is missing and what is left out for it, in one paragraph; "" if nothing is missing."""
+    found = list(_missing(nanogpt, corpus))
+    packages = absent(*ESSENTIAL, *COMMAND, "transformers", "pytest")
+    return (
+        " ".join(["Missing on this machine:", "; ".join(found) + ".", *([WHEELS] if packages else [])]) if found else ""
+    )
+
+
+def _missing(nanogpt: Path | None, corpus: Path | None) -> Iterator[str]:
+    if lacking := absent(*ESSENTIAL):
+        yield f"{', '.join(lacking)} (nothing can be measured without)"
+    if lacking := absent(*COMMAND):
+        yield f"{', '.join(lacking)} (command and table3 are left out)"
+    if absent("pytest"):
+        yield "pytest (tests is left out)"
+    if absent("transformers"):
+        yield "transformers (Hugging Face's Marian and generate are left out)"
+    if nanogpt is None or not nanogpt.is_file():
+        yield f"{nanogpt or '--nanogpt'}, the path of nanoGPT's model.py (nanoGPT is left out)"
+    if corpus is None or not corpus.is_dir():
+        yield f"{corpus or '--corpus'}, a folder such as multi30k's (table3 is left out)"

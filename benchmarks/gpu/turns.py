@@ -1,0 +1,155 @@
+"""Several trainings in one process that take turns on the device, so that all are measured under the same conditions.
+
+Each contestant runs its own training loop in its own thread and calls `Turn.stop` after every step. Only one thread
+works at a time: the others wait in `stop`. The first turn builds the model and warms up (kernels, compiled code,
+captured graphs); every later turn is one measured round.
+"""
+
+import gc
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from benchmarks.measured import NothingMeasuredError, median, positive
+from experiments.device import Device
+
+
+class EndedError(Exception):
+    """Raised in a contestant's thread after its last round."""
+
+
+class Turn:
+    """The view of one contestant: its training calls `stop` after every step."""
+
+    def __init__(self, name: str, train: Callable[["Turn"], None], device: Device, warm: int, steps: int) -> None:
+        """train: build and train until `stop` raises EndedError. warm, steps: those of the first and of later turns."""
+        self.name, self._train, self._device = name, train, device
+        self._left, self.steps = warm, steps
+        self._go, self._handed_over = threading.Semaphore(0), threading.Semaphore(0)
+        self._over, self._began = False, 0.0
+        self.seconds = list[float]()  # of every round
+        self.warm_s, self.peak_memory_gb = 0.0, 0.0
+        self.failed = ""
+        self.loss: torch.Tensor | None = None  # of the last step, where the contestant gives it
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def take(self) -> None:
+        """Do the next turn. Called by the main thread; returns at its end."""
+        if self._thread.is_alive() and not self.failed:
+            self._go.release()
+            self._handed_over.acquire()
+
+    def close(self) -> None:
+        """End the thread, which frees its model."""
+        self._over = True
+        if self._thread.is_alive():
+            self._go.release()
+            self._thread.join()
+
+    def stop(self) -> bool:
+        """Count a step; at the end of a turn wait for the next one. Raises EndedError after the last."""
+        self._left -= 1
+        if self._left > 0:
+            return False
+        self._device.synchronize()
+        now = time.perf_counter()
+        if self.warm_s:
+            self.seconds.append(now - self._began)
+        else:
+            self.warm_s = now - self._began
+            self.peak_memory_gb = self._memory_gb()
+        self._handed_over.release()
+        self._begin()
+        return False
+
+    def _begin(self) -> None:
+        self._go.acquire()
+        if self._over:
+            raise EndedError
+        if self.warm_s:
+            self._left = self.steps
+        self._device.synchronize()
+        self._began = time.perf_counter()
+
+    def _run(self) -> None:
+        try:
+            self._go.acquire()
+            if self._over:
+                return
+            self._before = self._reset_memory()
+            self._began = time.perf_counter()
+            self._train(self)
+            raise NothingMeasuredError(f"{self.name}: the training ended before its measurement")
+        except EndedError:
+            pass
+        except BaseException as error:  # a contestant's failure is a result, not the end of the others
+            traceback.print_exc()
+            self.failed = f"{type(error).__name__}: {error}"[:300]
+        finally:
+            self._handed_over.release()
+
+    def _reset_memory(self) -> int:
+        if not self._device.is_cuda:
+            return 0
+        torch.cuda.reset_peak_memory_stats()
+        return int(torch.cuda.memory_allocated())
+
+    def _memory_gb(self) -> float:
+        """Peak of the first turn, without what the others hold."""
+        return round((self._device.peak_memory_bytes() - self._before) / 1e9, 2)
+
+
+def interleave(turns: Sequence[Turn], rounds: int, deadline: float) -> Iterator[int]:
+    """Warm up all contestants one after the other, then do rounds, each contestant once in a round.
+
+    Yields the number of rounds done, after each one. Ends early if another round would pass `deadline`, a time of
+    time.monotonic.
+    """
+    for turn in turns:
+        turn.take()
+    longest = 0.0
+    for number in range(1, rounds + 1):
+        began = time.monotonic()
+        if began + longest > deadline:
+            return
+        for turn in turns:
+            turn.take()
+        longest = max(longest, time.monotonic() - began)
+        yield number
+
+
+def close(turns: Sequence[Turn]) -> None:
+    """End all threads and free the device's memory."""
+    for turn in turns:
+        turn.close()
+    gc.collect()
+    if "torch._dynamo" in sys.modules:  # importing it takes seconds
+        torch.compiler.reset()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def rates(turn: Turn, tokens: Sequence[int]) -> dict[str, Any]:
+    """Tokens per second of a contestant, the median over its rounds. tokens: target tokens of every round.
+
+    Raises NothingMeasuredError for fewer than two rounds, no tokens, no time, or a loss that is not finite.
+    """
+    if turn.failed:
+        return {"failed": turn.failed}
+    seconds_per_round = median(turn.name, turn.seconds)
+    if turn.loss is not None:
+        positive(turn.name, loss=float(turn.loss))
+    done = [count / seconds for count, seconds in zip(tokens, turn.seconds, strict=True)]
+    return {
+        "target_tokens_per_s": round(median(turn.name, done), 1),
+        "step_ms": round(1e3 * seconds_per_round / turn.steps, 2),
+        "rounds": [round(rate) for rate in done],
+        "warm_s": round(turn.warm_s, 1),
+        "peak_memory_gb": turn.peak_memory_gb,
+    }
