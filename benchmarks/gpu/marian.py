@@ -76,7 +76,7 @@ class Marian:
         self._device = device
         network = MarianMTModel(marian_config(config, vocabulary, 0.0))
         found = network.state_dict()
-        found |= _renamed(model.state_dict(), config.num_layers, vocabulary)
+        found |= _renamed(model.state_dict(), config, vocabulary)
         table = sinusoids(LONGEST, config.d_model)
         found |= {f"model.{side}.embed_positions.weight": table for side in ("encoder", "decoder")}
         network.load_state_dict(found)
@@ -113,22 +113,28 @@ class Marian:
         return results
 
 
-def _renamed(ours: dict[str, Tensor], layers: int, vocabulary: int) -> dict[str, Tensor]:
+def _renamed(ours: dict[str, Tensor], config: ModelConfig, vocabulary: int) -> dict[str, Tensor]:
     """Our weights by Marian's names."""
     embedding = ours["embeddings.shared.weight"][:vocabulary]
     tied = ("model.shared", "model.encoder.embed_tokens", "model.decoder.embed_tokens", "lm_head")
     found = {f"{name}.weight": embedding for name in tied}
     for side, besides in BESIDES.items():
-        for layer in range(layers):
+        for layer in range(config.num_layers):
             here, there = f"{side}.layers.{layer}", f"model.{side}.layers.{layer}"
             for kind in ("weight", "bias"):
                 for our_name, name in (*BOTH, *besides):
                     found[f"{there}.{name}.{kind}"] = ours[f"{here}.{our_name}.{kind}"]
-                parts = ours[f"{here}.self_attention.qkv.{kind}"].chunk(3)
+                parts = _apart(ours[f"{here}.self_attention.qkv.{kind}"], config.num_heads, 3)
                 found |= {f"{there}.self_attn.{n}_proj.{kind}": part for n, part in zip("qkv", parts, strict=True)}
                 if side == "decoder":
-                    parts = ours[f"{here}.cross_attention.key_value.{kind}"].chunk(2)
+                    parts = _apart(ours[f"{here}.cross_attention.key_value.{kind}"], config.num_heads, 2)
                     found |= {
                         f"{there}.encoder_attn.{n}_proj.{kind}": part for n, part in zip("kv", parts, strict=True)
                     }
     return found
+
+
+def _apart(joined: Tensor, heads: int, count: int) -> tuple[Tensor, ...]:
+    """Split our joined projection, whose rows go head by head: q, k and v of the first head, then of the second."""
+    by_head = joined.view(heads, count, -1, *joined.shape[1:])
+    return tuple(part.flatten(0, 1) for part in by_head.unbind(1))
