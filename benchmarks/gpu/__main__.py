@@ -33,7 +33,9 @@ from benchmarks.machine import keep_report, machine
 MINUTES = {1: 7.0, 2: 6.0}  # in all 13 of the 15 that a lent card may have: the rest is for starts and transfers
 GRACE_S = 10  # between the request to stop and the end
 CANNOT_START = 2
-EAGER, COMPILED = "eager,compiled", "compiled"  # variants of benchmarks.gpu.training
+# variants of benchmarks.gpu.training
+ALL = "eager,free,shapes16,shapes32,shapes128,graphs,compiled,compiled-graphs"
+SOME, COMPILED = "eager,graphs,compiled,compiled-graphs", "compiled"
 STATES = {DONE: "done", UNFINISHED: "unfinished", LEFT_OUT: "left out"}
 
 
@@ -65,6 +67,7 @@ def main() -> int:
     if why := missing.no_card(options.device):
         print(why)
         return CANNOT_START
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(UNFINISHED))  # through `finally`, which ends the benchmarks
     deadline = time.monotonic() + 60 * (options.minutes or MINUTES[options.part])
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "report.json"
@@ -102,12 +105,12 @@ def _first(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
         Benchmark(
             "compile-language-model",
             150,
-            (*training, "compiled", "--case", "language-model", *nanogpt, "--warm-only"),
+            (*training, "eager" if options.tiny else COMPILED, "--case", "language-model", *nanogpt, "--warm-only"),
         ),
     ]
-    yield [_training("base", 140, EAGER, (), options)]
-    yield [_training("language-model", 110, "eager,compiled", nanogpt, options)]
-    yield [_training("small", 60, EAGER, (), options)]
+    yield [_training("base", 150, "eager,compiled" if options.tiny else ALL, (), options)]
+    yield [_training("language-model", 110, "eager" if options.tiny else SOME, nanogpt, options)]
+    yield [_training("small", 60, "eager" if options.tiny else SOME, (), options)]
 
 
 def _second(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
@@ -115,7 +118,7 @@ def _second(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
     model = ("--model", str(options.model), "--source", str(options.source)) if options.model else ()
     decoding = ("benchmarks.gpu.decoding", *common, *model, "--out", f"{out}/decoding.json")
     yield [Benchmark("decoding", 110, decoding, limited=True)]
-    yield [_training("big", 60, "eager,compiled", (), options)]
+    yield [_training("big", 60, "eager" if options.tiny else SOME, (), options)]
     counts = ("--counts", "1,2", "--seconds", "1") if options.tiny else ()
     packing = ("benchmarks.gpu.packing", *common, *counts, "--out", f"{out}/packing.json")
     yield [Benchmark("packing", 60, packing)]

@@ -189,15 +189,14 @@ def contestant(make: Callable[[], Step], work: Callable[[], Iterable[Any]]) -> C
 
 
 class Prepared:
-    """The micro-batches of some steps, without rows and columns of padding alone, prepared before the first step."""
+    """The micro-batches of the first steps, without rows and columns of padding alone, prepared before training."""
 
-    def __init__(self, batches: Batches, first: int, last: int) -> None:
-        self._batches, self._first, self._last = batches, first, last
+    def __init__(self, batches: Batches, last: int) -> None:
+        self._batches, self._last = batches, last
         self.counts = dict[int, Counts]()  # by step
 
     def __call__(self) -> Iterator[Sequence[Batch[Tensor]]]:
-        steps = range(self._first, self._last + 1)
-        found = {step: self._batches(step) for step in steps}
+        found = {step: self._batches(step) for step in range(1, self._last + 1)}
         self.counts |= {step: counts(parts) for step, parts in found.items()}
         return iter([[_tight(part) for part in parts] for parts in found.values()])
 

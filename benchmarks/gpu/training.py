@@ -4,7 +4,14 @@
                                       [--nanogpt model.py] [--seconds S] [--device cpu] [--tiny]
 
 All contestants train in one process and take turns (turns.py): after the first turns, which warm up, every round has
-the same steps of each, and the median of the rounds counts. The cases:
+as many steps of each, and the median of the rounds counts. The variants:
+
+  eager              as a run trains without compilation; free: with a shape of its own for every micro-batch;
+                     shapes16, shapes32, shapes128: padded to so many shapes
+  compiled           with training.compile
+  graphs             with training.graphs; compiled-graphs: with both
+
+A variant that this version of the program does not have is left out, and the report says why. The cases:
 
   base, big          rows of Table 3 at paper sizes, 25,000 target tokens a step; generated pairs, V 37,000, lengths
                      log-normal with mean 28 and deviation 0.4 of the logarithm
@@ -39,13 +46,14 @@ from ablations.planning.planned import PlannedRow
 from benchmarks.gpu import peers
 from benchmarks.gpu.exits import DONE, FAILED, UNFINISHED
 from benchmarks.gpu.peers import Counts
-from benchmarks.gpu.training_rows import TINY, batches_of, pairs, planned, text, train_row
+from benchmarks.gpu.training_rows import TINY, batches_of, pairs, planned, shapes, text, train_row
 from benchmarks.gpu.turns import Turn, close, interleave, rates
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import LEAST, exit_code, positive
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.encoding.sides import Sides
 from experiments.device import Device
+from experiments.errors import UserError
 from experiments.tasks.load import load_task
 from model.cost import flops_per_token
 
@@ -61,38 +69,59 @@ class Case:
     row: str = "base"
     profile: str = "paper"
     spread: float = SPREAD
-    warm: int = 72  # steps: every padded shape occurs often enough to be captured
-    warm_peers: int = 6
-    steps: int = 10
+    warm: int = 12  # steps before the first round
+    warm_captured: int = 110  # the same where every shape must occur often enough to be captured
+    steps: int = 10  # of a round
     peers: tuple[str, ...] = ()
 
 
 CASES = {
     "base": Case("table3", peers=("torch", "marian")),
-    "big": Case("table3", row="big", warm=40),
-    "even": Case("table3", spread=0.0, warm=15),
-    "small": Case("table3", profile="small", warm=200, steps=100),
-    "language-model": Case("nanogpt", warm=3, warm_peers=3, steps=2, peers=("nanogpt",)),
+    "big": Case("table3", row="big"),
+    "even": Case("table3", spread=0.0, warm_captured=12),
+    "small": Case("table3", profile="small", warm=100, warm_captured=400, steps=100),
+    "language-model": Case("nanogpt", warm=3, warm_captured=3, steps=2, peers=("nanogpt",)),
 }
-VARIANTS: dict[str, tuple[str, ...]] = {  # settings of the study
-    "eager": ("training.compile=false",),
-    "compiled": ("training.compile=true",),
+EAGER, COMPILED, GRAPHS = "training.compile=false", "training.compile=true", "training.graphs=true"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Settings of the study, and the number of padded shapes (0: free shapes; None: as a run chooses)."""
+
+    sets: tuple[str, ...] = (EAGER,)
+    shapes: int | None = None
+
+    @property
+    def captured(self) -> bool:
+        """Whether its first turn must see every shape several times."""
+        return GRAPHS in self.sets or COMPILED in self.sets
+
+
+VARIANTS = {
+    "eager": Variant(),
+    "free": Variant(shapes=0),
+    "shapes16": Variant(shapes=16),
+    "shapes32": Variant(shapes=32),
+    "shapes128": Variant(shapes=128),
+    "compiled": Variant((COMPILED,)),
+    "graphs": Variant((EAGER, GRAPHS)),
+    "compiled-graphs": Variant((COMPILED, GRAPHS)),
 }
 
 
 @dataclass
 class Contestant:
-    """A training that takes turns. first: the step that it begins with. counts: of a step, as peers.counts."""
+    """A training that takes turns. warm: steps of its first turn. counts: of a step (from 1), as peers.counts."""
 
     turn: Turn
-    warm: int  # steps of the first turn
-    first: int
+    warm: int
     counts: Callable[[int], Counts]
     facts: dict[str, Any]  # of its batches; known after the first turn
 
     def of_rounds(self) -> list[list[Counts]]:
         """The counts of every round's steps."""
-        begin, steps = self.first + self.warm, self.turn.steps
+        begin, steps = 1 + self.warm, self.turn.steps
         rounds = range(len(self.turn.seconds))
         return [[self.counts(begin + number * steps + step) for step in range(steps)] for number in rounds]
 
@@ -108,7 +137,8 @@ def main() -> int:
     }  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:
         plan = _Plan(CASES[options.case], device, Path(folder), options)
-        contestants = plan.contestants(report["left_out"])
+        contestants = plan.contestants()
+        report["left_out"] = plan.left_out
         turns = [contestant.turn for contestant in contestants.values()]
         try:
             for number in interleave(turns, 0 if options.warm_only else options.rounds, deadline):
@@ -125,57 +155,64 @@ class _Plan:
 
     def __init__(self, case: Case, device: Device, folder: Path, options: argparse.Namespace) -> None:
         self._case, self._device, self._folder, self._options = case, device, folder, options
-        self._warm, self._steps = (3, 2) if options.tiny else (case.warm, case.steps)
-        profile, sets = ("demo", TINY) if options.tiny else (case.profile, ())
-        self._rows = {
-            name: planned(case.study, profile, (*sets, *VARIANTS[name]), case.row)[0]
-            for name in options.variants.split(",")
-        }
-        self._row = next(iter(self._rows.values()))
+        self._steps = 2 if options.tiny else case.steps
+        self.left_out = dict[str, str]()  # contestants that are not there, and why
+        self._row = self._planned(())
         self._config = cast(RunConfig, self._row.config)
         vocabulary = self._config.data.vocab_size
         self._data: Sides = (
             pairs(folder, vocabulary, case.spread) if case.study == "table3" else text(folder, vocabulary)
         )
 
-    def contestants(self, left_out: dict[str, str]) -> dict[str, Contestant]:
-        """Ours by variant, then the peers; why a peer is not there is added to `left_out`."""
-        found = {name: self._ours(name, row) for name, row in self._rows.items()}
+    def _planned(self, sets: tuple[str, ...]) -> PlannedRow:
+        profile, own = ("demo", TINY) if self._options.tiny else (self._case.profile, ())
+        return planned(self._case.study, profile, (*own, *sets), self._case.row)[0]
+
+    def contestants(self) -> dict[str, Contestant]:
+        """Ours by variant, then the peers."""
+        found = dict[str, Contestant]()
+        for name in self._options.variants.split(","):
+            try:
+                found[name] = self._ours(name, VARIANTS[name])
+            except UserError as error:  # a setting that this version does not have
+                self.left_out[name] = str(error).splitlines()[0]
         for name in self._case.peers if self._options.peers is None else filter(None, self._options.peers.split(",")):
             if why := missing(name, self._options.nanogpt):
-                left_out[name] = why
-                print(f"{name} is left out: {why}", flush=True)
+                self.left_out[name] = why
             else:
                 found[name] = self._peer(name)
+        for name, why in self.left_out.items():
+            print(f"{name} is left out: {why}", flush=True)
         return found
 
-    def _ours(self, name: str, row: PlannedRow) -> Contestant:
+    def _ours(self, name: str, variant: Variant) -> Contestant:
+        row, pinned = self._planned(variant.sets), shapes(self._row, self._data, variant.shapes)
+        warm = self._case.warm_captured if variant.captured else self._case.warm
+        warm = 3 if self._options.tiny else warm
         seen, facts = dict[int, Counts](), dict[str, Any]()
 
         def saw(step: int, parts: Any) -> None:
             seen[step] = peers.counts(parts)
 
         def train(turn: Turn) -> None:
-            train_row(row, self._data, self._device, self._folder, turn.stop, saw, facts=facts)
+            train_row(row, self._data, self._device, self._folder, turn.stop, saw, facts=facts, pinned=pinned)
 
-        turn = Turn(name, train, self._device, self._warm, self._steps)
-        return Contestant(turn, self._warm, 1, seen.__getitem__, facts)
+        return Contestant(Turn(name, train, self._device, warm, self._steps), warm, seen.__getitem__, facts)
 
     def _peer(self, name: str) -> Contestant:
-        """It ends its warm steps where ours do, so that the rounds have the same batches."""
-        warm = min(self._warm, self._case.warm_peers)
-        first, last = self._warm - warm + 1, self._warm + self._steps * self._options.rounds
+        warm = 3 if self._options.tiny else min(self._case.warm, 6)
+        last = warm + self._steps * self._options.rounds
         if name == "nanogpt":
             nanogpt = peers.NanoGPT(self._options.nanogpt, self._options.tiny)
-            train = peers.contestant(partial(nanogpt.step, self._device), itertools.repeat)
+            train = peers.contestant(partial(nanogpt.step, self._device), partial(itertools.repeat, None))
             counts: Callable[[int], Counts] = lambda _: (nanogpt.tokens, 0, 1)  # noqa: E731
         else:
             step = {"torch": peers.torch_step, "marian": peers.marian_step}[name]
-            work = peers.Prepared(batches_of(self._row, self._data, self._device, self._folder), first, last)
+            work = peers.Prepared(batches_of(self._row, self._data, self._device, self._folder), last)
             vocabulary = self._config.data.vocab_size
             train = peers.contestant(partial(step, self._config.model, vocabulary, self._device), work)
             counts = work.counts.__getitem__
-        return Contestant(Turn(name, train, self._device, warm, self._steps), warm, first, counts, {})
+        return Contestant(Turn(name, train, self._device, warm, self._steps), warm, counts, {})
 
     def results(self, contestants: dict[str, Contestant], limit: float) -> dict[str, dict[str, Any]]:
         """What was found of each contestant so far. Raises NothingMeasuredError."""
@@ -258,7 +295,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", choices=tuple(CASES), default="base")
     parser.add_argument("--out", type=Path, help="the report, written after every round")
-    parser.add_argument("--variants", default="eager", help=f"of our settings, with commas: {', '.join(VARIANTS)}")
+    parser.add_argument("--variants", default="eager", help=f"with commas: {', '.join(VARIANTS)}")
     parser.add_argument("--peers", help="with commas; empty: none; the case's peers if unset")
     parser.add_argument("--nanogpt", type=Path, help="nanoGPT's model.py")
     parser.add_argument("--rounds", type=int, default=3)

@@ -12,13 +12,15 @@ from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, RunConfig
+from experiments.data.batching import BatchPlan, Shapes
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
-from experiments.errors import Preempted
+from experiments.errors import Preempted, UserError
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
+from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.tasks.train_network import Batches, WindowBatches
 from experiments.training.parallel import Group
 from experiments.training.trainer import train
@@ -70,13 +72,34 @@ def written(folder: Path, vocabulary: int, lines: Mapping[str, Sequence[Any]]) -
     return {side: Side(folder, side, dtype) for side in SIDES}
 
 
+def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
+    """What a run has pinned whose batches, each one micro-batch, have so many padded shapes; 0: free shapes.
+
+    None: nothing is pinned. Raises UserError if this version of the program cannot pin them.
+    """
+    if count is None or len(data) == 1:
+        return {}
+    fitted = getattr(Shapes, "fitted", None)
+    if fitted is None:
+        raise UserError("this version of the program does not pin padded shapes.")
+    training = cast(RunConfig, row.config).training
+    plan = BatchPlan(*(side.lengths for side in data.values()), training.tokens_per_batch, 1)
+    found = fitted(plan, lambda batch: [batch], most=count).shapes if count else []
+    return {"micro_batch_tokens": MICRO_BATCH_TOKENS["cuda"], "shapes": [list(shape) for shape in found]}
+
+
 def batches_of(
-    row: PlannedRow, data: Sides, device: Device, folder: Path, group: Group | None = None
+    row: PlannedRow,
+    data: Sides,
+    device: Device,
+    folder: Path,
+    group: Group | None = None,
+    pinned: Mapping[str, Any] | None = None,
 ) -> Batches | WindowBatches:
-    """The micro-batches of a run of this row, by step."""
+    """The micro-batches of a run of this row, by step. pinned: by its first attempt."""
     config, group = cast(RunConfig, row.config), group or Group()
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
-    context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False)
+    context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False, pinned=pinned or {})
     return (Batches if len(data) == 2 else WindowBatches)(config, context, data, (group.rank, group.size))
 
 
@@ -97,14 +120,15 @@ def train_row(
     group: Group | None = None,
     facts: dict[str, Any] | None = None,
     model: Network | None = None,
+    pinned: Mapping[str, Any] | None = None,
 ) -> Network:
     """Train until `stop()` is true or raises; it is called after every step. Returns the model.
 
     `saw` gets each step's micro-batches, of this rank of a `group`. `facts` gets the facts of padding, before training.
-    model: a `new_model` of this row, for callers that use it meanwhile.
+    model: a `new_model` of this row, for callers that use it meanwhile. pinned: as of `batches_of`.
     """
     config, group = cast(RunConfig, row.config), group or Group()
-    batches = batches_of(row, data, device, folder, group)
+    batches = batches_of(row, data, device, folder, group, pinned)
     if facts is not None:
         facts |= batches.describe()
     model = model or new_model(row, device)
