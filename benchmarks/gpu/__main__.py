@@ -60,7 +60,8 @@ class Outcome:
 
 def main() -> int:
     options = _options()
-    if said := missing.paragraph(options.nanogpt, options.corpus):
+    used = {"--nanogpt": options.nanogpt} if options.part == 1 else {"--corpus": options.corpus}
+    if said := missing.paragraph({} if options.tiny and options.part == 2 else used):
         print(said, flush=True)
     if missing.absent(*missing.ESSENTIAL):
         return CANNOT_START

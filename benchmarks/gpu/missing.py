@@ -1,13 +1,17 @@
 """What this machine lacks for benchmarks.gpu, said before anything starts. Imports the standard library alone."""
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from benchmarks.machine import cards
 
 ESSENTIAL = ("torch", "numpy", "pydantic", "safetensors", "sentencepiece", "sacrebleu")
 COMMAND = ("typer", "mlflow", "optuna", "pandas")  # what `ablations run` needs besides
+FILES = {
+    "--nanogpt": "the path of nanoGPT's model.py (nanoGPT is left out)",
+    "--corpus": "a folder such as multi30k's (table3 is left out)",
+}
 WHEELS = (
     "To bring packages to a machine without internet, run `pip download --dest wheels NAME …` elsewhere for its "
     "platform and Python, and here `pip install --no-index --find-links wheels NAME …`."
@@ -29,16 +33,19 @@ def no_card(device: str) -> str:
     )
 
 
-def paragraph(nanogpt: Path | None, corpus: Path | None) -> str:
-    """What is missing and what is left out for it, in one paragraph; "" if nothing is missing."""
-    found = list(_missing(nanogpt, corpus))
-    packages = absent(*ESSENTIAL, *COMMAND, "transformers", "pytest")
-    return (
-        " ".join(["Missing on this machine:", "; ".join(found) + ".", *([WHEELS] if packages else [])]) if found else ""
-    )
+def paragraph(files: Mapping[str, Path | None]) -> str:
+    """What is missing and what is left out for it, in one paragraph; "" if nothing is missing.
+
+    files: by option (--nanogpt, --corpus), those that the part uses.
+    """
+    found = list(_missing(files))
+    if not found:
+        return ""
+    said = f"Missing on this machine: {'; '.join(found)}."
+    return f"{said} {WHEELS}" if absent(*ESSENTIAL, *COMMAND, "transformers", "pytest") else said
 
 
-def _missing(nanogpt: Path | None, corpus: Path | None) -> Iterator[str]:
+def _missing(files: Mapping[str, Path | None]) -> Iterator[str]:
     if lacking := absent(*ESSENTIAL):
         yield f"{', '.join(lacking)} (nothing can be measured without)"
     if lacking := absent(*COMMAND):
@@ -47,7 +54,6 @@ def _missing(nanogpt: Path | None, corpus: Path | None) -> Iterator[str]:
         yield "pytest (tests is left out)"
     if absent("transformers"):
         yield "transformers (Hugging Face's Marian and generate are left out)"
-    if nanogpt is None or not nanogpt.is_file():
-        yield f"{nanogpt or '--nanogpt'}, the path of nanoGPT's model.py (nanoGPT is left out)"
-    if corpus is None or not corpus.is_dir():
-        yield f"{corpus or '--corpus'}, a folder such as multi30k's (table3 is left out)"
+    for option, path in files.items():
+        if path is None or not path.exists():
+            yield f"{path or option}, {FILES[option]}"

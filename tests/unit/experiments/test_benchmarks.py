@@ -172,7 +172,7 @@ def test_decoding_with_a_model_that_was_not_trained_fails(tmp_path: Path, monkey
 def test_what_this_machine_lacks_is_said_in_one_paragraph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lacking = {"pydantic", "mlflow", "transformers"}
     monkeypatch.setattr(missing, "absent", lambda *names: [name for name in names if name in lacking])
-    said = missing.paragraph(tmp_path / "model.py", None)
+    said = missing.paragraph({"--nanogpt": tmp_path / "model.py", "--corpus": None})
     assert "\n" not in said and "pip install --no-index" in said
     for what, consequence in (
         ("pydantic", "nothing can be measured"),
@@ -184,4 +184,4 @@ def test_what_this_machine_lacks_is_said_in_one_paragraph(tmp_path: Path, monkey
         assert any(what in each and consequence in each for each in said.split(";"))
     lacking.clear()
     (tmp_path / "model.py").touch()
-    assert missing.paragraph(tmp_path / "model.py", tmp_path) == ""
+    assert missing.paragraph({"--nanogpt": tmp_path / "model.py", "--corpus": tmp_path}) == ""
