@@ -40,7 +40,7 @@ from benchmarks.machine import keep_report, machine
 from benchmarks.measured import NothingMeasuredError, exit_code, median, positive
 from experiments.config import DeviceSpec, RunConfig
 from experiments.data.corpora.corpus import SIDES
-from experiments.device import Device, Precision
+from experiments.device import Device
 from experiments.errors import Preempted
 from experiments.evaluation.beam import Hypothesis, SearchSettings
 from experiments.evaluation.translate import translate
@@ -72,7 +72,7 @@ def main() -> int:
     report["as_on_cpu"] = _as_on_processor(work, replace(device, precision="fp32"), options)
     keep_report(report, options.out)
     for precision in ("bf16", "fp32"):
-        at = replace(device, precision=cast(Precision, precision))
+        at = replace(device, precision=precision)
         for slots in SLOTS[: 1 if options.tiny else None]:
             report["runs"].append(_timed(work, at, slots))
             print(json.dumps(report["runs"][-1]), flush=True)
@@ -245,7 +245,7 @@ def _beside_generate(
     sources = work.sources[: TINY if options.tiny else COMPARED]
     found: dict[str, Any] = {"sentences": len(sources), "beam_size": settings.beam_size, "length_penalty": 0.0}
     for precision in ("fp32", "bf16"):
-        at = replace(device, precision=cast(Precision, precision))
+        at = replace(device, precision=precision)
         model = work.model(at)
         marian = Marian(work.config.model, work.config.data.vocab_size, model, at)
         outputs: dict[str, Any] = {}

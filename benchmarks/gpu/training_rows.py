@@ -83,7 +83,8 @@ def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
     if fitted is None:
         raise UserError("this version of the program does not pin padded shapes.")
     training = cast(RunConfig, row.config).training
-    plan = BatchPlan(*(side.lengths for side in data.values()), training.tokens_per_batch, 1)
+    source, target = (side.lengths for side in data.values())
+    plan = BatchPlan(source, target, training.tokens_per_batch, 1)
     found = fitted(plan, lambda batch: [batch], most=count).shapes if count else []
     return {"micro_batch_tokens": MICRO_BATCH_TOKENS["cuda"], "shapes": [list(shape) for shape in found]}
 
