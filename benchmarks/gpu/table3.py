@@ -52,7 +52,7 @@ def main() -> int:
     rows = json.loads(done.stdout)
     finished = [row for row in rows if row.get("bleu") is not None]
     report |= {
-        "command": " ".join(_words("run", options)[1:]), "profile": options.profile, "rows": len(rows),
+        "profile": options.profile, "devices": options.devices, "rows": len(rows),
         "finished": len(finished), "calls": report["calls"] + 1, "wall_s": round(wall_s, 1), "table": finished,
         "stopped": stopped, "note": NOTE, **machine(),
     }  # fmt: skip
