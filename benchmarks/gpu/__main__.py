@@ -118,9 +118,9 @@ def _second(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
     out, common = options.out, ("--device", options.device, *(["--tiny"] if options.tiny else []))
     model = ("--model", str(options.model), "--source", str(options.source)) if options.model else ()
     decoding = ("benchmarks.gpu.decoding", *common, *model, "--out", f"{out}/decoding.json")
-    yield [Benchmark("decoding", 110, decoding, limited=True)]
+    yield [Benchmark("decoding", 130, decoding, limited=True)]
     yield [_training("big", 60, "eager" if options.tiny else SOME, (), options)]
-    counts = ("--counts", "1,2", "--seconds", "1") if options.tiny else ()
+    counts = ("--counts", "1,2", "--seconds", "1") if options.tiny else ("--counts", "1,4,8")
     packing = ("benchmarks.gpu.packing", *common, *counts, "--out", f"{out}/packing.json")
     yield [Benchmark("packing", 60, packing)]
     corpus = ("--corpus", str(options.corpus)) if options.corpus else ()
