@@ -206,7 +206,7 @@ def counts(parts: Sequence[Batch[Tensor]]) -> Counts:
     return (
         sum(part.num_target_tokens for part in parts),
         sum(part.num_source_tokens for part in parts),
-        sum(len(part.target_output) for part in parts),
+        sum(int((part.target_output != PAD_ID).any(1).sum()) for part in parts),  # a padded shape may add rows
     )
 
 

@@ -183,7 +183,9 @@ class _Plan:
                 found[name] = self._peer(name)
         for name, why in self.left_out.items():
             print(f"{name} is left out: {why}", flush=True)
-        return found
+        # the peers after the first variant: compiling others may take all the time
+        first = self._options.variants.split(",")[0]
+        return dict(sorted(found.items(), key=lambda item: item[0] in VARIANTS and item[0] != first))
 
     def _ours(self, name: str, variant: Variant) -> Contestant:
         row, pinned = self._planned(variant.sets), shapes(self._row, self._data, variant.shapes)
@@ -216,7 +218,7 @@ class _Plan:
 
     def results(self, contestants: dict[str, Contestant], limit: float) -> dict[str, dict[str, Any]]:
         """What was found of each contestant so far. Raises NothingMeasuredError."""
-        work = next((self._flops(each) for each in contestants.values() if not each.turn.failed), 0.0)
+        work = next((self._flops(each) for each in contestants.values() if each.turn.seconds), 0.0)
         num_params = load_task(self._config.task).num_params(self._config)
         found = {}
         for name, contestant in contestants.items():
@@ -265,6 +267,9 @@ def _concluded(report: dict[str, Any], turns: list[Turn]) -> int:
     if failed:
         print("; ".join(f"{name} failed: {why}" for name, why in failed.items()))
         return FAILED
+    if late := [turn.name for turn in turns if turn.late]:
+        print(f"no time was left for {', '.join(late)}")
+        return UNFINISHED
     if not found:
         print("the time was over before two rounds: nothing was measured")
         return UNFINISHED

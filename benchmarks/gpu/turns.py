@@ -18,6 +18,8 @@ import torch
 from benchmarks.measured import NothingMeasuredError, median, positive
 from experiments.device import Device
 
+WARMING = 0.6  # share of the time for first turns
+
 
 class EndedError(Exception):
     """Raised in a contestant's thread after its last round."""
@@ -34,14 +36,14 @@ class Turn:
         self._over, self._began = False, 0.0
         self.seconds = list[float]()  # of every round
         self.warm_s, self.peak_memory_gb = 0.0, 0.0
-        self.failed = ""
+        self.failed, self.late = "", False
         self.loss: torch.Tensor | None = None  # of the last step, where the contestant gives it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def take(self) -> None:
         """Do the next turn. Called by the main thread; returns at its end."""
-        if self._thread.is_alive() and not self.failed:
+        if self._thread.is_alive() and not self.failed and not self.late:
             self._go.release()
             self._handed_over.acquire()
 
@@ -109,9 +111,11 @@ def interleave(turns: Sequence[Turn], rounds: int, deadline: float) -> Iterator[
     """Warm up all contestants one after the other, then do rounds, each contestant once in a round.
 
     Yields the number of rounds done, after each one. Ends early if another round would pass `deadline`, a time of
-    time.monotonic.
+    time.monotonic. A contestant whose turn to warm up comes after WARMING of the time takes no part: it is `late`.
     """
+    warm_until = time.monotonic() + WARMING * (deadline - time.monotonic())
     for turn in turns:
+        turn.late = time.monotonic() > warm_until
         turn.take()
     longest = 0.0
     for number in range(1, rounds + 1):
@@ -140,8 +144,8 @@ def rates(turn: Turn, tokens: Sequence[int]) -> dict[str, Any]:
 
     Raises NothingMeasuredError for fewer than two rounds, no tokens, no time, or a loss that is not finite.
     """
-    if turn.failed:
-        return {"failed": turn.failed}
+    if turn.failed or turn.late:
+        return {"failed": turn.failed or "no time was left to warm up"}
     seconds_per_round = median(turn.name, turn.seconds)
     if turn.loss is not None:
         positive(turn.name, loss=float(turn.loss))

@@ -112,6 +112,14 @@ def test_a_contestant_that_fails_stops_no_other() -> None:
     assert "ended before its measurement" in rates(turns[2], [])["failed"]
 
 
+def test_a_contestant_that_would_warm_up_too_late_takes_no_part() -> None:
+    contest = Contest()
+    turns = [contest.turn("a"), contest.turn("b")]
+    list(interleave(turns, 2, time.monotonic()))
+    close(turns)
+    assert contest.worked == [] and turns[0].late and "no time" in rates(turns[1], [])["failed"]
+
+
 def test_rounds_without_tokens_or_a_single_round_or_a_loss_of_nan_are_no_result() -> None:
     for rounds, tokens, loss in ((2, [0, 0], 1.0), (1, [100], 1.0), (2, [100, 100], float("nan"))):
         turns = [Contest().turn("a")]
