@@ -48,7 +48,7 @@ from experiments.evaluation.translator import Translator
 from model.network import build_model
 
 SENTENCES, TINY, COMPARED = 3000, 24, 300  # COMPARED: with Hugging Face
-CHAINS, PAIRS = 64, 20_000
+CHAINS, PAIRS = 32, 20_000
 STEPS, EVERY = 1500, 100  # at most so many updates; those between tests of whether the model writes its chains
 # the paper's peak of the learning rate after 200 steps instead of 4,000, and small batches
 SETTINGS = ("training.tokens_per_batch=8192", "training.warmup_steps=200", "training.learning_rate_scale=0.2236")
