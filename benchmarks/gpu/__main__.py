@@ -118,7 +118,7 @@ def _second(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
     out, common = options.out, ("--device", options.device, *(["--tiny"] if options.tiny else []))
     model = ("--model", str(options.model), "--source", str(options.source)) if options.model else ()
     decoding = ("benchmarks.gpu.decoding", *common, *model, "--out", f"{out}/decoding.json")
-    yield [Benchmark("decoding", 130, decoding, limited=True)]
+    yield [Benchmark("decoding", 150, decoding, limited=True)]
     yield [_training("big", 60, "eager" if options.tiny else SOME, (), options)]
     counts = ("--counts", "1,2", "--seconds", "1") if options.tiny else ("--counts", "1,4,8")
     packing = ("benchmarks.gpu.packing", *common, *counts, "--out", f"{out}/packing.json")
@@ -127,7 +127,7 @@ def _second(options: argparse.Namespace) -> Iterator[list[Benchmark]]:
     places = ("--store", f"{out}/table3", "--out", f"{out}/table3.json")
     why = "" if options.corpus or options.tiny else "it needs --corpus DIR, such as multi30k's folder"
     table3 = ("benchmarks.gpu.table3", *common, *corpus, *places)
-    yield [Benchmark("table3", 110, table3, why, limited=True)]
+    yield [Benchmark("table3", 90, table3, why, limited=True)]
     even = ("--steps", "2") if options.tiny else ()
     yield [Benchmark("steps", 25, ("benchmarks.gpu.steps", *common, *even, "--out", f"{out}/steps.json"))]
     lengths = ("--lengths", "8", "--positions", "16") if options.tiny else ("--lengths", "16,64,256,1024")

@@ -8,6 +8,9 @@ pieces that always follow each other, and the target is the chain that the sourc
 after about the length of a translation (lengths like newstest's, median 27 pieces). `right` is the share of sentences
 whose hypothesis is the whole chain. The weights are kept beside FILE.
 
+Whether base learns this within its time on a GPU was not measured yet. If it does not, the benchmark fails; --model then
+takes any trained model.
+
 Refused, with exit code 1: hypotheses that are empty, that reach the length limit, or that are seldom right; fewer than
 two searches. The first sentences are compared with the processor's in fp32. With the package transformers the same
 weights are copied into MarianMTModel, and both decode the same sentences in turns, in bf16 and in fp32, with a beam of
@@ -48,10 +51,13 @@ from experiments.evaluation.translator import Translator
 from model.network import build_model
 
 SENTENCES, TINY, COMPARED = 3000, 24, 300  # COMPARED: with Hugging Face
-CHAINS, PAIRS = 32, 20_000
-STEPS, EVERY = 1500, 100  # at most so many updates; those between tests of whether the model writes its chains
+CHAINS, PAIRS = 16, 20_000
+STEPS, EVERY = 4000, 100  # at most so many updates; those between tests of whether the model writes its chains
 # the paper's peak of the learning rate after 200 steps instead of 4,000, and small batches
-SETTINGS = ("training.tokens_per_batch=8192", "training.warmup_steps=200", "training.learning_rate_scale=0.2236")
+SETTINGS = (
+    "training.tokens_per_batch=4096", "training.warmup_steps=200", "training.learning_rate_scale=0.2236",
+    "training.label_smoothing=0.0", "model.dropout=0.0",
+)  # fmt: skip
 AS_MARIAN = ("model.d_k=8", "model.d_v=8")  # of the demo: Marian's heads have the width d_model / num_heads
 ENOUGH, LEAST_RIGHT = 0.95, 0.5  # share of right hypotheses: ends the training; refuses the measurement
 MOST_AT_LIMIT, MOST_EMPTY = 0.2, 0.05  # share of the sentences
@@ -115,7 +121,7 @@ class _Trained:
         return model.eval()
 
     def _train(self, options: argparse.Namespace, device: Device) -> None:
-        """Train until the model writes its chains, or 40 % of the time is over."""
+        """Train until the model writes its chains, or half of the time is over."""
         began, steps, right = time.monotonic(), 0, 0.0
         model = new_model(self._row, device)
         known = self._chains
@@ -123,7 +129,7 @@ class _Trained:
         def stop() -> bool:
             nonlocal steps, right
             steps += 1
-            over = steps >= options.steps or time.monotonic() - began > 0.4 * options.seconds
+            over = steps >= options.steps or time.monotonic() - began > 0.5 * options.seconds
             if steps % (20 if options.tiny else EVERY) == 0 or over:
                 right = _share_right(translate(model, known, self.settings, device), known)
                 print(f"step {steps}: {right:.0%} right, {time.monotonic() - began:.0f} s", flush=True)
@@ -306,7 +312,7 @@ def _in_short(report: dict[str, Any]) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--seconds", type=float, default=120, help="the training takes at most 40 %% of them")
+    parser.add_argument("--seconds", type=float, default=120, help="the training takes at most half of them")
     parser.add_argument("--source", type=Path, help="newstest in the model's source language, one sentence a line")
     parser.add_argument("--model", type=Path, help="a folder that `ablations export` wrote")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
