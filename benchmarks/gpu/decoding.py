@@ -8,8 +8,8 @@ pieces that always follow each other, and the target is the chain that the sourc
 after about the length of a translation (lengths like newstest's, median 27 pieces). `right` is the share of sentences
 whose hypothesis is the whole chain. The weights are kept beside FILE.
 
-Whether base learns this within its time on a GPU was not measured yet. If it does not, the benchmark fails; --model then
-takes any trained model.
+Whether base learns this within its time on a GPU was not measured yet. If it does not, the benchmark fails; --model
+then takes any trained model.
 
 Refused, with exit code 1: hypotheses that are empty, that reach the length limit, or that are seldom right; fewer than
 two searches. The first sentences are compared with the processor's in fp32. With the package transformers the same
