@@ -17,7 +17,7 @@ from experiments.data.corpora.corpus import SIDES
 from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
-from experiments.errors import Preempted, UserError
+from experiments.errors import Preempted
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.network import MICRO_BATCH_TOKENS
@@ -75,17 +75,14 @@ def written(folder: Path, vocabulary: int, lines: Mapping[str, Sequence[Any]]) -
 def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
     """What a run has pinned whose batches, each one micro-batch, have so many padded shapes; 0: free shapes.
 
-    None: nothing is pinned. Raises UserError if this version of the program cannot pin them.
+    None: nothing is pinned.
     """
     if count is None or len(data) == 1:
         return {}
-    fitted = getattr(Shapes, "fitted", None)
-    if fitted is None:
-        raise UserError("this version of the program does not pin padded shapes.")
     training = cast(RunConfig, row.config).training
     source, target = (side.lengths for side in data.values())
     plan = BatchPlan(source, target, training.tokens_per_batch, 1)
-    found = fitted(plan, lambda batch: [batch], most=count).shapes if count else []
+    found = Shapes.fitted(plan, lambda batch: [batch], most=count).shapes if count else []
     return {"micro_batch_tokens": MICRO_BATCH_TOKENS["cuda"], "shapes": [list(shape) for shape in found]}
 
 
