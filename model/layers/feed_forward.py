@@ -77,7 +77,8 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def _relu(x_F: Tensor) -> Tensor:
-    return x_F.relu_()
+    """Not in place: a product's output is a view, and the backward pass of a change of it copies the activation."""
+    return x_F.relu()
 
 
 def _sigmoid(x_F: Tensor) -> Tensor:
