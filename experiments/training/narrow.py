@@ -32,7 +32,8 @@ class NarrowWeights:
                 if wide.requires_grad and wide.dtype == torch.float32:
                     copy = narrow.setdefault(wide, nn.Parameter(torch.empty_like(wide, dtype=torch.bfloat16)))
                     self._places.append((linear, name, wide, copy))
-        self._wide, self._narrow = list(narrow), list(narrow.values())
+        self._wide: list[Tensor] = list(narrow)
+        self._narrow: list[Tensor] = list(narrow.values())
 
     @torch.no_grad()
     def refresh(self) -> None:

@@ -70,7 +70,7 @@ class Training:
         self.curve = Curve(emit, group.add_up)
         self.step = self.target_tokens = 0
         model.train()
-        if settings.compile:
+        if settings.compile is True:
             compile_layers(model, threads=device.threads)
         self._objective = Objective(model, settings)
         self._wrapped = group.wrap(self._objective)
@@ -83,7 +83,7 @@ class Training:
             **device.describe(),
             "devices": group.size,
             "attention_kernel": BEST_KERNEL.get(device.torch_device.type, "plain") if kernel == "auto" else kernel,
-            "compiled": settings.compile,
+            "compiled": settings.compile is True,
             "graphs": self._graphs is not None,
             "optimizer": "+".join(self.optimizers),
             "updated_by": updated_by(self.optimizers),
@@ -179,7 +179,7 @@ class Training:
 
     def measure(self, when: str, batch: Batch[Tensor]) -> None:
         """Measure the network between gradients and update, at "start" or "end"; changes neither it nor any draw."""
-        with eagerly(self.settings.compile):
+        with eagerly(self.settings.compile is True):
             self._measured[when] = init_stats(self.model, batch, self.device)
         self.curve.tell({f"{when}_{name}": value for name, value in self._measured[when].items()})
 
@@ -230,7 +230,7 @@ class Training:
         self.saver.wait()
         best = {every: retention.best(self.folder, every) for every in self.measures(self.step)}
         self.model.eval()
-        with torch.no_grad(), eagerly(self.settings.compile):
+        with torch.no_grad(), eagerly(self.settings.compile is True):
             metrics = dict(evaluate(self.step))
         self.model.train()
         self._emit("metrics", step=self.step, metrics={f"dev_{name}": value for name, value in metrics.items()})
