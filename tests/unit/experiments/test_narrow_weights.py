@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from experiments.config import TrainingConfig
-from experiments.training import state
+from experiments.training import curve, state
 from experiments.training.narrow import NarrowWeights
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, losses, pairs, run
@@ -29,6 +29,7 @@ def batches(step):
 
 @pytest.mark.parametrize("changes", NETWORKS, ids=str)
 def test_the_bits_of_a_training_are_those_of_autocast(tmp_path, monkeypatch, changes):
+    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
     options = {
         "sizes": SIZES.model_validate({**SIZES.model_dump(), **changes}),
         "settings": TrainingConfig(train_steps=4, warmup_steps=10),
