@@ -196,7 +196,11 @@ class TrainingConfig(StrictModel):
     deterministic: bool = Field(
         False, description="use only kernels that always give the same bits; an error if there is none"
     )
-    compile: bool = Field(False, description="compile the layers for a few padded shapes")
+    compile: bool | Literal["auto", "cuda"] = Field(
+        False,
+        description="compile the layers; cuda: on GPUs alone; auto: cuda or false for all rows of a table, by how long "
+        "they train",
+    )
     graphs: bool = Field(False, description="on a GPU, replay steps of known shapes as CUDA graphs")
     checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
     keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
@@ -368,12 +372,13 @@ class RunConfig(TaskConfig):
             )
         if training.optimizer == "sgd" and training.nesterov and not momentum(training):
             raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: set one of them otherwise")
-        if training.compile and (eager := architecture.not_compiled(self.model)):
+        compiled = training.compile in (True, "cuda")  # auto compiles nothing where a row cannot be compiled
+        if compiled and (eager := architecture.not_compiled(self.model)):
             raise ValueError(
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
                 "training.compile to false in this row"
             )
-        if samples and (samples == 1 or training.compile or not self.needs_encoder):
+        if samples and (samples == 1 or compiled or not self.needs_encoder):
             raise ValueError(
                 f"training.gleu_samples = {samples}: the expected GLEU needs 2 samples or more, whose rewards are "
                 "compared with their mean, a task with sources and references, and training.compile = false"

@@ -64,7 +64,8 @@ class Device:
         """The device's name for tables: "NVIDIA H200", "AMD EPYC (2 threads)"."""
         if self.is_cuda:
             return str(torch.cuda.get_device_name(self.torch_device))
-        name = torch.cpu.get_capabilities().get("cpu_name") or platform.processor() or platform.machine()
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
+        name = capabilities.get("cpu_name") or platform.processor() or platform.machine()
         return f"{name} ({self.threads} thread{'s' if self.threads > 1 else ''})"
 
     @property

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 
 from ablations.planning.match import matched
@@ -9,12 +10,16 @@ from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, State
 from ablations.planning.resolve import published_names, resolve
 from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
 from ablations.study.messages import show
+from ablations.study.overrides import nested
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
+from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.store.run_names import plain_name
 from experiments.tasks.base import Task
 from experiments.tasks.own.shell import names
+
+AUTO = "auto"
 
 
 def plan_study(
@@ -26,7 +31,7 @@ def plan_study(
     Raises UserError for mistakes in the study or the selection (see `resolve`), and for an unreadable corpus.
     """
     study, of_match = matched(study, selection, task)
-    rows = resolve(study, selection, task)
+    rows, of_settled = settled(resolve(study, selection, task), study, selection, task)
     inputs = Inputs(task, store, find)
     name, profile = study.profile_named(selection.profile)
     kept_at = steps_kept(study, name, profile)
@@ -76,6 +81,7 @@ def plan_study(
     notes = (
         *filter(None, [study.code_note, study.trees_note]),
         *of_match,
+        *of_settled,
         *of_refused(rows),
         *of_settings(rows),
         *of_added(runs),
@@ -84,6 +90,36 @@ def plan_study(
     )
     paper_keys = tuple(published_names(study, task))
     return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()))
+
+
+def settled(
+    rows: list[PlannedRow], study: Study, selection: Selection, task: Task
+) -> tuple[list[PlannedRow], list[str]]:
+    """The rows with what "auto" means where that depends on the whole table, and a note on each such setting.
+
+    The answer is the same whichever rows are selected.
+    """
+    notes = []
+    for name in task.settled_for_table:
+        asks = attrgetter(name)
+        if not any(asks(row.config) == AUTO for row in rows):
+            continue
+        every = resolve(study, replace(selection, rows=()), task) if selection.rows else rows
+        configs = {row.variation.key: row.config for row in every if asks(row.config) == AUTO}
+        value, note = task.for_table(name, configs)
+        notes.append(note)
+        rows = [_with(row, name, value) for row in rows]
+    return rows, notes
+
+
+def _with(row: PlannedRow, name: str, value: object) -> PlannedRow:
+    """The row with a value in place of "auto"; a branch's parent too."""
+    settings = dict(flatten(row.config))
+    parent_run = row.parent_run and _with(row.parent_run, name, value)
+    if settings[name] != AUTO:
+        return replace(row, parent_run=parent_run)
+    config = type(row.config).from_mapping(nested({**settings, name: value}))
+    return replace(row, config=config, parent_run=parent_run)
 
 
 def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:

@@ -93,6 +93,7 @@ class Task(ABC):
     # configurations that agree in these. None: all settings except the seed.
     inputs_read: tuple[str, ...] | None = None
     prepare_reads: tuple[str, ...] | None = None
+    settled_for_table: tuple[str, ...] = ()  # settings whose value "auto" is replaced for all rows (`for_table`)
     init_stats: tuple[str, ...] = ()  # measured before the first and last update: "start" and "end" of the facts
     reuses_parts: bool = True  # whether a part of an evaluation is taken over from another one of the same identity
     ensembles: bool = False  # whether the parts of an evaluation read `context.members`
@@ -220,6 +221,13 @@ class Task(ABC):
         A task whose `train` begins with `context.parent_run` defines it.
         """
         return f"the task {self.name} does not begin a training with the state of another"
+
+    def for_table(self, setting: str, configs: Mapping[str, Any]) -> tuple[Any, str]:
+        """What "auto" of a setting of `settled_for_table` means for the rows of a table, and the reason in a sentence.
+
+        configs: of all rows that ask for it, by key, whether they are selected or not.
+        """
+        raise NotImplementedError(setting)
 
     @abstractmethod
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:

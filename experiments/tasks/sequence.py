@@ -24,7 +24,9 @@ from experiments.evaluation.counts import SetScores
 from experiments.processes.processor import has_bf16, precision_here
 from experiments.store.provenance import PACKAGES
 from experiments.store.retention import Keep, keeps_of
+from experiments.tasks import compiling
 from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks.compiling import COMPILE
 from experiments.tasks.network import (
     OF_WEIGHTS,
     SMALLEST_TOKENS,
@@ -66,6 +68,7 @@ class NetworkTask(Task):
 
     inputs_read: tuple[str, ...] | None = ("data.",)
     ensembles = True
+    settled_for_table = (COMPILE,)
 
     @abstractmethod
     def corpus(self, config: Any) -> Corpus:
@@ -189,6 +192,10 @@ class NetworkTask(Task):
             return 0.0
         per_token = count.flops_per_token(config.model, vocab_size, length, length, samples) + change.flops / length
         return per_token * config.training.tokens_per_batch * config.training.train_steps
+
+    def for_table(self, setting: str, configs: Mapping[str, RunConfig]) -> tuple[Any, str]:
+        assert setting == COMPILE
+        return compiling.for_table({row: self.cost(config) for row, config in configs.items()}, configs)
 
     def memory_bytes(self, config: RunConfig, kind: str) -> float:
         precision, heap = precision_here(config.training.precision), heap_here()

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.config import RunConfig
+from experiments.config import RunConfig, TrainingConfig
 from experiments.data.batching import (
     EPOCHS,
     SPARE_ROWS,
@@ -92,7 +92,7 @@ def train_network(
     precision = context.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
     with joined(context.device, context.rank, context.port, context.start_ranks) as group:
-        settings = config.training
+        settings = config.training.model_copy(update={"compile": compiles(config.training, device)})
         seed_everything(config.seed)
         model = build_model(config.model, *vocab_sizes, device=device.torch_device)
         if "attention_kernel" in context.pinned:
@@ -151,6 +151,11 @@ def _use_threads(config: RunConfig, context: Context, model: Network, batches: B
         model.zero_grad()
 
     return fastest_threads(device.threads, compute)
+
+
+def compiles(settings: TrainingConfig, device: Device) -> bool:
+    """Whether the layers are compiled on this device. A plan has replaced "auto"; without one, nothing is compiled."""
+    return settings.compile is True or (settings.compile == "cuda" and device.is_cuda)
 
 
 def _trained_on(

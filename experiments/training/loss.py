@@ -289,7 +289,7 @@ class Objective(nn.Module):
         output_N = device.move(batch.target_output).flatten().index_select(0, places_N)
         source_BS = device.move(batch.source)
         # compiled layers always get a mask: one graph instead of two
-        padded = self.settings.compile or batch.num_source_tokens < batch.source.numel()
+        padded = self.settings.compile is True or batch.num_source_tokens < batch.source.numel()
         return (
             source_BS,
             source_BS != PAD_ID if padded else None,

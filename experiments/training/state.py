@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from experiments.config import TrainingConfig
-from experiments.data.batching import MOST_SHAPES, Batch
+from experiments.data.batching import Batch
 from experiments.device import Device, Recorder, mix
 from experiments.errors import Diverged, UserError
 from experiments.store.retention import AT, BEST, SPACED, Keep, keeps_of, union
@@ -24,6 +24,7 @@ from experiments.training.checkpoint import Saver, Start
 from experiments.training.curve import Curve, init_stats
 from experiments.training.graphs import Graphs, Inputs, unusable
 from experiments.training.loss import Objective
+from experiments.training.narrow import NarrowWeights
 from experiments.training.optimizers import (
     discard_gradients,
     make_optimizers,
@@ -69,10 +70,12 @@ class Training:
         self.curve = Curve(emit, group.add_up)
         self.step = self.target_tokens = 0
         model.train()
-        if settings.compile:
+        if settings.compile is True:
             compile_layers(model, threads=device.threads)
         self._objective = Objective(model, settings)
         self._wrapped = group.wrap(self._objective)
+        alone = group.size == 1 and not settings.graphs and not settings.gleu_samples
+        self._narrow = NarrowWeights(model) if alone and device.precision == "bf16" else None
         self._graphs = self._make_graphs() if settings.graphs else None
         self.saver = Saver(device)
         kernel = next((module.kernel for module in model.modules() if isinstance(module, Attention)), "none")
@@ -80,7 +83,7 @@ class Training:
             **device.describe(),
             "devices": group.size,
             "attention_kernel": BEST_KERNEL.get(device.torch_device.type, "plain") if kernel == "auto" else kernel,
-            "compiled": settings.compile,
+            "compiled": settings.compile is True,
             "graphs": self._graphs is not None,
             "optimizer": "+".join(self.optimizers),
             "updated_by": updated_by(self.optimizers),
@@ -176,13 +179,15 @@ class Training:
 
     def measure(self, when: str, batch: Batch[Tensor]) -> None:
         """Measure the network between gradients and update, at "start" or "end"; changes neither it nor any draw."""
-        with eagerly(self.settings.compile):
+        with eagerly(self.settings.compile is True):
             self._measured[when] = init_stats(self.model, batch, self.device)
         self.curve.tell({f"{when}_{name}": value for name, value in self._measured[when].items()})
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
         """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
         share = tokens / self.group.size  # DDP takes the mean over ranks
+        if self._narrow:
+            self._narrow.refresh()
         compute, sums = self._graphs or self._eager, []
         for number, batch in enumerate(batches, start=1):
             with self.group.gathering(self._wrapped, last=number == len(batches)):
@@ -192,9 +197,12 @@ class Training:
     def _eager(self, inputs: Inputs) -> Tensor:
         """Add the gradients of a micro-batch's loss over the last of the inputs; returns (Σ loss, Σ nll)."""
         *given, share = inputs
-        with self.device.autocast():
+        narrow = self._narrow
+        with narrow.used() if narrow else contextlib.nullcontext(), self.device.autocast():
             loss, nll = self._wrapped(*given)
         (loss / share).backward()
+        if narrow:
+            narrow.collect()
         return torch.stack((loss.detach(), nll))
 
     def _make_graphs(self) -> Graphs | None:
@@ -222,7 +230,7 @@ class Training:
         self.saver.wait()
         best = {every: retention.best(self.folder, every) for every in self.measures(self.step)}
         self.model.eval()
-        with torch.no_grad(), eagerly(self.settings.compile):
+        with torch.no_grad(), eagerly(self.settings.compile is True):
             metrics = dict(evaluate(self.step))
         self.model.train()
         self._emit("metrics", step=self.step, metrics={f"dev_{name}": value for name, value in metrics.items()})
@@ -302,27 +310,33 @@ def _short(path: Path) -> str:
     return "/".join(path.parts[-3:])
 
 
-# --- torch.compile for the layers of a network: few padded shapes, one graph each, and never a silent return to eager
+# --- torch.compile for the layers of a network: one graph for all shapes, and never a silent return to eager
 # Layers are compiled one by one: equal layers share their graphs. A whole model of six layers would hold each graph six
-# times. torch's compiler is imported only if needed, because it takes seconds.
+# times. torch's compiler is imported only if needed, because it takes seconds. It keeps its code on disk
+# (TORCHINDUCTOR_CACHE_DIR, otherwise a folder of the user in the system's temporary folder), so the same layers are
+# compiled once on a machine, whichever run has them.
 
 
-GRAPHS = 2 * MOST_SHAPES  # graphs of one kind of layer: too large micro-batches are cut, and strides may differ
+# Graphs of one kind of layer. Lengths are variables of a graph. What splits it: a size of 1, which torch treats as a
+# constant, and the lengths between which a layer chooses a kernel or a window; strides may differ as well.
+GRAPHS = 16
 
 
 def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) -> None:
     """Compile every layer for training, on so many threads. Weights and their names stay the same."""
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
+    import torch.fx.experimental._config as symbols
 
     inductor.compile_threads = threads  # its own choice is every core, for each of the runs beside it
+    symbols.use_duck_shape = False  # two lengths that are equal in the first batch are still two variables
     # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
     kinds = {(side, layer) for side in architecture.SIDES for layer in architecture.layers(model.config, side)}
     limit = GRAPHS * len(kinds)
     dynamo.recompile_limit, dynamo.accumulated_recompile_limit = limit, max(limit, dynamo.accumulated_recompile_limit)
     dynamo.fail_on_recompile_limit_hit = True
     for layer in model.layers():
-        layer.compile(dynamic=False, fullgraph=True, backend=backend)
+        layer.compile(dynamic=True, fullgraph=True, backend=backend)
 
 
 def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
@@ -335,14 +349,14 @@ def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def naming_recompiles() -> Iterator[None]:
-    """Raise UserError if more shapes occur than planned, instead of compiling again and again."""
+    """Raise UserError if more graphs are needed than planned, instead of compiling again and again."""
     try:
         yield
     except Exception as error:
         if type(error).__name__ != "FailOnRecompileLimitHit":
             raise
         raise UserError(
-            f"training.compile is set, but a kind of layer got more than {GRAPHS} input shapes, which would be "
-            "compiled again and again. Set training.compile to false, or change training.tokens_per_batch. "
+            f"training.compile is set, but a kind of layer needs more than {GRAPHS} graphs, because something in it "
+            "differs from batch to batch, and would be compiled again and again. Set training.compile to false. "
             "No checkpoint was changed."
         ) from error

@@ -169,9 +169,13 @@ class Attention(Sublayer):
             scores_BHQM = scores_BHQM + causal_bias(q_BHQK.shape[2], scores_BHQM.dtype, scores_BHQM.device)
         return scores_BHQM.softmax(-1)
 
-    def split_heads(self, x: Tensor, heads: int) -> Tensor:
-        """(B, T, H·n) → (B, H, T, n), a view."""
-        return x.view(*x.shape[:2], heads, -1).transpose(1, 2)
+    def split_heads(self, x: Tensor, heads: int, widths: list[int]) -> list[Tensor]:
+        """(B, T, H·Σn) → (B, H, T, n) for each width n, as views.
+
+        Split before the transposition: the backward pass joins the gradients in the layout of x, without another copy.
+        """
+        parts_BTHn = torch.split(torch.unflatten(x, -1, (heads, sum(widths))), widths, dim=-1)
+        return [part_BTHn.transpose(1, 2) for part_BTHn in parts_BTHn]
 
     def _per_query(self, x_BGMn: Tensor) -> Tensor:
         """Keys or values (B, G, M, n) → (B, H, M, n)."""
@@ -205,8 +209,7 @@ class SelfAttention(Attention):
 
     def project(self, x_BTD: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
         """q (B, H, T, K), k (B, G, T, K), v (B, G, T, V) of the positions first … last − 1, or all of `first`."""
-        heads = self.split_heads(self.qkv(x_BTD), self.kv_heads)
-        q_BHTK, k_BGTK, v_BGTV = torch.split(heads, self.split, dim=-1)
+        q_BHTK, k_BGTK, v_BGTV = self.split_heads(self.qkv(x_BTD), self.kv_heads, self.split)
         if self.kv_heads != self.num_heads:
             q_BHTK = q_BHTK.view(*q_BHTK.shape[:3], -1, self.d_k).transpose(2, 3).flatten(1, 2)
         q_BHTK, k_BGTK = _normed(q_BHTK, self.query_norm), _normed(k_BGTK, self.key_norm)
@@ -313,12 +316,12 @@ class CrossAttention(Attention):
 
     def queries(self, x_BTD: Tensor) -> Tensor:
         """(B, T, D) → (B, H, T, K)."""
-        return _normed(self.split_heads(self.query(x_BTD), self.num_heads), self.query_norm)
+        q_BTHK = torch.unflatten(self.query(x_BTD), -1, (self.num_heads, self.d_k))
+        return _normed(q_BTHK.transpose(1, 2), self.query_norm)
 
     def keys_values(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
         """k (B, G, S, K), v (B, G, S, V): computed once per sentence for all beams and steps."""
-        heads = self.split_heads(self.key_value(memory_BSD), self.kv_heads)
-        k_BGSK, v_BGSV = torch.split(heads, [self.d_k, self.d_v], dim=-1)
+        k_BGSK, v_BGSV = self.split_heads(self.key_value(memory_BSD), self.kv_heads, [self.d_k, self.d_v])
         return _normed(k_BGSK, self.key_norm), v_BGSV
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
@@ -375,7 +378,8 @@ AT_A_TIME = 32  # queries per pass of torch's kernel
 
 def softmax_over_memory(scores_MQ: Tensor) -> Tensor:
     """(…, M, Q) → the same shape; each query's weights sum to 1. Computed in at least fp32."""
-    if not scores_MQ.is_cpu or scores_MQ.shape[-1] % AT_A_TIME == 0 or torch.compiler.is_compiling():
+    # Asked first: a compiled graph of any length must not depend on whether the length is a multiple.
+    if torch.compiler.is_compiling() or not scores_MQ.is_cpu or scores_MQ.shape[-1] % AT_A_TIME == 0:
         return scores_MQ.softmax(dim=-2)
     weights_MQ: Tensor = _Softmax.apply(scores_MQ)  # type: ignore[no-untyped-call]
     return weights_MQ

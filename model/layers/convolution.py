@@ -55,7 +55,7 @@ class Convolution(Sublayer):
         """(…, C) → (…, D)."""
         output_D: Tensor = self.window(windows_C)
         if self.rectified:
-            return output_D.relu_()
+            return output_D.relu()  # not in place, as in feed_forward.py
         return F.glu(output_D) if self.gated else output_D
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:

@@ -73,6 +73,18 @@ class Projection(Sublayer):
 Activation = Callable[[Tensor], Tensor]
 
 
+# Functions, because torch's compiler could not trace a method of Tensor as an attribute of a module (torch 2.11).
+
+
+def _relu(x_F: Tensor) -> Tensor:
+    """Not in place: a product's output is a view, and the backward pass of a change of it copies the activation."""
+    return x_F.relu()
+
+
+def _sigmoid(x_F: Tensor) -> Tensor:
+    return x_F.sigmoid()
+
+
 def _relu2(x_F: Tensor) -> Tensor:
     return x_F.relu().square()
 
@@ -82,19 +94,19 @@ def _identity(x_F: Tensor) -> Tensor:
 
 
 PLAIN: dict[str, Activation] = {
-    "relu": Tensor.relu_,
+    "relu": _relu,
     "gelu": F.gelu,
     "swish": F.silu,
     "relu2": _relu2,
     "elu": F.elu,
     "selu": F.selu,
-    "sigmoid": Tensor.sigmoid,
+    "sigmoid": _sigmoid,
     "softplus": F.softplus,
 }
 GATED: dict[str, Activation] = {
-    "glu": Tensor.sigmoid,
+    "glu": _sigmoid,
     "bilinear": _identity,
-    "reglu": Tensor.relu_,
+    "reglu": _relu,
     "geglu": F.gelu,
     "swiglu": F.silu,
 }

@@ -272,7 +272,7 @@ def test_layers_are_one_graph_each(small_model, changes):
     expected.sum().backward()
     gradients = [p.grad.clone() for p in model.parameters()]
     for layer in model.layers():
-        layer.compile(dynamic=False, fullgraph=True, backend="eager")
+        layer.compile(dynamic=True, fullgraph=True, backend="eager")
     model.zero_grad()
     compiled = model(source, None, target)
     compiled.sum().backward()

@@ -1,0 +1,75 @@
+"""bf16 copies of the projections' weights, made once per step by one operation.
+
+Autocast casts every weight at its first use in every micro-batch, and every gradient back: some 260 small operations of
+the 1,000 of a micro-batch of the paper's base. Here they are two for a step and two for a micro-batch. Products,
+gradients and their sums have the same bits.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from model.layers.attention import Attention
+from model.layers.feed_forward import FeedForward
+
+
+class NarrowWeights:
+    """The trained weights and biases of attention and feed-forward networks, in bf16.
+
+    `refresh` once per step; for each micro-batch, the forward pass in the context `used`, and `collect` after the
+    backward pass. Other weights stay with autocast. Not for DDP, which watches the gradients of the weights themselves.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        layers = [module for module in model.modules() if isinstance(module, Attention | FeedForward)]
+        linears = [child for layer in layers for child in layer.children() if type(child) is nn.Linear]
+        narrow: dict[nn.Parameter, nn.Parameter] = {}  # parameters are compared by identity
+        self._places: list[tuple[nn.Linear, str, nn.Parameter, nn.Parameter]] = []
+        for linear in linears:
+            for name, wide in linear.named_parameters(recurse=False):
+                if wide.requires_grad and wide.dtype == torch.float32:
+                    copy = narrow.setdefault(wide, nn.Parameter(torch.empty_like(wide, dtype=torch.bfloat16)))
+                    self._places.append((linear, name, wide, copy))
+        self._wide: list[Tensor] = list(narrow)
+        self._narrow: list[Tensor] = list(narrow.values())
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Copy the weights as the last update left them."""
+        if self._wide:
+            torch._foreach_copy_(self._narrow, self._wide)
+
+    @contextlib.contextmanager
+    def used(self) -> Iterator[None]:
+        """Let the network compute with the copies."""
+        for linear, name, _, narrow in self._places:
+            linear._parameters[name] = narrow
+        try:
+            yield
+        finally:
+            for linear, name, wide, _ in self._places:
+                linear._parameters[name] = wide
+
+    @torch.no_grad()
+    def collect(self) -> None:
+        """Add the gradients of the copies to those of the weights, in fp32."""
+        found = [(wide, narrow.grad) for wide, narrow in zip(self._wide, self._narrow, strict=True)]
+        present = [(wide, gradient) for wide, gradient in found if gradient is not None]
+        if not present:
+            return
+        gradients = [torch.empty_like(wide) for wide, _ in present]
+        torch._foreach_copy_(gradients, [gradient for _, gradient in present])
+        sums: list[Tensor] = []
+        added: list[Tensor] = []
+        for (wide, _), gradient in zip(present, gradients, strict=True):
+            if wide.grad is None:
+                wide.grad = gradient
+            else:
+                sums.append(wide.grad)
+                added.append(gradient)
+        if sums:
+            torch._foreach_add_(sums, added)
+        for narrow in self._narrow:
+            narrow.grad = None
