@@ -2,12 +2,13 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
 PROGRAM := $(VENV)/.program
 PYTEST := $(BIN)/python -m pytest
 # what is installed for tests and checks. DEV=dev,tensorboard,wandb,slurm: also for test-extras and test-slurm; with ray:
 # for test-ray. Tests whose library is missing say so and are skipped
 DEV ?= dev
+comma := ,
+STAMP := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
 EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray
 
 .PHONY: setup compiled demo test test-system test-slow test-avx2 test-nightly test-extras test-slurm test-ray nightly chaos check check-types check-imports bench clean

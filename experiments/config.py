@@ -378,6 +378,11 @@ class RunConfig(TaskConfig):
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
                 "training.compile to false in this row"
             )
+        if compiled and self.modules:
+            raise ValueError(
+                "training.compile is set, but the row changes modules of the network, and compiled layers do not see "
+                "every change: set training.compile to false in this row"
+            )
         if samples and (samples == 1 or compiled or not self.needs_encoder):
             raise ValueError(
                 f"training.gleu_samples = {samples}: the expected GLEU needs 2 samples or more, whose rewards are "

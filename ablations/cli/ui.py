@@ -27,6 +27,7 @@ from experiments.processes.keeper import kept
 from experiments.records import TrackedRun
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
+from experiments.store.locks import Occupied
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
 from experiments.tracking.page import Published, Table, TableRun, publish
@@ -132,8 +133,14 @@ def _publish(chosen: Selected, uri: str) -> Published:
     try:
         keep_rows(chosen, plan, done)
         tracker = Tracker(chosen.store, uri)
-        for run in {run.run_id: run for run in done}.values():
-            tracker.sync(recorded_run(chosen.store, run.run_id, [member(plan, run)]))
+        with contextlib.ExitStack() as held:
+            if not uri:
+                try:
+                    held.enter_context(chosen.store.coordinator_lock())
+                except Occupied:
+                    done = []  # the coordinator writes its runs itself
+            for run in {run.run_id: run for run in done}.values():
+                tracker.sync(recorded_run(chosen.store, run.run_id, [member(plan, run)]))
         table = _table(chosen, plan, table_of(chosen))
         with tracker.explained():
             return publish(tracker, table)

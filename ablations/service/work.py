@@ -31,8 +31,9 @@ from experiments.store.layout import Store
 from experiments.store.locks import Occupied
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tracking.mlflow import Tracker
-from experiments.tracking.rebuild import lacking, write_lacking
+from experiments.tracking.rebuild import lacking, recognise, write_lacking
 from experiments.tracking.sinks.sink import SinkProcess, check_sink
+from experiments.tracking.written import is_unknown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +127,12 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
     Not beside a coordinator, which writes them itself; nor where one has just said why it could not.
     """
     try:
-        if store.coordinator() or _untracked(store) or not (before := lacking(store)):
+        if store.coordinator() or _untracked(store):
+            return
+        if is_unknown(store.mlflow_db):
+            with store.coordinator_lock():
+                recognise(store)
+        if not (before := lacking(store)):
             return
     except UserError as error:
         say(str(error))

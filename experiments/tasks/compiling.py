@@ -26,6 +26,8 @@ def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> t
     for row, config in configs.items():
         if kinds := not_compiled(config.model):
             return False, f"{COMPILE} = auto: no row is compiled, because torch cannot compile {kinds[0]} of {row}."
+        if config.modules:
+            return False, f"{COMPILE} = auto: no row is compiled, because {row} changes modules of the network."
         if config.training.gleu_samples:
             return False, f"{COMPILE} = auto: no row is compiled, because {row} has training.gleu_samples."
     mean = sum(costs.values()) / max(1, len(costs))

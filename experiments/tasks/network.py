@@ -72,6 +72,7 @@ HEAP, HEAP_AMONG_KERNELS = 1.8, {"glibc": 4.3, "tcmalloc": 1.8}
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 WEIGHT_BYTES, NARROW_BYTES = 4, 2
+WHOLE = 1.5  # a GPU's step is cut above so many micro-batches (`LARGEST`, tasks/train_network.py)
 
 
 def state_numbers(config: ModelConfig, vocab_sizes: tuple[int, int], training: TrainingConfig) -> float:
@@ -109,7 +110,8 @@ def memory_bytes(
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
-    sentences = max(1, round(min(PADDED[kind] * tokens_per_batch, MICRO_BATCH_TOKENS[kind]) / length))
+    most = MICRO_BATCH_TOKENS[kind] * (WHOLE if kind == "cuda" else 1)
+    sentences = max(1, round(min(PADDED[kind] * tokens_per_batch, most) / length))
     bytes_of = functools.partial(count.activation_bytes, config, sentences, length, length)
     logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]
     if kind == "cuda":

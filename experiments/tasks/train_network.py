@@ -271,7 +271,8 @@ class Batches:
 
     def _choose(self, config: RunConfig, context: Context, most: int) -> None:
         """Choose the size of micro-batches, at most `most` places per side, and their shapes."""
-        compiled, gpu = config.training.compile, self._kind == "cuda"
+        gpu = self._kind == "cuda"
+        compiled = config.training.compile is True or (config.training.compile == "cuda" and gpu)
         few = compiled or (not not_compiled(config.model) and (gpu or _builds_kernels(config, context)))
         # A GPU gets the whole step at once: two small micro-batches are twice the launches for a little less padding.
         whole = gpu or "micro_batch_tokens" in context.pinned

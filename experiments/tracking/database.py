@@ -100,7 +100,7 @@ def make_database(path: Path) -> None:
                 SqlAlchemyStore(f"sqlite:///{aside}", SCHEME).engine.dispose()
                 cache.put(version, "\n".join(database.iterdump()))
         if not path.exists():  # otherwise another process was faster, and its database may already contain runs
-            written.file_of(path).unlink(missing_ok=True)  # of an earlier database
+            written.begin(path, {})  # in place of an earlier database's
             aside.replace(path)
 
 

@@ -7,7 +7,7 @@ study, has a run of its own name and scores, without a curve, which the tag `tra
 All of it is written by MLflow's own client, to the store's database and to a server alike, in few calls: the
 coordinator does it in a background thread. MLflow is a view: `sync` writes everything that is missing of a run, from
 its events and results, whether the run has just begun, has ended, or is rebuilt years later. Only one process writes
-at a time: the coordinator.
+runs of the store at a time: the one that holds the coordinator's lock.
 
 A tag of the run says how far its events are written; it is set after the points themselves. After a failure `sync`
 continues from there. A point written twice is the same row, which MLflow ignores. Of two entries of a run, which two
@@ -61,7 +61,7 @@ from experiments.tracking.record import (
     own_evaluations,
     tags,
 )
-from experiments.tracking.written import note
+from experiments.tracking.written import begin, note
 
 POINTS_AT_ONCE = 800  # MLflow takes 1,000 items in a call, among them 100 parameters and 100 tags
 MOST_ATTEMPTS = 200  # in the tag POSITION; points of older attempts would be written again
@@ -180,6 +180,23 @@ class Tracker:
         if not record:
             self._open[run.run_id] = entry
         return True
+
+    def recognise(self) -> None:
+        """Write which runs the database holds, from the tags of version 0.1.0, also of runs that the user deleted."""
+        every, known, token = self._entities.ViewType.ALL, dict[str, str](), None
+        with self.explained():
+            experiments = [one.experiment_id for one in self.client.search_experiments(view_type=every)]
+            while experiments:
+                found = self.client.search_runs(experiments, "", every, max_results=1000, page_token=token)
+                for one in found:
+                    about = one.data.tags
+                    counts = one.info.lifecycle_stage == "active" or about.get("run_id") not in known
+                    if "run_id" in about and RECORD in about and counts:
+                        known[about["run_id"]] = about[RECORD]
+                token = found.token
+                if not token:
+                    break
+        begin(self._database, known)
 
     def hide(self, run_id: str) -> None:
         """Delete a run's entries as MLflow does: they are hidden, and MLflow can restore them."""

@@ -17,7 +17,7 @@ from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.record import content, recorded_run
-from experiments.tracking.written import file_of, written
+from experiments.tracking.written import file_of, is_unknown, written
 
 log = logging.getLogger(__name__)
 
@@ -59,8 +59,11 @@ def lacking(store: Store) -> dict[str, bool]:
 
     A run is absent if an import or a coordinator was killed before it wrote. Its record is older if, since then, a
     study has got rows or metrics that the run belongs to or has, or its scores were made again.
-    Does not import MLflow (see written.py). What the user deleted on MLflow's pages is not lacking.
+    Does not import MLflow (see written.py). What the user deleted on MLflow's pages is not lacking. {} for a database
+    of version 0.1.0 until `recognise` has read it.
     """
+    if is_unknown(store.mlflow_db):
+        return {}
     with Queue(store.queue_db, create=False) as queue:
         busy = {row.run_id for row in queue.status() if not row.state.ended}
     finished = [r for r in store.run_ids() if r not in busy and (store.run_folder(r) / RESULT_FILE).is_file()]
@@ -70,6 +73,12 @@ def lacking(store: Store) -> dict[str, bool]:
     return {run_id: run_id in shown for run_id in whole}
 
 
+def recognise(store: Store) -> None:
+    """Read once which runs a database holds that version 0.1.0 wrote. The caller holds the coordinator's lock."""
+    if is_unknown(store.mlflow_db):
+        Tracker(store).recognise()
+
+
 def write_lacking(store: Store) -> int:
     """Write the finished runs that MLflow lacks; returns how many. The caller holds the coordinator's lock.
 
@@ -77,6 +86,7 @@ def write_lacking(store: Store) -> int:
     """
     background = Background(lambda: Tracker(store))
     try:
+        recognise(store)
         for run_id in lacking(store):
             background.track(recorded_run(store, run_id))
     except UserError as error:

@@ -152,7 +152,8 @@ def own_evaluations(store: Store, run_id: str, evaluated_t: Mapping[str, float])
     """
     found = {name: eval_id for row in rows_of(store, run_id)[:1] for name, eval_id in row.evaluations.items()}
     made = dict(evaluations(store, run_id))
-    for eval_id in sorted(made, key=lambda one: (evaluated_t.get(one, math.inf), one)):
+    places = {eval_id: place for place, eval_id in enumerate(evaluated_t)}  # of the events, where times are equal
+    for eval_id in sorted(made, key=lambda one: (evaluated_t.get(one, math.inf), places.get(one, 0), one)):
         found.setdefault(made[eval_id].set or "", eval_id)
     return found
 

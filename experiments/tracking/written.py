@@ -5,10 +5,11 @@ twice. The file is removed with the database that it describes.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from experiments.errors import explain_os_errors
-from experiments.store.durable import read_regular
+from experiments.errors import UserError
+from experiments.store.durable import read_regular, write_bytes
 
 
 def file_of(database: Path) -> Path:
@@ -24,17 +25,30 @@ def written(database: Path) -> dict[str, str]:
     path = file_of(database)
     if not database.is_file() or not path.exists():
         return {}
-    with explain_os_errors(f"read {path}"):
+    try:
         lines = read_regular(path).splitlines()
+    except OSError as error:
+        why = error.strerror or "it is no regular file"
+        raise UserError(f"{path} cannot be read ({why}). `ablations ui --rebuild mlflow` makes it anew.") from error
     found: dict[str, str] = {}
     for line in lines:
         try:
             run_id, record = json.loads(line)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             continue
         if isinstance(run_id, str) and isinstance(record, str):
             found[run_id] = record
     return {run_id: record for run_id, record in found.items() if record}
+
+
+def is_unknown(database: Path) -> bool:
+    """Whether a database has no file beside it: an earlier version wrote it, or the file was removed."""
+    return database.is_file() and not file_of(database).exists()
+
+
+def begin(database: Path, known: Mapping[str, str]) -> None:
+    """Write the file anew, with these records of runs."""
+    write_bytes(file_of(database), "".join(f"\n{json.dumps(item)}" for item in known.items()).encode())
 
 
 def note(database: Path, run_id: str, record: str) -> None:

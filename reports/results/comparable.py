@@ -55,7 +55,8 @@ def measured_alike(rows: Iterable[Row], column: Column) -> bool:
 def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
     """The files (of a built-in task: the parts) that values of a column have in common with other content, sorted.
 
-    Code whose files are not recorded is equal only to itself.
+    Code whose files are not recorded is equal only to itself. Names from the top (see `Outcome.code`) are left out if
+    the same is known by names from the study's folder.
     """
     known: dict[str, str] = {}
     codes = [code for code in (outcome.code(column) for outcome in _measured(rows, column)) if code]
@@ -66,7 +67,7 @@ def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
             name for name, its in code.items() if known.get(name, its) != its or (name in known and its == EDITED)
         }
         known |= code
-    return sorted(differing)
+    return sorted(name for name in differing if not name.startswith("/")) or sorted(differing)
 
 
 def _measured(rows: Iterable[Row], column: Column) -> list[Outcome]:

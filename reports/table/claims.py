@@ -131,7 +131,7 @@ def _here(
         else:
             files = comparable.differing_code((first, second), of)
             how = (
-                f"made by different code ({', '.join(files)})"
+                f"made by different code ({', '.join(name.removeprefix('/') for name in files)})"
                 if files
                 else "measured over different tokens or sentences"
             )

@@ -473,8 +473,7 @@ def _differing(family: Table) -> str:
 
     groups = [_names(named(key, seeds) for key, seeds in of_code.items()) for of_code in made.values()]
     rows = "; ".join(dict.fromkeys(groups))  # the same rows in several columns
-    shown = [name for name in files if not name.startswith("/")] or [name.removeprefix("/") for name in files]
-    names = ", ".join(_PARTS.get(name, name) for name in shown)
+    names = ", ".join(_PARTS.get(name, name.removeprefix("/")) for name in files)
     within = f" The seeds of {_names(mixed)} are not of one code." if mixed else ""
     return (
         f"Different code made these rows ({names}): {rows}.{within} Between rows of different code no change is "

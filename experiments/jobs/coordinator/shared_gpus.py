@@ -72,6 +72,8 @@ class SharedGpus:
         if not mine:
             return number
         if slot.unit not in cards:
+            if len(mine) > 1:
+                return f"{number} of an earlier command; no run joins them"
             why = self._why_alone.get(mine[0].run_id, "")
             return f"{number}, which has the GPU alone{f': {why}' if why else ''}"
         card = cards[slot.unit]

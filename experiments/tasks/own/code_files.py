@@ -207,21 +207,25 @@ def _present_names(
 ) -> dict[str, str]:
     """Where recorded files lie now, by their recorded names.
 
-    Another study of the same repository may have made the result, or the study's folder was moved. So a file keeps its
-    place relative to the study's folder if any of the files lies there, else its place in the repository. A copied
-    folder whose scripts were edited never takes the results of the original for its own.
+    Another study of the same repository may have made the result, or the study's folder was moved or copied. So a file
+    keeps its place relative to the study's folder if it lies there now, else its place in the repository. The files
+    inside the study's folder stay together: they are there if any of them is. A copied folder whose scripts were edited
+    never takes the results of the original for its own.
     """
-    names = list(recorded)
-    if home_then not in (None, home_now):
-        moved = {name: _from_top(from_home(name, home_then), home_now) for name in names}
-        if any(present.digest(name) for name in moved.values()):
-            return moved
-    return dict(zip(names, names, strict=True))
+    names = {name: name for name in recorded}
+    if home_then in (None, home_now):
+        return names
+    moved = {name: _from_top(from_home(name, home_then), home_now) for name in names}
+    there = {name for name, place in moved.items() if present.digest(place)}
+    inside = {name for name in names if not from_home(name, home_then).startswith("../")}
+    follow = there | inside if there & inside else there - inside
+    return {name: moved[name] if name in follow else name for name in names}
 
 
 def from_home(name: str, home: str) -> str:
     """A recorded name as a path from the study's folder. home: that folder from the top."""
-    return os.path.relpath(name, home) + ("/" if name.endswith("/") else "")
+    top = "/top" * 50  # deeper than any path that leads out of it
+    return os.path.relpath(f"{top}/{name}", f"{top}/{home}") + ("/" if name.endswith("/") else "")
 
 
 def _from_top(path: str, home: str) -> str:

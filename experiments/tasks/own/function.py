@@ -46,6 +46,7 @@ from experiments.tasks.own.code_files import (
     archived_digests,
     as_used,
     changed_files,
+    from_home,
     is_linked_data,
     matching,
 )
@@ -115,7 +116,10 @@ class OwnTask(Task):
         return {**linked, **copy.digests([*self.code_paths(), *globs])}
 
     def training_code(self, config: Any, store: Path) -> str:
-        return digest(self.code_now(config, store))
+        home = self.folder or Path.cwd()
+        place = os.path.relpath(home.resolve(), code_top(home))
+        now = self.code_now(config, store)
+        return digest({name if name == "tree" else from_home(name, place): its for name, its in now.items()})
 
     def code_facts(
         self, config: Any, context: Context, before: Mapping[str, str], place: Path | None = None

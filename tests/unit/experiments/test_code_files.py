@@ -17,6 +17,7 @@ from experiments.tasks.own.code_files import (
     as_used,
     changed_files,
     file_digest,
+    from_home,
     is_linked_data,
     matches,
     matching,
@@ -92,12 +93,35 @@ def test_files_keep_their_place_from_the_folder_of_the_study(tmp_path: Path, sta
     write(tmp_path, exp2__train_py="4")  # the copy of an experiment, edited
     assert changed_files(files, copy, start, copied) == ["exp2/train.py"]
     data = {"exp1/data/": copy.digest("exp1/data/")}
-    assert changed_files({**files, **data}, copy, start, copied) == ["exp2/train.py", "exp2/data/"]
+    gone = ["exp2/data/"] if start == "exp1" else []  # outside the study's folder it may be the same data
+    assert changed_files({**files, **data}, copy, start, copied) == ["exp2/train.py", *gone]
     (tmp_path / "mine").mkdir()
     (tmp_path / "exp1").rename(tmp_path / "mine/exp3")  # moved, also below a repository that began later
     moved = f"mine/{start.replace('exp1', 'exp3')}"
     assert changed_files({**files, **data}, copy, start, moved) == []
     assert changed_files(files, copy, start, start) == ["exp1/train.py", "exp1/studies/task.py"]
+
+
+def test_a_file_outside_a_moved_folder_stays_where_it_was(tmp_path: Path) -> None:
+    write(tmp_path, exp__train_py="1", common__lib_py="2")
+    copy = WorkingCopy(tmp_path, None)
+    files = copy.digests([tmp_path / "exp/train.py", tmp_path / "common/lib.py"])
+    (tmp_path / "old").mkdir()
+    (tmp_path / "exp").rename(tmp_path / "old/exp")
+    assert changed_files(files, copy, "exp", "old/exp") == []
+    write(tmp_path, old__common__lib_py="3")  # what the moved script would import by its relative path
+    assert changed_files(files, copy, "exp", "old/exp") == ["old/common/lib.py"]
+    (tmp_path / "old/exp/train.py").unlink()
+    assert "exp/train.py" in changed_files(files, copy, "exp", "old/exp")
+
+
+@pytest.mark.parametrize("folder", ["/", "/usr/share"])
+def test_a_name_from_the_study_does_not_depend_on_the_working_directory(
+    monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    monkeypatch.chdir(folder)
+    assert from_home("../../ext/lib.py", "a") == "../../../ext/lib.py" and from_home("a/b.py", "a") == "b.py"
+    assert from_home("a/data/", "a") == "data/" and from_home("b.py", ".") == "b.py"
 
 
 def test_another_study_of_the_repository_finds_the_files_at_their_place(tmp_path: Path) -> None:

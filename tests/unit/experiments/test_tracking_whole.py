@@ -18,7 +18,8 @@ from experiments.store.checksummed import write_json
 from experiments.store.layout import Store, TableRow, keep_row
 from experiments.tracking.database import log, make_database
 from experiments.tracking.mlflow import POSITION, Tracker
-from experiments.tracking.rebuild import lacking, rebuild
+from experiments.tracking.rebuild import lacking, rebuild, recognise, write_lacking
+from experiments.tracking.record import RECORD, content
 from experiments.tracking.written import file_of, note, written
 from tests.in_mlflow import content_of
 
@@ -320,6 +321,37 @@ def test_a_run_that_got_a_row_since_is_shown_as_it_was_not_lacking(tmp_path):
     assert rebuild(store, [run(1)]) == [] and lacking(store) == {}
     keep_row(store, f"{1:016x}", TableRow(MEMBERS[1], {"dev": E1}))
     assert lacking(store) == {f"{1:016x}": True}
+
+
+def test_what_version_0_1_wrote_to_mlflow_is_read_once_also_what_was_deleted(tmp_path):
+    store = Store.open(tmp_path / "store")
+    for number in (1, 2, 3):
+        finish(store, number, begin(store, number), (E1, "dev", {"bleu": 30.0}))
+    assert rebuild(store, [run(1), run(2)]) == []
+    tracker = Tracker(store)
+    for number in (1, 2):  # as that version marked every run
+        (found,) = tracker._search(f"tags.run_id = '{number:016x}'")
+        tracker.client.set_tag(found.info.run_id, RECORD, content(store, f"{number:016x}"))
+    tracker.client.delete_run(found.info.run_id)
+    before = dump(store)
+    file_of(store.mlflow_db).unlink()
+    assert lacking(store) == {}, "not known yet"
+    recognise(store)
+    assert lacking(store) == {f"{3:016x}": False} and dump(store) == before
+    assert write_lacking(store) == 1 and lacking(store) == {}
+
+
+@pytest.mark.parametrize("damage", [b"[" * 5000, b"\0\xff\n", b'["a"]\n{}\n[1, 2]'])
+def test_a_damaged_list_of_what_mlflow_shows_costs_only_its_lines(tmp_path, damage):
+    database = tmp_path / "mlflow.db"
+    make_database(database)
+    file_of(database).write_bytes(damage)
+    note(database, "a", "1")
+    assert written(database) == {"a": "1"}
+    file_of(database).unlink()
+    file_of(database).mkdir()
+    with pytest.raises(UserError, match="rebuild mlflow"):
+        written(database)
 
 
 def test_what_mlflow_shows_is_known_without_it(tmp_path):
