@@ -65,9 +65,9 @@ def test_the_plain_names_are_the_studys_own_decoding_whatever_came_first(cli: Cl
 def test_another_beam_goes_under_its_own_name(cli: Cli, tiny: Path, tmp_path: Path, finished: Path) -> None:
     store = tmp_path / "store"
     shutil.copytree(finished, store)
-    before = dump(Store.open(store))["latest_metrics"]
+    before = dump(Store.open(store))["latest"]
     cli("evaluate", tiny, "--seeds", "2", "--store", store, *OTHER)
-    after = dump(Store.open(store))["latest_metrics"]
+    after = dump(Store.open(store))["latest"]
     plain = {"bleu", "perplexity"}
     assert {line for line in before if line[1] in plain} == {line for line in after if line[1] in plain}
     assert sum(line[1].startswith("bleu.dev.") for line in after) == 6
