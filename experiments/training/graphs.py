@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from experiments.client.ablations_task.modules import Heads, Stand
 from experiments.config import TrainingConfig
 from experiments.device import Device
+from experiments.training.gradients import add_gradients
 from model import architecture
 from model.protocol import Network
 
@@ -89,7 +90,7 @@ class Graphs:
         if graph is not None:
             self._keep_results()
             sums, gradients = graph(inputs)
-            self._add(gradients)
+            add_gradients(self._parameters, gradients)
             return sums.clone()
         self._passes[shape] += 1
         if self._off or shape in self._graphs or self._passes[shape] <= EAGER_PASSES:
@@ -152,7 +153,7 @@ class Graphs:
                 "computes eagerly from here on",
                 shape,
             )
-        self._add(eager)
+        add_gradients(self._parameters, eager)
         return sums
 
     def _agree(self, eager: Gradients, replayed: Gradients) -> bool:
@@ -172,21 +173,6 @@ class Graphs:
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         return had
-
-    def _add(self, gradients: Gradients) -> None:
-        """Add to the parameters' gradients, as a backward pass does; a parameter without one takes the given tensor."""
-        sums: list[Tensor] = []
-        more: list[Tensor] = []
-        for parameter, gradient in zip(self._parameters, gradients, strict=True):
-            if gradient is None:
-                continue
-            if parameter.grad is None:
-                parameter.grad = gradient
-            else:
-                sums.append(parameter.grad)
-                more.append(gradient)
-        if sums:
-            torch._foreach_add_(sums, more)
 
     def _keep_results(self) -> None:
         """Copy the gradients of an earlier micro-batch of this step that the next replay would overwrite."""

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
+from experiments.training.gradients import add_gradients
 from model.layers.attention import Attention
 from model.layers.feed_forward import FeedForward
 
@@ -61,15 +62,6 @@ class NarrowWeights:
             return
         gradients = [torch.empty_like(wide) for wide, _ in present]
         torch._foreach_copy_(gradients, [gradient for _, gradient in present])
-        sums: list[Tensor] = []
-        added: list[Tensor] = []
-        for (wide, _), gradient in zip(present, gradients, strict=True):
-            if wide.grad is None:
-                wide.grad = gradient
-            else:
-                sums.append(wide.grad)
-                added.append(gradient)
-        if sums:
-            torch._foreach_add_(sums, added)
+        add_gradients([wide for wide, _ in present], gradients)
         for narrow in self._narrow:
             narrow.grad = None

@@ -1,0 +1,22 @@
+"""Add computed gradients to those of the parameters."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Add to the parameters' gradients, as a backward pass does; a parameter without one takes the given tensor."""
+    sums: list[Tensor] = []
+    more: list[Tensor] = []
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        if gradient is None:
+            continue
+        if parameter.grad is None:
+            parameter.grad = gradient
+        else:
+            sums.append(parameter.grad)
+            more.append(gradient)
+    if sums:
+        torch._foreach_add_(sums, more)
