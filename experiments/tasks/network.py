@@ -57,6 +57,8 @@ MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side o
 # Places of a batch over its tokens, where it is padded to one of few shapes. `python -m benchmarks.padding` gives 1.17
 # for multi30k at 25,000 tokens.
 PADDED = {"cpu": 1.0, "cuda": 1.2}
+# Places of a batch's side, over its tokens: hardly more. A step of up to so many micro-batches is not cut.
+LARGEST = 1.5
 SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for
 # one product; on a GPU also the logits of the present chunk.
@@ -72,7 +74,6 @@ HEAP, HEAP_AMONG_KERNELS = 1.8, {"glibc": 4.3, "tcmalloc": 1.8}
 KERNELS = 1024
 KERNEL_BYTES = {"glibc": 0.5e6, "tcmalloc": 0.35e6}
 WEIGHT_BYTES, NARROW_BYTES = 4, 2
-WHOLE = 1.5  # a GPU's step is cut above so many micro-batches (`LARGEST`, tasks/train_network.py)
 
 
 def state_numbers(config: ModelConfig, vocab_sizes: tuple[int, int], training: TrainingConfig) -> float:
@@ -110,7 +111,7 @@ def memory_bytes(
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
-    most = MICRO_BATCH_TOKENS[kind] * (WHOLE if kind == "cuda" else 1)
+    most = MICRO_BATCH_TOKENS[kind] * (LARGEST if kind == "cuda" else 1)
     sentences = max(1, round(min(PADDED[kind] * tokens_per_batch, most) / length))
     bytes_of = functools.partial(count.activation_bytes, config, sentences, length, length)
     logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]

@@ -36,7 +36,7 @@ from experiments.identity import lineage
 from experiments.processes.processor import precision_here
 from experiments.store.retention import BEST, Keep
 from experiments.tasks.base import Context
-from experiments.tasks.network import MICRO_BATCH_TOKENS
+from experiments.tasks.network import LARGEST, MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import Start, add_file
 from experiments.training.loss import Objective, real_places
 from experiments.training.network_operations import TrainingChange
@@ -92,7 +92,7 @@ def train_network(
     precision = context.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
     with joined(context.device, context.rank, context.port, context.start_ranks) as group:
-        settings = config.training.model_copy(update={"compile": compiles(config.training, device)})
+        settings = config.training.model_copy(update={"compile": compiles(config.training, device.is_cuda)})
         seed_everything(config.seed)
         model = build_model(config.model, *vocab_sizes, device=device.torch_device)
         if "attention_kernel" in context.pinned:
@@ -153,9 +153,12 @@ def _use_threads(config: RunConfig, context: Context, model: Network, batches: B
     return fastest_threads(device.threads, compute)
 
 
-def compiles(settings: TrainingConfig, device: Device) -> bool:
-    """Whether the layers are compiled on this device. A plan has replaced "auto"; without one, nothing is compiled."""
-    return settings.compile is True or (settings.compile == "cuda" and device.is_cuda)
+def compiles(settings: TrainingConfig, gpu: bool) -> bool:
+    """Whether the layers are compiled, on a GPU or on a processor.
+
+    A plan has replaced "auto"; without one, nothing is compiled.
+    """
+    return settings.compile is True or (settings.compile == "cuda" and gpu)
 
 
 def _trained_on(
@@ -237,7 +240,6 @@ TIGHT_COMPILED, FEWEST_COMPILED = 0.12, 4096
 # On a GPU they also save the processor's work for products of new shapes, of which an H100 waited for more than half of
 # a step.
 MORE_PADDING = {"cpu": 0.04, "cuda": 0.15}
-LARGEST = 1.5  # places of a batch's side, over its tokens: hardly more
 DESCRIBED = 500  # batches over which padding is measured, of an epoch to which no shapes were fitted
 
 
@@ -272,7 +274,7 @@ class Batches:
     def _choose(self, config: RunConfig, context: Context, most: int) -> None:
         """Choose the size of micro-batches, at most `most` places per side, and their shapes."""
         gpu = self._kind == "cuda"
-        compiled = config.training.compile is True or (config.training.compile == "cuda" and gpu)
+        compiled = compiles(config.training, gpu)
         few = compiled or (not not_compiled(config.model) and (gpu or _builds_kernels(config, context)))
         # A GPU gets the whole step at once: two small micro-batches are twice the launches for a little less padding.
         whole = gpu or "micro_batch_tokens" in context.pinned

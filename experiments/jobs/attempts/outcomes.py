@@ -18,7 +18,7 @@ from experiments.records import TRAINING, ChildExit, FailureClass
 MAX_STALLS = 3
 LONG_S = 600.0  # after so long, one new step counts as progress: it may be an epoch
 MAX_HANGS = 2  # one retry
-WITH_PADDING = 1.5  # places of a batch's side over its tokens, at most (`LARGEST`, tasks/train_network.py)
+WITH_PADDING = 1.5  # places of a batch's side over its tokens, at most (`LARGEST`, tasks/network.py)
 MIN_MICRO_BATCH = 64  # tokens: smaller micro-batches would not save memory
 FAILED_CODES = range(1, 128)
 

@@ -1,7 +1,5 @@
 """Compiled layers: traced without a break by every supported torch, one graph for all lengths, the same numbers."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 
@@ -69,4 +67,4 @@ def test_any_network_that_compiles_is_traced_at_several_lengths(seed):
 )
 def test_where_layers_are_compiled(asked, on_processor, on_gpu):
     settings = TrainingConfig(compile=asked)
-    assert [compiles(settings, SimpleNamespace(is_cuda=gpu)) for gpu in (False, True)] == [on_processor, on_gpu]
+    assert [compiles(settings, gpu) for gpu in (False, True)] == [on_processor, on_gpu]
