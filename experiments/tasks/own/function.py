@@ -117,7 +117,7 @@ class OwnTask(Task):
 
     def training_code(self, config: Any, store: Path) -> str:
         home = self.folder or Path.cwd()
-        place = os.path.relpath(home.resolve(), code_top(home))
+        place = WorkingCopy(code_top(home), store).name(home)
         now = self.code_now(config, store)
         return digest({name if name == "tree" else from_home(name, place): its for name, its in now.items()})
 
@@ -139,18 +139,17 @@ class OwnTask(Task):
         if tree and place is not None:
             own = os.path.realpath(place)
             names = named | {os.path.relpath(path, own) for path in seen or () if path.is_relative_to(own)}
-            prefix = os.path.relpath(home.resolve(), top)
-            globs = [f"{prefix}/{one}" for one in getattr(config, GLOBS, ())]
+            globs = [f"{copy.name(home)}/{one}" for one in getattr(config, GLOBS, ())]
             used = archived_digests(context.store, tree, names, globs)
             data = as_used({name: before[name] for name in linked if name not in used}, copy)
             files = {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
-            return {"code_home": prefix, **files}
+            return {"code_home": copy.name(home), **files}
         static = {copy.name(path) for path in self.code_paths()}
         names = named | {*linked} | {copy.name(path) for path in matching(home, getattr(config, GLOBS, ()), top)}
         names |= static if seen is None else {copy.name(path) for path in seen}
         names |= {name for name in static if name.startswith("../")}  # which no watcher sees
         files = as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)
-        return {"code_home": os.path.relpath(home.resolve(), top), "code_files": files}
+        return {"code_home": copy.name(home), "code_files": files}
 
     def _base_files(
         self, config: Any, context: Context, used: Mapping[str, str], data: Mapping[str, str]
@@ -169,7 +168,8 @@ class OwnTask(Task):
         if tree.startswith(NO_TREE):
             return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
-        copy, folders = WorkingCopy(top, store), (result.code_home, os.path.relpath(home.resolve(), top))
+        copy = WorkingCopy(top, store)
+        folders = (result.code_home, copy.name(home))
         if not tree:
             return changed_files(result.code_files, copy, *folders)
         if tree not in planned:
