@@ -350,8 +350,7 @@ class GpuOccupancy:
         if not free:
             return {}
         if self.due and not self._asked:
-            self._asked = Future()
-            threading.Thread(target=_answer, args=(self._ask, self._asked), daemon=True, name="nvidia-smi").start()
+            self._asked = _ask_aside(self._ask)
             futures.wait([self._asked], wait_s)
         if self._asked:
             known = self._asked.done() and not self._asked.exception()
@@ -379,12 +378,18 @@ class GpuMemory:
         """GB in use by UUID and index, once for each answer of nvidia-smi, about every SAMPLE_S; {} in between."""
         now = time.monotonic()
         if self._asked is None and now - self._asked_at >= SAMPLE_S:
-            self._asked, self._asked_at = Future(), now
-            threading.Thread(target=_answer, args=(self._ask, self._asked), daemon=True, name="gpu-memory").start()
+            self._asked, self._asked_at = _ask_aside(self._ask), now
         if self._asked is None or not self._asked.done():
             return {}
         answered, self._asked = self._asked, None
         return {} if answered.exception() else answered.result()
+
+
+def _ask_aside(ask: Callable[[], Answer]) -> "Future[Answer]":
+    """Ask nvidia-smi in a thread of its own."""
+    asked: Future[Answer] = Future()
+    threading.Thread(target=_answer, args=(ask, asked), daemon=True, name="nvidia-smi").start()
+    return asked
 
 
 def _answer(ask: Callable[[], Answer], asked: "Future[Answer]") -> None:
