@@ -91,3 +91,15 @@ def _denormal_numbers_stay() -> Iterator[None]:
     yield
     if "torch" in sys.modules:
         sys.modules["torch"].set_flush_denormal(False)
+
+
+@pytest.fixture
+def every_step(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Trainings record every step; deterministic kernels are off again afterwards."""
+    import torch
+
+    from experiments.training import curve
+
+    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
+    yield
+    torch.use_deterministic_algorithms(False)

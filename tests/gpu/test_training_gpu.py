@@ -8,17 +8,14 @@ import pytest
 import torch
 
 from experiments.config import TrainingConfig
-from experiments.training import checkpoint, curve
+from experiments.training import checkpoint
 from tests.small_training import SIZES, losses, run
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
-
-
-@pytest.fixture(autouse=True)
-def _every_step(monkeypatch):
-    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
-    yield
-    torch.use_deterministic_algorithms(False)
+pytestmark = [
+    pytest.mark.usefixtures("every_step"),
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
 
 
 WIDE = SIZES.model_copy(update={"d_model": 128, "d_ff": 256, "d_k": 64, "d_v": 64})

@@ -9,21 +9,18 @@ import torch
 from experiments.config import OPTIMIZERS, SCHEDULES, RunConfig, TrainingConfig
 from experiments.errors import Diverged
 from experiments.identity import lineage, run_identity
-from experiments.training import checkpoint, curve
+from experiments.training import checkpoint
 from experiments.training.optimizers import Lion, hidden_matrices
 from tests.lines import random_config
 from tests.slow import mostly_slow
 from tests.small_training import SIZES, kinds, losses, pairs, run
 
+pytestmark = pytest.mark.usefixtures("every_step")
+
 STEPS = 9
 # each optimizer and each schedule once, then all the others
 ONCE = [*zip(OPTIMIZERS, SCHEDULES, strict=True)]
 PAIRS = [*ONCE, *(pair for pair in product(OPTIMIZERS, SCHEDULES) if pair not in ONCE)]
-
-
-@pytest.fixture(autouse=True)
-def _every_step(monkeypatch):
-    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
 
 
 def _settings(optimizer="adam", schedule="inverse_sqrt", **others):

@@ -11,19 +11,14 @@ from experiments.config import DeviceSpec, TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.errors import Preempted, UserError
-from experiments.training import curve, parallel, state
+from experiments.training import parallel, state
 from model.network import EncoderDecoder as Network
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
 
+pytestmark = pytest.mark.usefixtures("every_step")
+
 DETERMINISTIC = TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4, deterministic=True)
-
-
-@pytest.fixture(autouse=True)
-def _every_step(monkeypatch):
-    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
-    yield
-    torch.use_deterministic_algorithms(False)
 
 
 def test_deterministic_mode_is_switched_on_recorded_and_off_again(tmp_path):

@@ -18,10 +18,7 @@ from experiments.training.trainer import train
 from model.network import build_model
 from tests.small_training import META, PIECES, SIZES, batch_of, kinds, losses, pairs, run
 
-
-@pytest.fixture(autouse=True)
-def _every_step(monkeypatch):
-    monkeypatch.setattr(curve, "EVERY_STEPS", 1)
+pytestmark = pytest.mark.usefixtures("every_step")
 
 
 def test_the_curve_of_fifty_steps_is_a_plain_loops(tmp_path):
