@@ -73,27 +73,17 @@ def torch_step(config: ModelConfig, vocabulary: int, device: Device) -> Step:
     """One update of torch.nn.Transformer on a step's micro-batches."""
     at = device.torch_device
     network = Transformer(config, vocabulary).to(at).train()
-    optimizer = _adam(network)
 
-    def step(parts: Sequence[Batch[Tensor]]) -> Tensor:
-        tokens, total = sum(part.num_target_tokens for part in parts), torch.zeros((), device=device.torch_device)
-        for part in parts:
-            source, read, predicted = _moved(part, device)
-            padding = torch.zeros(source.shape, device=at).masked_fill(source == PAD_ID, float("-inf"))
-            causal = torch.full((read.shape[1], read.shape[1]), float("-inf"), device=at).triu(1)
-            real = device.move(cast(Tensor, part.real))
-            with device.autocast():
-                hidden = network(source, read, padding, causal)
-                logits = F.linear(hidden.flatten(0, 1)[real], network.embedding.weight)
-                labels = predicted.flatten()[real]
-                loss = F.cross_entropy(logits.float(), labels, label_smoothing=SMOOTHING, reduction="sum") / tokens
-            loss.backward()
-            total += loss.detach()
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        return total
+    def loss(part: Batch[Tensor]) -> Tensor:
+        source, read, predicted = _moved(part, device)
+        padding = torch.zeros(source.shape, device=at).masked_fill(source == PAD_ID, float("-inf"))
+        causal = torch.full((read.shape[1], read.shape[1]), float("-inf"), device=at).triu(1)
+        real = device.move(cast(Tensor, part.real))
+        logits = F.linear(network(source, read, padding, causal).flatten(0, 1)[real], network.embedding.weight)
+        labels = predicted.flatten()[real]
+        return F.cross_entropy(logits.float(), labels, label_smoothing=SMOOTHING, reduction="sum")
 
-    return step
+    return _updating(network, loss, device)
 
 
 def marian_step(config: ModelConfig, vocabulary: int, device: Device) -> Step:
@@ -101,18 +91,26 @@ def marian_step(config: ModelConfig, vocabulary: int, device: Device) -> Step:
     from transformers import MarianMTModel
 
     network = MarianMTModel(marian_config(config, vocabulary, DROPOUT)).to(device.torch_device).train()
+
+    def loss(part: Batch[Tensor]) -> Tensor:
+        source, read, predicted = _moved(part, device)
+        mask = (source != PAD_ID).long()
+        found = network(input_ids=source, attention_mask=mask, decoder_input_ids=read, use_cache=False)
+        logits, labels = found.logits.flatten(0, 1), predicted.flatten()
+        return F.cross_entropy(logits, labels, ignore_index=PAD_ID, label_smoothing=SMOOTHING, reduction="sum")
+
+    return _updating(network, loss, device)
+
+
+def _updating(network: nn.Module, loss_of: Callable[[Batch[Tensor]], Tensor], device: Device) -> Step:
+    """One update on a step's micro-batches. loss_of: the summed loss of a micro-batch, computed under autocast."""
     optimizer = _adam(network)
 
     def step(parts: Sequence[Batch[Tensor]]) -> Tensor:
         tokens, total = sum(part.num_target_tokens for part in parts), torch.zeros((), device=device.torch_device)
         for part in parts:
-            source, read, predicted = _moved(part, device)
             with device.autocast():
-                mask = (source != PAD_ID).long()
-                found = network(input_ids=source, attention_mask=mask, decoder_input_ids=read, use_cache=False)
-                logits, labels = found.logits.flatten(0, 1), predicted.flatten()
-                loss = F.cross_entropy(logits, labels, ignore_index=PAD_ID, label_smoothing=SMOOTHING, reduction="sum")
-                loss = loss / tokens
+                loss = loss_of(part) / tokens
             loss.backward()
             total += loss.detach()
         optimizer.step()
