@@ -253,7 +253,7 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING)
     (opened := tmp_path / "opened").mkdir()
     bundle = read_bundle(path, opened)
-    assert len(bundle.store.attempts(record.run_id)) == 1  # the others are told, not taken along
+    assert len(bundle.store.attempts(record.run_id)) == 1  # a bundle has the other attempts' costs, not their folders
     again = build_table(bundle.plan, bundle.store, bundle.columns)
     whole = build_table(chosen.plan, store, bundle.columns)
     assert again.spent == whole.spent and again.footnotes == whole.footnotes
