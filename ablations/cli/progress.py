@@ -20,7 +20,8 @@ from ablations.service import work as words
 from ablations.service.work import WorkOptions, held
 from ablations.study.messages import duration
 from experiments.errors import UserError
-from experiments.jobs.coordinator.loop import GRACE_S, Until
+from experiments.jobs.coordinator.attempt_watch import GRACE_S
+from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue

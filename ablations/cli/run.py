@@ -32,7 +32,7 @@ from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
 from experiments.errors import UserError
 from experiments.jobs.attempts.outcomes import printed
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.loop import lines_in_short
+from experiments.jobs.coordinator.repeated_failures import lines_in_short
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots

@@ -15,8 +15,9 @@ from ablations.study.messages import duration, number, suggestion
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
+from experiments.jobs.coordinator.attempt_watch import HANG_S
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.loop import HANG_S, Until
+from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots

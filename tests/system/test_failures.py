@@ -5,7 +5,7 @@ import json
 import pytest
 
 from experiments.errors import DiskFull, UserError
-from experiments.jobs.coordinator import loop
+from experiments.jobs.coordinator import attempt_watch
 from experiments.jobs.coordinator import scheduler as admission
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices import slots as leases
@@ -28,7 +28,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def impatient(monkeypatch):
-    monkeypatch.setattr(loop, "HUNG_GRACE_S", 0.2)
+    monkeypatch.setattr(attempt_watch, "HUNG_GRACE_S", 0.2)
 
 
 def test_a_run_that_hangs_is_stopped_and_tried_once_more(store, impatient):

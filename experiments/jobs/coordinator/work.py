@@ -13,8 +13,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 from experiments.errors import explain_os_errors
+from experiments.jobs.coordinator.attempt_watch import HANG_S
 from experiments.jobs.coordinator.background import Background
-from experiments.jobs.coordinator.loop import HANG_S, Coordinator, Interrupts, Until
+from experiments.jobs.coordinator.interrupts import Interrupts
+from experiments.jobs.coordinator.loop import Coordinator, Until
 from experiments.jobs.coordinator.placement import LoadTask, Placement
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.devices.slots import Slot
