@@ -23,10 +23,10 @@ from ablations.service.selected import Queueing, Selected, SelectedTable, Select
 from ablations.service.tables import BY_STUDY, TableOptions, table_of
 from ablations.service.train import check, train
 from ablations.service.work import WorkOptions, held
-from ablations.study.messages import number, show, suggestion
-from ablations.study.overrides import as_set, dotted
+from experiments.dotted import as_set, dotted
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary, View
+from experiments.messages import number, show, suggestion
 from experiments.store.layout import Store
 from reports.figures import effects, style
 from reports.render.formats import render

@@ -15,7 +15,7 @@ from pydantic import BaseModel, BeforeValidator, Field, field_validator, model_v
 
 from model import architecture, cost
 from model.config import ModelConfig
-from model.settings import StrictModel
+from model.strict import StrictModel
 
 # --- What the optimizers and the schedules of the learning rate read, keep and need
 # Their formulas are in experiments/training/optimizers.py and experiments/training/schedules.py.

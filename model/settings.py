@@ -1,27 +1,10 @@
-"""Settings of a network by themselves, and the base of every group of settings. Imports no torch.
+"""Settings of a network, each checked alone; config.py checks their combinations. Imports no torch."""
 
-What they say together, and whether it is possible, config.py checks.
-"""
+from typing import Literal
 
-import json
-from collections.abc import Mapping
-from typing import Any, Literal, Self
+from pydantic import Field
 
-from pydantic import BaseModel, ConfigDict, Field
-
-
-class StrictModel(BaseModel):
-    """A group of settings: frozen, typed strictly, unknown names refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-
-    @classmethod
-    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """The checked section, by the rules of JSON: a list may stand for a tuple, text for a path, but no "1" for 1.
-
-        pydantic has these rules for text alone. Raises pydantic.ValidationError.
-        """
-        return cls.model_validate_json(json.dumps(dict(values), default=str))
+from model.strict import StrictModel
 
 
 class ModelSettings(StrictModel):

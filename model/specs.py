@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
-from model.settings import ModelSettings, StrictModel
+from model.settings import ModelSettings
+from model.strict import StrictModel
 
 if TYPE_CHECKING:
     import numpy as np

@@ -31,11 +31,11 @@ from ablations.service.layers import (
 from ablations.service.preflight import refuse
 from ablations.service.script import study_of
 from ablations.service.selected import Selectors, StoreOptions, choose, task_of
-from ablations.study.messages import suggestion
 from ablations.study.overrides import settings_of
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
+from experiments.messages import suggestion
 from experiments.store.durable import read_regular, write_bytes
 from experiments.store.imports import OURS
 from experiments.store.repository import top_of

@@ -26,12 +26,12 @@ from ablations.service.external_study import study_text
 from ablations.service.factors import Choice, choose, guessed_metrics
 from ablations.service.selected import Selectors, StoreOptions
 from ablations.service.selected import choose as choose_study
-from ablations.study.messages import number
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.external import External
 from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.exchange.redaction import NOTHING, identity, places
+from experiments.messages import number
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
 from experiments.store.layout import Store, TableRow, keep_row
 from experiments.tasks.columns import Column

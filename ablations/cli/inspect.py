@@ -13,8 +13,8 @@ from ablations.cli import options
 from ablations.cli.terminal import DONE, FAILED, answer, say
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, open_bundle
 from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
-from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.messages import number
 from experiments.store import ledger
 from experiments.store.durable import read_regular
 from reports.audit import explain as explaining

@@ -17,10 +17,10 @@ from ablations.cli import options
 from ablations.cli.terminal import aligned, for_data, print_json, unguarded
 from ablations.service import choose_run
 from ablations.service.selected import Selectors
-from ablations.study.messages import number
 from experiments.data.corpora.trees import TreeCorpus
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import digest
+from experiments.messages import number
 from experiments.store.checksummed import read_json, write_json
 from experiments.tasks.load import load_task
 from experiments.tasks.sequence import SequenceTask

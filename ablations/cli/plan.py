@@ -30,11 +30,11 @@ from ablations.service.preflight import Refusal, paragraphs, refusals, warnings
 from ablations.service.selected import Queueing, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions
-from ablations.study.messages import duration, number
 from ablations.study.selectors import only_row
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots
+from experiments.messages import duration, number
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import MARKER, Store

@@ -18,13 +18,13 @@ from rich.text import Text
 from ablations.cli.terminal import unguarded, visible
 from ablations.service import work as words
 from ablations.service.work import WorkOptions, held
-from ablations.study.messages import duration
 from experiments.errors import UserError
 from experiments.jobs.coordinator.attempt_watch import GRACE_S
 from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Summary, View
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
+from experiments.messages import duration
 from experiments.store.layout import Store
 from reports.render.formats import render
 from reports.render.terminal import so_far

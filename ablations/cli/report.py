@@ -16,8 +16,8 @@ from ablations.cli import options
 from ablations.cli.terminal import FAILED, print_json, say, unguarded
 from ablations.service.selected import Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
-from ablations.study.messages import number
 from experiments.errors import UserError, explain_os_errors
+from experiments.messages import number
 from experiments.store.durable import write_bytes
 from reports.audit.bundle_archive import is_bundle
 from reports.figures.style import FORMATS

@@ -25,7 +25,6 @@ from ablations.service.train import check, queue_runs, train
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
 from ablations.service.work import WorkOptions, complete_mlflow, hand_over, in_turn
-from ablations.study.messages import duration, number
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection
 from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned
@@ -38,6 +37,7 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.trust import executes
+from experiments.messages import duration, number
 from experiments.store import ledger
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task

@@ -22,13 +22,13 @@ from ablations.service.choose_run import chosen, label, labels, of_study
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
 from ablations.service.work import collect_detached
-from ablations.study.messages import duration, number
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import log_tail
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import SHARING, Queue, left_s
+from experiments.messages import duration, number
 from experiments.store import ledger
 from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store

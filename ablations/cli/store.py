@@ -13,11 +13,11 @@ from ablations.cli.terminal import aligned, answer, print_json
 from ablations.service import forget as forgetting
 from ablations.service.selected import Selectors, StoreOptions, choose
 from ablations.service.store_tables import StoreTable, store_tables
-from ablations.study.messages import number
-from ablations.study.overrides import as_set
+from experiments.dotted import as_set
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
+from experiments.messages import number
 from experiments.store.layout import Store
 from experiments.store.retention import FOLDER, removable, remove, size
 

@@ -20,9 +20,9 @@ from ablations.planning.planned import Plan
 from ablations.service.enqueue import keep_rows, member
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import nearest_with_results, table_of
-from ablations.study.messages import number
 from experiments.errors import UserError
 from experiments.masking import masked
+from experiments.messages import number
 from experiments.processes.keeper import kept
 from experiments.records import TrackedRun
 from experiments.store.durable import remove_folder

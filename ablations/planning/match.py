@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping
 from functools import cache
 
 from ablations.planning.resolve import Context, check_words, row_config
-from ablations.study.messages import show
 from ablations.study.overrides import check_names, setting_names
 from ablations.study.selectors import Selection, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import SCALED, Variation
 from experiments.config import TaskConfig, flatten
 from experiments.errors import UserError
+from experiments.messages import show
 from experiments.tasks.base import Task
 
 WITHIN = 0.01  # how near counts are to be

@@ -9,12 +9,12 @@ from ablations.planning.match import matched
 from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf
 from ablations.planning.resolve import published_names, resolve
 from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
-from ablations.study.messages import show
-from ablations.study.overrides import nested
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.config import flatten
+from experiments.dotted import nested
 from experiments.errors import UserError
+from experiments.messages import show
 from experiments.store.run_names import plain_name
 from experiments.tasks.base import Task
 from experiments.tasks.own.shell import names

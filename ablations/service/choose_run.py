@@ -9,7 +9,6 @@ from pydantic import ValidationError
 
 from ablations.planning.resolve import resolve
 from ablations.service.selected import Selectors, choose, task_of
-from ablations.study.messages import number
 from ablations.study.selectors import Selection, only_row
 from ablations.study.study import Study, load_study
 from experiments.config import DeviceSpec, EvaluationConfig, RunConfig
@@ -18,6 +17,7 @@ from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue
+from experiments.messages import number
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, TrainingResult
 from experiments.tasks.load import load_task

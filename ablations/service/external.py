@@ -13,13 +13,13 @@ from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import member
 from ablations.service.external_names import as_key, names_in, row_keys
 from ablations.service.factors import Choice
-from ablations.study.messages import number, suggestion
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.external import External, ExternalRun, collect, is_gap, why_not
 from experiments.exchange.external import number as as_number
 from experiments.exchange.logs import READERS
 from experiments.jobs.queue.job import Member
+from experiments.messages import number, suggestion
 from experiments.store.checksummed import write_json
 from experiments.store.durable import whole_folder
 from experiments.store.layout import CONFIG, Store, TableRow

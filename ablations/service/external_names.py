@@ -4,8 +4,8 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from ablations.study.messages import LONGEST_KEY, short_key
 from experiments.config import GIVEN_ELSEWHERE
+from experiments.labels import LONGEST_KEY, short_key
 
 _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _RESERVED = {*GIVEN_ELSEWHERE, "command"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from ablations.service.external import Arrived, SetAndMetric, set_and_metric
 from ablations.service.external_names import as_key, printable, row_keys, setting_names
-from ablations.study.overrides import toml
+from experiments.dotted import toml
 from experiments.tasks.direction import direction
 
 

@@ -11,17 +11,17 @@ from ablations.service.enqueue import prepare, renewed, trained_again
 from ablations.service.gpu_sharing import seats
 from ablations.service.run_states import Members
 from ablations.service.selected import Selected, Selectors, choose
-from ablations.study.messages import duration, number
-from ablations.study.overrides import nested
 from ablations.study.selectors import only_row
 from ablations.study.variation import Variation
 from experiments.config import flatten
+from experiments.dotted import nested
 from experiments.errors import UserError
 from experiments.events.accounting import attempt_costs
 from experiments.identity import without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.jobs.queue.queue import makespan
+from experiments.messages import duration, number
 from experiments.store.layout import Store
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
 from ablations.service.work import collect_detached
-from ablations.study.messages import suggestion
-from ablations.study.overrides import nested, setting_names
+from ablations.study.overrides import setting_names
 from ablations.study.selectors import CORPUS, Selection, selection
 from ablations.study.study import Study, load_study
+from experiments.dotted import nested
 from experiments.errors import UserError
+from experiments.messages import suggestion
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column

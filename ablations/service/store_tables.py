@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.run_states import DONE, Members
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
-from ablations.study.messages import number, show
-from ablations.study.overrides import as_set
 from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
 from experiments.config import defaults, flatten
+from experiments.dotted import as_set
 from experiments.errors import Damaged, UserError
 from experiments.identity import code_change_in, identity_settings
 from experiments.jobs.queue.queue import Queue
+from experiments.messages import number, show
 from experiments.store.durable import read_regular
 from experiments.store.layout import Store, config_of
 from experiments.store.results import RESULT_FILE

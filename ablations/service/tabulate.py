@@ -17,9 +17,9 @@ from ablations.service.external_study import direction_of, study_text
 from ablations.service.factors import choose, guessed_metrics
 from ablations.service.selected import SelectedTable, Selectors
 from ablations.service.selected import choose as choose_study
-from ablations.study.messages import number, suggestion
 from experiments.errors import UserError
 from experiments.exchange.external import External, ExternalRun, as_value
+from experiments.messages import number, suggestion
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.columns import EXAMPLE_FILE

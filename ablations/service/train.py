@@ -26,9 +26,8 @@ from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions, complete_mlflow, track_ended
-from ablations.study.messages import number
-from ablations.study.overrides import nested
 from experiments.config import flatten
+from experiments.dotted import nested
 from experiments.errors import UserError
 from experiments.identity import (
     ParentRun,
@@ -40,6 +39,7 @@ from experiments.identity import (
 from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
+from experiments.messages import number
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.run_names import named_by_of, plain_name

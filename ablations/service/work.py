@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from ablations.study.messages import duration, number, suggestion
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import seed_in_words
 from experiments.jobs.attempts.attempt import RunningAttempt
@@ -28,6 +27,7 @@ from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.messages import duration, number, suggestion
 from experiments.store.layout import Store
 from experiments.store.locks import Occupied
 from experiments.tasks.load import load_task, trains_apart

@@ -11,10 +11,10 @@ from typing import Annotated, NamedTuple, TypeVar
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from ablations.study.messages import suggestion
-from ablations.study.parts import Key, Text
 from ablations.study.variation import Variation
-from model.settings import StrictModel
+from experiments.labels import Key, Text
+from experiments.messages import suggestion
+from model.strict import StrictModel
 
 ALL_CITED = "cited"  # in a sentence: all cited results of the group of its first name
 FORMS = (

@@ -13,14 +13,14 @@ from typing import Any, Literal, NamedTuple
 
 from pydantic import ValidationError
 
-from ablations.study.messages import plain
 from experiments.errors import UserError
+from experiments.messages import plain
 from experiments.store.code_change import patch_change, selected_change, tree_change
 from experiments.store.durable import read_regular
 from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
 from experiments.store.trees import Part, leading_out, parts_of, planned
 from experiments.tasks.own.tree import check_links
-from model.settings import StrictModel
+from model.strict import StrictModel
 
 # Files from which packages are installed, by name: nothing is installed for a row.
 _PACKAGES = re.compile(r"(requirements|environment).*\.(txt|in|ya?ml)|pyproject\.toml|setup\.(py|cfg)|.*\.lock|Pipfile")

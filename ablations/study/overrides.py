@@ -1,20 +1,18 @@
 """Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
 
-import contextlib
 import json
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from ablations.study.messages import plain, show, suggestion
-from experiments.config import GIVEN_ELSEWHERE, TaskConfig, flatten, unstorable
+from experiments.config import GIVEN_ELSEWHERE, TaskConfig
+from experiments.dotted import nested
 from experiments.errors import UserError
+from experiments.messages import plain, show, suggestion
 
-Overrides = dict[str, Any]
 Config = TypeVar("Config", bound=TaskConfig)
 
 
@@ -24,64 +22,6 @@ class Setting:
 
     value: Any
     source: str
-
-
-def dotted(table: Any) -> Overrides:
-    """Flatten nested or already dotted settings to one level, in the order written. Raises ValueError.
-
-    `{model.d_k = 16}` and `{"model.d_k" = 16}` are the same; giving both is an error. So is what no run can have as a
-    setting: nan, inf, an integer of more than 64 bits, text with a NUL.
-    """
-    if not isinstance(table, Mapping):
-        raise ValueError("expected a table of settings, such as {model.d_k = 16}")
-    settings: Overrides = {}
-    for name, value in flatten(table):
-        if name in settings:
-            raise ValueError(f"{name} is given twice")
-        if why := unstorable(value):
-            raise ValueError(f"{name} = {show(value)}: {why}")
-        settings[name] = value
-    return settings
-
-
-def parse_set(items: Iterable[str]) -> Overrides:
-    """Parse `--set key=value` …: values are TOML, bare words are text, the last of a key wins. Raises UserError."""
-    settings: Overrides = {}
-    for item in items:
-        name, equals, text = item.partition("=")
-        name = name.strip()
-        if not equals or not name or not text.strip():
-            raise UserError(f"--set {item.strip()}: write key=value, for example --set model.num_heads=4.")
-        try:
-            settings |= dotted({name: _parse_value(text.strip())})
-        except ValueError as error:
-            raise UserError(f"--set {item}: {error}.") from None
-    return settings
-
-
-def _parse_value(text: str) -> Any:
-    try:
-        parsed = tomllib.loads(f"v = {text}")
-    except tomllib.TOMLDecodeError:
-        return text
-    except RecursionError:
-        raise ValueError("its value is nested too deeply") from None
-    except ValueError:  # Python reads no integer of more than 4,300 digits
-        raise ValueError("its value has too many digits") from None
-    return parsed["v"] if len(parsed) == 1 else text  # a line break in the text starts another key
-
-
-def as_set(name: str, value: Any) -> str:
-    """What `--set` takes for a setting: the inverse of `parse_set`; a shell may need quotes around it."""
-    with contextlib.suppress(UserError):  # a bare word where that means the same, else TOML
-        if isinstance(value, str) and parse_set([f"{name}={value}"]) == {name: value}:
-            return f"{name}={value}"
-    return f"{name}={toml(value)}"
-
-
-def toml(value: Any) -> str:
-    """A value as TOML writes it: as JSON does, but for this character."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:
@@ -134,18 +74,6 @@ def _of_unions(errors: Sequence[Any], settings: Mapping[str, Setting]) -> list[A
         for error in errors
         if error["type"] != "int_type" or _setting_of(error["loc"], settings) not in no_numbers - {None}
     ]
-
-
-def nested(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """{"model.d_k": 16} → {"model": {"d_k": 16}}."""
-    table: dict[str, Any] = {}
-    for name, value in settings.items():
-        *path, last = name.split(".")
-        node = table
-        for part in path:
-            node = node.setdefault(part, {})
-        node[last] = value
-    return table
 
 
 def _explain(error: Any, settings: Mapping[str, Setting]) -> str:

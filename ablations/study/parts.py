@@ -12,26 +12,15 @@ from pydantic import (
     model_validator,
 )
 
-from ablations.study.messages import LONGEST_KEY
-from ablations.study.overrides import Overrides, dotted
 from experiments.client.ablations_task.trainer import LONGEST_NAME
+from experiments.dotted import Overrides, dotted
+from experiments.labels import Key, Text, printable
 from experiments.tasks.columns import Column
 from experiments.tasks.direction import direction
 from experiments.tasks.own.function import column
 from experiments.tasks.own.patterns import Take, check_number, check_pattern
-from model.settings import StrictModel
+from model.strict import StrictModel
 
-
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("it contains a control character or a line break; labels are one line of printable text")
-    return text
-
-
-# Keys become labels, MLflow tags and words on a command line (--rows a,b); they are never paths.
-Key = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_KEY)]
-Group = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9._-]*)?$", max_length=LONGEST_KEY)]
-Text = Annotated[str, AfterValidator(_printable)]
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
 Count = Annotated[int, Field(ge=1)]
 MOST_SEEDS = 10_000  # more are a slip, whose plan would fill the memory
@@ -50,7 +39,7 @@ class Match(StrictModel):
 class Metric(StrictModel):
     """A column of the table, declared by the study in place of the task's own columns."""
 
-    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(_printable)] = Field(
+    name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(printable)] = Field(
         description="the metric, as the trainer returns it"
     )
     set: Key = Field("test", description="the data set that it is measured on")

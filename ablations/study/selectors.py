@@ -4,12 +4,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ablations.study.messages import suggestion
-from ablations.study.overrides import parse_set
 from ablations.study.parts import MOST_SEEDS
 from ablations.study.study import Study
 from ablations.study.variation import Variation
+from experiments.dotted import parse_set
 from experiments.errors import UserError
+from experiments.messages import suggestion
 
 CORPUS = "data.corpus"  # the setting behind --corpus
 ROW, GROUP = "row", "group"  # before a name in --rows and a colon

@@ -9,27 +9,18 @@ from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.claims import Cited, Claim, compared, parse
 from ablations.study.code_rows import Code, RefusedCode
-from ablations.study.messages import show, suggestion
-from ablations.study.overrides import dotted
-from ablations.study.parts import (
-    Group,
-    Key,
-    Match,
-    Metric,
-    SeedCount,
-    Settings,
-    TableChoices,
-    Text,
-    Tune,
-)
+from ablations.study.parts import Match, Metric, SeedCount, Settings, TableChoices, Tune
 from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
+from experiments.dotted import dotted
 from experiments.errors import UserError
 from experiments.identity import digest
+from experiments.labels import Group, Key, Text
+from experiments.messages import show, suggestion
 from experiments.store.code_change import told_apart
 from experiments.tasks.own.patterns import check_pattern
 from experiments.tasks.own.tree import BASE, CODE, GIVEN_BY_STUDY, LINES, NO_TREE
-from model.settings import StrictModel
+from model.strict import StrictModel
 
 # --- The study, and where it is loaded from
 

@@ -13,9 +13,10 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from ablations.study.code_rows import with_rows
-from ablations.study.messages import nearest, plain, short_key, show, suggestion
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.labels import short_key
+from experiments.messages import nearest, plain, show, suggestion
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.study.messages import number, suggestion
 from ablations.study.overrides import check_names, setting_names
 from ablations.study.parts import Tune
 from ablations.study.selectors import Selection
@@ -11,6 +10,7 @@ from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.messages import number, suggestion
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tuning import FAILED, Range, Search, Space, check_sampler

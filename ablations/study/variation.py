@@ -7,20 +7,13 @@ from typing import Any, Self
 from pydantic import Field, FiniteFloat, model_validator
 
 from ablations.study.code_rows import Change
-from ablations.study.messages import show
-from ablations.study.overrides import Overrides, Setting
-from ablations.study.parts import (
-    Branch,
-    Ensemble,
-    Group,
-    Key,
-    Match,
-    SeedCount,
-    Settings,
-    Text,
-)
+from ablations.study.overrides import Setting
+from ablations.study.parts import Branch, Ensemble, Match, SeedCount, Settings
+from experiments.dotted import Overrides
 from experiments.errors import UserError
-from model.settings import StrictModel
+from experiments.labels import Group, Key, Text
+from experiments.messages import show
+from model.strict import StrictModel
 
 
 class Scale(StrictModel):

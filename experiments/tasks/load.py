@@ -21,7 +21,7 @@ from experiments.tasks.base import Task
 from experiments.tasks.own.command import compared
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
-from model.settings import StrictModel
+from model.strict import StrictModel
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",

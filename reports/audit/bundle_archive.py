@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
-from ablations.study.messages import number
 from ablations.study.study_file import deeper
 from experiments.errors import UserError
+from experiments.messages import number
 
 HEAD = "bundle.json"
 SUFFIX = ".tar.gz"

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ablations.study.messages import number
+from experiments.messages import number
 from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.markdown import escape, in_cell, pipe

@@ -5,10 +5,10 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ablations.study.messages import number, suggestion
-from ablations.study.overrides import as_set
 from experiments.config import flatten
+from experiments.dotted import as_set
 from experiments.errors import UserError
+from experiments.messages import number, suggestion
 from experiments.store.results import EvaluationResult
 from experiments.store.trees import BASE, CODE, LINES
 from experiments.tasks.columns import Column, named

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.messages import number
 from reports.render.formats import render
 from reports.render.html import GRID_JSON
 from reports.render.printed import BUNDLE_FIELD, FIELD, FROM_BUNDLE, MADE_BY, NOTES_FIELD, printed

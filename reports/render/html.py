@@ -16,8 +16,8 @@ from html import escape as escape_html
 from importlib.resources import files
 from typing import Any
 
-from ablations.study.messages import number
 from experiments.identity import seed_in_words
+from experiments.messages import number
 from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labels_span, plain, spanned
 from reports.render.page import CSS, DIGEST, SCRIPT, VARIABLES
 from reports.render.printed import NAMES, comment, printed

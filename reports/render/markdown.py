@@ -4,7 +4,7 @@ import re
 
 from rich.cells import cell_len
 
-from ablations.study.messages import number
+from experiments.messages import number
 from reports.render.cells import Cell, Grid, plain
 from reports.render.printed import comment, printed
 from reports.results.table import Table

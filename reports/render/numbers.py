@@ -8,8 +8,8 @@ import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 
-from ablations.study.messages import suggestion
 from experiments.errors import UserError
+from experiments.messages import suggestion
 from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.latex import escape

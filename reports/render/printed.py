@@ -12,10 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.study.messages import suggestion
 from ablations.study.parts import Choices
 from experiments.config import flatten
 from experiments.errors import UserError
+from experiments.messages import suggestion
 from experiments.tasks.columns import named
 from reports.render.cells import Cell, Grid, Head, plain
 from reports.render.grid import MARK, Layout, arranged, layout_of, published, setting

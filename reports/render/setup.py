@@ -6,10 +6,10 @@ All of it is from what the runs recorded.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from ablations.study.messages import number
 from experiments.config import OPTIMIZERS, SCHEDULES, OptimizerName, flatten
 from experiments.events.accounting import HOUR, Amounts
 from experiments.identity import without_runs
+from experiments.messages import number
 from experiments.store.results import Earlier, Encoded
 from model.config import ModelConfig
 from reports.results.accounting import RowSpent, TableSpent

@@ -15,7 +15,7 @@ from rich.padding import Padding
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from ablations.study.messages import number
+from experiments.messages import number
 from reports.render.cells import Cell, Grid, Head, Line, plain
 from reports.render.printed import CHANGES, NAMES, PAPERS, Printed, printed
 from reports.results.table import Measure, Row, Table

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
+from experiments.messages import number
 from experiments.records import TRAINING
 from experiments.store.checksummed import check_file
 from experiments.store.layout import Store

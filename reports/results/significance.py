@@ -16,8 +16,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from ablations.study.messages import number
 from experiments.errors import UserError
+from experiments.messages import number
 from experiments.store.results import seed_value
 from experiments.tasks.columns import Column
 from reports.results import comparable, dunnett, power, resampling

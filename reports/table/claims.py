@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from ablations.planning.planned import Plan
 from ablations.study.claims import Comparison, System, compared, parse
-from ablations.study.messages import number
 from ablations.study.study import Study
 from experiments.errors import UserError
+from experiments.messages import number
 from experiments.tasks.columns import Column, named
 from reports.results import comparable
 from reports.results.table import CheckedClaim, Finding, Note, Row, Table

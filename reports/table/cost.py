@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan
-from ablations.study.messages import number
 from ablations.study.tuning import trials_of
 from experiments.config import flatten
 from experiments.events.accounting import HOUR, KWH, Amounts, total
+from experiments.messages import number
 from experiments.store.results import EvaluationResult
 from reports.results.accounting import RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome

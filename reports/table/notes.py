@@ -10,8 +10,8 @@ import numpy as np
 
 from ablations.planning.planned import Plan
 from ablations.planning.runs import ensemble_in_words
-from ablations.study.messages import number
 from ablations.study.study import Study
+from experiments.messages import number
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
 from reports.results.table import BRANCH, IMPORTED, NOT_REPORTED, Measure, Note, Row, Table, missing_cells

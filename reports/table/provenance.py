@@ -6,9 +6,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from fractions import Fraction
 from typing import Any, Literal
 
-from ablations.study.messages import number
 from experiments.config import flatten
 from experiments.identity import without_runs
+from experiments.messages import number
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from experiments.tasks.own.command import PATTERNS, PROGRESS
 from experiments.tasks.own.tree import OF_TREES

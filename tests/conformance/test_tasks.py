@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from ablations.service.selected import task_of
-from ablations.study.overrides import nested
 from ablations.study.study import load_study
 from experiments.config import DeviceSpec, TaskConfig
+from experiments.dotted import nested
 from experiments.errors import Preempted
 from experiments.identity import eval_identity, run_identity
 from experiments.store.layout import Store

@@ -50,7 +50,7 @@ from experiments.tasks.own.shell import (
     word,
 )
 from experiments.tasks.own.tree import CODE, GIVEN_BY_STUDY, LINKS, OF_TREES, check_watched, imported, link_in, own_code
-from model.settings import StrictModel
+from model.strict import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
 GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "threads")

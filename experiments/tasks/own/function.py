@@ -76,7 +76,7 @@ from experiments.tasks.own.tree import (
     imported_files,
     own_code,
 )
-from model.settings import StrictModel
+from model.strict import StrictModel
 
 log = logging.getLogger("experiments.child.run")
 N = TypeVar("N", int, float)

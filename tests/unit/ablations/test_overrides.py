@@ -2,9 +2,10 @@
 
 import pytest
 
-from ablations.study.messages import nearest
-from ablations.study.overrides import Setting, build, dotted, parse_set, setting_names
+from ablations.study.overrides import Setting, build, setting_names
 from experiments.config import RunConfig, flatten
+from experiments.dotted import dotted, parse_set
+from experiments.messages import nearest
 
 
 @pytest.mark.parametrize(

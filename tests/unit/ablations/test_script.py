@@ -9,9 +9,9 @@ from ablations.cli import describe
 from ablations.cli.describe import new
 from ablations.service.script import WrittenStudy, study_of
 from ablations.service.selected import task_of
-from ablations.study.overrides import nested
 from ablations.study.study import Study, load_study
 from experiments.config import flatten
+from experiments.dotted import nested
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import script_of, write_yaml

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ablations.study.overrides import nested
 from experiments.config import DataConfig, RunConfig, TrainingConfig
 from experiments.data.corpora.builtin import generate
 from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokenizer
+from experiments.dotted import nested
 from experiments.errors import NeedsCorpus, UserError
 from experiments.tasks import preflight
 from experiments.tasks.parsing import TASK as PARSING

@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from experiments.config import RunConfig
-from model.settings import StrictModel
+from model.strict import StrictModel
 
 
 class Knobs(StrictModel):

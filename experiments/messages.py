@@ -1,7 +1,6 @@
-"""Texts of messages: names near a misspelt one, pydantic's errors in plain words, counts, durations, short keys."""
+"""Texts of messages: names near a misspelt one, pydantic's errors in plain words, counts, durations."""
 
 import difflib
-import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -42,16 +41,6 @@ def plain(error: Mapping[str, Any]) -> str:
         return f"it must be {context['expected']}{f' (nearest: {near[0]})' if near else ''}"
     wording = _PLAIN.get(error["type"])
     return wording.format(**context) if wording else str(error["msg"])
-
-
-LONGEST_KEY = 64  # of a row or a group
-
-
-def short_key(key: str) -> str:
-    """A key of at most 64 characters: of a longer one its begin, and a digest of the whole."""
-    if len(key) <= LONGEST_KEY:
-        return key
-    return f"{key[: LONGEST_KEY - 9].rstrip('-._')}-{hashlib.sha256(key.encode()).hexdigest()[:8]}"
 
 
 def show(value: Any) -> str:
