@@ -16,11 +16,11 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.config import DeviceSpec
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
 from experiments.processes.processor import mps_serves
+from experiments.records import CONTEXT_GB
 
 Precision = Literal["fp32", "bf16"]
 Result = TypeVar("Result")

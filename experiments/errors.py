@@ -1,4 +1,8 @@
-"""The errors that packages share, most of them with a user's trainer, and the system's errors as messages."""
+"""The program's errors, and the operating system's errors as messages.
+
+Those that a user's trainer may raise are defined in experiments/client/ablations_task/errors.py, which imports nothing:
+the client's code raises them in a trainer's process and in this one, where it changes the program's own networks.
+"""
 
 import contextlib
 import errno

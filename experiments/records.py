@@ -1,4 +1,4 @@
-"""Records that cross rooms. Imports nothing of this project."""
+"""Types and constants shared by several packages. Imports nothing of this project."""
 
 import time
 from collections.abc import Mapping
@@ -8,6 +8,7 @@ from typing import Any
 
 RUNNING = "RUNNING"
 TRAINING = "training"  # the first part of a run; the parts of its evaluations have their own names
+CONTEXT_GB = 0.6  # GPU memory of a process before it has any tensor: CUDA's context and loaded kernels
 Member = tuple[str, str, str, str, str]  # study, profile, corpus, row, group
 
 

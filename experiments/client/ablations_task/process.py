@@ -155,7 +155,7 @@ def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
         request["seed"], request["device"], request["threads"], Path(request["folder"]),
         None if resume is None else Path(resume), channel, request["modules"],
     )  # fmt: skip
-    _open_device(context, request["memory_gb"], request["share"])
+    _open_device(context, request["memory_gb"], request["share"], request["context_gb"])
     returned = by_set(trainer.run(settings, context))
     if request["modules"] and "modules" not in context._facts:
         raise UserError(NEVER)
@@ -205,11 +205,11 @@ def _inspected(trainer: Trainer, settings: Any, request: Mapping[str, Any], chan
     raise UserError(NEVER)
 
 
-CONTEXT_GB = 0.6  # GPU memory of a process before it has any tensor: CUDA's context and loaded kernels
+def _open_device(context: RunContext, memory_gb: float | None, share: float, context_gb: float) -> None:
+    """Set torch's threads and the memory limit of a shared GPU, if the trainer has imported torch.
 
-
-def _open_device(context: RunContext, memory_gb: float | None, share: float) -> None:
-    """Threads, and the limit of a shared GPU, if the trainer has imported torch. A cluster's GPU has only a share."""
+    memory_gb: the limit; None: `share` of the GPU's memory less `context_gb`, which a process uses before any tensor.
+    """
     torch = sys.modules.get("torch")
     if torch is None:
         return
@@ -218,7 +218,7 @@ def _open_device(context: RunContext, memory_gb: float | None, share: float) -> 
         if not torch.cuda.is_available():
             raise UserError("A CUDA device was requested, but the trainer's torch sees none: check `nvidia-smi`.")
         total = torch.cuda.get_device_properties(0).total_memory
-        limit = max(0.01, share - CONTEXT_GB * 1e9 / total) if memory_gb is None else memory_gb * 1e9 / total
+        limit = max(0.01, share - context_gb * 1e9 / total) if memory_gb is None else memory_gb * 1e9 / total
         torch.cuda.set_per_process_memory_fraction(min(1.0, limit), 0)
 
 

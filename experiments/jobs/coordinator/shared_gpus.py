@@ -4,13 +4,12 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Sequence
 
-from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.sharing import Card, Level, Share, grow, operations, why_alone
 from experiments.jobs.coordinator.throughput import Reading, Throughput
 from experiments.jobs.devices.slots import GpuMemory, Slot
 from experiments.jobs.queue.job import Waiting
-from experiments.records import TRAINING
+from experiments.records import CONTEXT_GB, TRAINING
 
 SAMPLES = 2  # least number of samples from which the peak memory of a run is known
 log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.jobs.devices.slots import HOST_GB, TOLERANCE, Slot
 from experiments.jobs.queue.job import Waiting
+from experiments.records import CONTEXT_GB
 
 # Operations of a step per GB (1e9 bytes) of a GPU's memory from which on a run fills the GPU. The memory stands for the
 # speed, which nvidia-smi does not report; a slice (MIG) has its part of both. On an H100 with 85.5 GB they are 8.6e12

@@ -23,7 +23,6 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
 
-from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.errors import UserError
 from experiments.jobs.devices.hardware import (
     OTHERS_SHARE,
@@ -35,6 +34,7 @@ from experiments.jobs.devices.hardware import (
     visible_gpus,
 )
 from experiments.processes.processor import mps_serves
+from experiments.records import CONTEXT_GB
 
 GRAMMAR = (
     'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+"; '

@@ -31,6 +31,7 @@ from experiments.client import ablations_task
 from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig, total_steps, unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
 from experiments.identity import code_change_in, digest, eval_identity, without_runs
+from experiments.records import CONTEXT_GB
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.durable import open_regular
 from experiments.store.imports import local_files
@@ -357,6 +358,7 @@ class FunctionTask(OwnTask):
             "settings": settings_of(config), "seed": config.seed, "device": device.kind, "threads": device.threads,
             "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
+            "context_gb": CONTEXT_GB,
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
         before = self.code_now(config, context.store)

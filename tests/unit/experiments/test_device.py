@@ -14,6 +14,7 @@ from experiments.config import DeviceSpec
 from experiments.device import Device, mix, naming_out_of_memory, resolve_precision, seed_everything
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
+from experiments.records import CONTEXT_GB
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 
@@ -206,8 +207,8 @@ def _pretend_cuda(monkeypatch):
 def test_an_own_trainer_has_its_share_too(monkeypatch, memory_gb, share, fraction):
     given = _pretend_cuda(monkeypatch)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    process._open_device(SimpleNamespace(device="cuda", threads=1), memory_gb, share)
-    process._open_device(SimpleNamespace(device="cuda", threads=1), None, 1.0)
+    process._open_device(SimpleNamespace(device="cuda", threads=1), memory_gb, share, CONTEXT_GB)
+    process._open_device(SimpleNamespace(device="cuda", threads=1), None, 1.0, CONTEXT_GB)
     assert given == [pytest.approx(fraction)]
 
 

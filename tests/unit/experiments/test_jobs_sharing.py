@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.client.ablations_task.process import CONTEXT_GB
 from experiments.jobs.coordinator.decision import decide
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.coordinator.sharing import Card, Share, Window, grow, growth, operations
@@ -15,6 +14,7 @@ from experiments.jobs.devices import hardware, slots
 from experiments.jobs.devices.hardware import Gpu
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.queue.job import Waiting
+from experiments.records import CONTEXT_GB
 
 STEPS = 1000
 SMALL, MIDDLE, LARGE = 3e11, 2e12, 1.2e13  # operations of a step; of Table 3 in the profiles small and paper: the ends
