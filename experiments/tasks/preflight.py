@@ -25,9 +25,7 @@ from experiments.store.user_cache import UserCache
 
 BUILTIN_PIECES = 3000  # more than a built-in corpus of any size allows: 20,000 pairs allow 2,467
 MOST_ALPHA = 50.0  # ((5 + |Y|) / 6)^alpha of longer outputs would be more than a double holds
-_NAME_A_CORPUS = (
-    "Name a corpus of your own with --corpus DIR, or take a smaller vocabulary, as --set data.vocab_size=1000."
-)
+_CORPUS = "a corpus of your own with --corpus DIR"
 
 
 def of_settings(training: TrainingConfig, evaluation: EvaluationConfig) -> Iterator[UserError]:
@@ -64,7 +62,7 @@ def of_builtin(data: DataConfig) -> Iterator[UserError]:
     if data.corpus == "builtin" and not data.sized_by_text and data.vocab_size > BUILTIN_PIECES:
         yield NeedsCorpus(
             f"data.vocab_size = {data.vocab_size} is more than the built-in corpus allows, whatever its size (fewer "
-            f"than {BUILTIN_PIECES} pieces). {_NAME_A_CORPUS}"
+            f"than {BUILTIN_PIECES} pieces). Name {_CORPUS}, or a smaller vocabulary, as --set data.vocab_size=500."
         )
 
 
@@ -82,7 +80,7 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int
         sets = select_sets(corpus, config.evaluation.sets)
         lengths = longest(corpus, data, model.shared_vocabulary, target_symbols, root)
     except VocabularyTooLarge as error:
-        yield NeedsCorpus(f"{error} {_NAME_A_CORPUS}") if data.corpus == "builtin" else error
+        yield NeedsCorpus(f"{error} Or name {_CORPUS}.") if data.corpus == "builtin" else error
         return
     except UserError as error:
         yield error

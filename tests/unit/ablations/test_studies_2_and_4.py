@@ -14,6 +14,7 @@ from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from ablations.study.tuning import deciding_column, space_of
 from experiments.errors import UserError
+from experiments.identity import ParentRun
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from model.architecture import layers
@@ -337,6 +338,15 @@ def test_table_2_s_reinforced_rows_go_on_with_the_rows_trained_by_likelihood() -
         assert row.variation.branch is not None and row.variation.branch.row == f"gnmt-{pair}"
         training = row.config.training
         assert (training.gleu_samples, training.likelihood_weight, training.train_steps) == (15, 0.017, 100_500)
+
+
+def test_table_2_s_reinforced_rows_are_charged_all_of_their_parents_training(tmp_path: Path) -> None:
+    """In the demo they begin after its last step, and their own steps cost a third as much again, as a note says."""
+    runs = {run.row: run for run in plan_of("table2", tmp_path).runs if run.seed == 1}
+    for pair in ("en-de", "en-fr"):
+        gnmt, own = runs[f"gnmt-{pair}"], runs[f"gnmt-rl-{pair}"]
+        assert own.parent_run == ParentRun(gnmt.run_id, gnmt.config.training.train_steps)
+        assert own.cost == pytest.approx(gnmt.cost / 3, rel=0.1)
 
 
 def test_every_ensemble_of_table_2_is_a_row() -> None:

@@ -1,6 +1,7 @@
 """Refusals before training: exactly what preparing and training would refuse."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -113,13 +114,30 @@ def test_the_built_in_corpus_allows_fewer_pieces_than_is_said(tmp_path: Path, si
         train_tokenizer(lines, DataConfig(vocab_size=preflight.BUILTIN_PIECES), tmp_path / "model", "the text")
 
 
-def test_a_vocabulary_beyond_the_built_in_corpus_needs_another(tmp_path: Path) -> None:
-    for size in (37000, 2999):
-        (error,) = TASK.preflight(config("builtin", data__vocab_size=size, data__builtin_pairs=300), tmp_path)
-        assert isinstance(error, NeedsCorpus) and "--corpus DIR" in str(error) and str(size) in str(error)
-    parsing = PARSING.config_type.model_validate_json(json.dumps({"task": "parsing"}))
-    (error,) = PARSING.preflight(parsing, tmp_path)
-    assert isinstance(error, NeedsCorpus)
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        ({}, 37000),
+        ({}, 2999),
+        ({"data": {"units": "word"}}, 2999),
+        ({"task": "parsing", "data": {"builtin_pairs": 2000}}, 37000),
+    ],
+)
+def test_a_vocabulary_beyond_the_built_in_corpus_needs_another_or_the_size_that_is_named(
+    given: dict[str, Any], size: int, tmp_path: Path
+) -> None:
+    """The named size is accepted, whether the built-in text is sentences, words or trees."""
+    task = PARSING if "task" in given else TASK
+    values = {"task": "translation", **given, "training": {"tokens_per_batch": 1000}}
+
+    def refusals(vocab_size: int) -> list[UserError]:
+        data = {"builtin_pairs": 1200, **given.get("data", {}), "vocab_size": vocab_size}
+        return task.preflight(task.config_type.model_validate_json(json.dumps({**values, "data": data})), tmp_path)
+
+    (error,) = refusals(size)
+    assert isinstance(error, NeedsCorpus) and "--corpus DIR" in str(error) and str(size) in str(error)
+    named = re.search(r"data\.vocab_size(?:=| to )(\d+)", str(error))
+    assert named is not None and refusals(int(named[1])) == []
 
 
 @pytest.mark.parametrize(("steps", "every"), [(7, 3), (6, 3), (2, 3), (1, 1), (5, 1)])
