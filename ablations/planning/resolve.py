@@ -10,7 +10,6 @@ from typing import Any
 
 from ablations.planning.planned import PlannedRow, Replaced
 from ablations.planning.runs import as_run, check_branch, first_step
-from ablations.study.claims import parse
 from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
@@ -22,6 +21,7 @@ from experiments.messages import nearest, show
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
 from experiments.tasks.own.tree import BASE, LINES, OF_TREES
+from reports.spec.sentences import parse
 
 
 @dataclass(frozen=True)

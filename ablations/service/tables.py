@@ -14,13 +14,13 @@ from ablations.service.enqueue import member
 from ablations.service.run_states import DONE
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose
 from ablations.service.store_tables import StoreTable, store_tables
-from ablations.study.parts import Choices
 from experiments.errors import Damaged, UserError
 from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.queue import Queue
 from experiments.messages import number, plain, show
 from experiments.store.run_names import keep_counted
 from reports.results.table import Table
+from reports.spec.choices import Choices
 from reports.table.build import build_table
 
 # --- The choices of [table] in a study file, as typed on a command line or given in Python

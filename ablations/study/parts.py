@@ -1,6 +1,5 @@
-"""Building blocks of a study file: types of text and number, metrics, ensembles, ranges, [tune] and [table]."""
+"""Building blocks of a study file: types of numbers, metrics, ensembles, branches, ranges and [tune]."""
 
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -180,81 +179,3 @@ class Tune(StrictModel):
     test: tuple[Key, ...] = Field(("test",), strict=False, description="sets added to the table of the tuned rows")
     sampler: str = "tpe"
     seed: int = Field(0, ge=0)
-
-
-# --- [table]: how a table is printed. `ablations report` has options of the same names, which go before it
-# A choice that is not made is None (or empty), so that choices can be laid over each other: the format's own defaults,
-# then [table], then [table.FORMAT], then the command's. CSV and JSON are for programs, and whole.
-
-
-Notes = Literal["none", "short", "full"]
-Names = tuple[Text, ...]
-
-
-def _for_every_column(value: Any) -> Any:
-    """digits = 2 stands for all metrics: {"": 2}."""
-    return {"": value} if isinstance(value, int) else value
-
-
-class Choices(StrictModel):
-    """What is printed, and how."""
-
-    columns: Names = Field((), strict=False, description="these alone, in this order: bleu, d_k, params, bleu.change …")
-    hide: Names = Field((), strict=False, description="these not")
-    plain: bool | None = Field(None, description="neither changes from base nor published numbers")
-    paper: bool | None = Field(
-        None, description="published numbers; if unset, where the corpus is the paper's (`paper_corpus`)"
-    )
-    digits: Annotated[dict[str, Annotated[int, Field(ge=0, le=12)]], BeforeValidator(_for_every_column)] = Field(
-        {}, description="after the decimal point: a number for all metrics, or by column"
-    )
-    caption: Text | None = Field(None, description="the title, if unset")
-    notes: Notes | None = Field(
-        None, description="below the table: none but gaps, short (also what signs mean), or full"
-    )
-    label: Annotated[str, Field(pattern=r"^[A-Za-z0-9:._+/-]*$")] | None = Field(
-        None, description="LaTeX's \\label: tab:NAME, if unset"
-    )
-    wide: bool | None = Field(None, description="LaTeX: across both columns of a page (table*)")
-
-    def over(self, below: "Choices") -> "Choices":
-        """These choices, and those of `below` where none is made here.
-
-        `plain` decides on published numbers too, unless the same layer says otherwise.
-        """
-        made = {name: getattr(self, name) for name in Choices.model_fields}
-        made = {name: value for name, value in made.items() if value not in (None, (), {})}
-        if self.plain is not None and self.paper is None:
-            made["paper"] = False if self.plain else None
-        merged = {name: getattr(below, name) for name in Choices.model_fields} | made
-        merged["digits"] = {**below.digits, **self.digits}
-        merged["hide"] = self.hide if self.columns else (*below.hide, *self.hide)
-        return Choices(**merged)
-
-
-class TableChoices(Choices):
-    """[table]: choices for every format, and for single ones."""
-
-    paper_corpus: Names = Field(
-        (),
-        strict=False,
-        description="names of the folder given as --corpus that hold the paper's corpus; published numbers print with "
-        "any corpus if there are none",
-    )
-    markdown: Choices = Choices()
-    terminal: Choices = Choices()
-    latex: Choices = Choices()
-    html: Choices = Choices()
-
-    def layers(self, format_: str) -> Iterable[Choices]:
-        """Those that hold in a format, the stronger ones last."""
-        of = getattr(self, format_, None)
-        return (self, *((of,) if isinstance(of, Choices) else ()))
-
-    @model_validator(mode="after")
-    def _has_a_column(self) -> Self:
-        for choices in (self, self.markdown, self.terminal, self.latex, self.html):
-            both = [name for name in choices.columns if name in choices.hide]
-            if both:
-                raise ValueError(f"{both[0]} is in both columns and hide; keep one")
-        return self

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
-from ablations.study.claims import Cited, Claim, compared, parse
 from ablations.study.code_rows import Code, RefusedCode
-from ablations.study.parts import Match, Metric, SeedCount, Settings, TableChoices, Tune
+from ablations.study.parts import Match, Metric, SeedCount, Settings, Tune
 from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.dotted import dotted
@@ -21,6 +20,8 @@ from experiments.store.code_change import told_apart
 from experiments.tasks.own.patterns import check_pattern
 from experiments.tasks.own.tree import BASE, CODE, GIVEN_BY_STUDY, LINES, NO_TREE
 from model.strict import StrictModel
+from reports.spec.choices import TableChoices
+from reports.spec.sentences import Cited, Claim, compared, parse
 
 # --- The study, and where it is loaded from
 

@@ -15,13 +15,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from ablations.study.claims import Claim, compared, parse
 from ablations.study.study import Study
 from experiments.errors import UserError
 from reports.render.latex import escape
 from reports.render.numbers import defined, numbers, used
 from reports.render.printed import MADE_BY, asked_for
 from reports.results.table import Table
+from reports.spec.sentences import Claim, compared, parse
 
 DEEPEST = 20  # files within files
 LARGEST = 16 << 20  # bytes of a text

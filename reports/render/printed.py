@@ -12,7 +12,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.study.parts import Choices
 from experiments.config import flatten
 from experiments.errors import UserError
 from experiments.messages import suggestion
@@ -20,6 +19,7 @@ from experiments.tasks.columns import named
 from reports.render.cells import Cell, Grid, Head, plain
 from reports.render.grid import MARK, Layout, arranged, layout_of, published, setting
 from reports.results.table import NOTES, Row, Table
+from reports.spec.choices import Choices
 from reports.table.cost import COSTS, Cost, cost_notes, shown
 from reports.table.settings import at
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
-from ablations.study.parts import Choices, TableChoices
 from experiments.tasks.columns import Column
 from reports.results.accounting import TableSpent
 from reports.results.dunnett import ALPHA
 from reports.results.results import Outcome
+from reports.spec.choices import Choices, TableChoices
 
 # The state of a row is the first of these that one of its seeds has.
 BRANCH = "‡"  # marks rows that share steps with another

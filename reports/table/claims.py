@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ablations.planning.planned import Plan
-from ablations.study.claims import Comparison, System, compared, parse
 from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.messages import number
 from experiments.tasks.columns import Column, named
 from reports.results import comparable
 from reports.results.table import CheckedClaim, Finding, Note, Row, Table
+from reports.spec.sentences import Comparison, System, compared, parse
 from reports.table.cost import COSTS, Cost
 from reports.table.provenance import corpus_name
 

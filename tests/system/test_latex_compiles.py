@@ -12,7 +12,6 @@ import pytest
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRun, RunState
 from ablations.service.selected import task_of
-from ablations.study.parts import Choices, TableChoices
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
@@ -20,6 +19,7 @@ from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
 from reports.results.table import Note, Table
+from reports.spec.choices import Choices, TableChoices
 from reports.table.build import build_table
 
 from .conftest import Cli

@@ -11,9 +11,10 @@ from pydantic import BaseModel
 
 from ablations.cli.main import VERBS, verb
 from ablations.service.selected import Selectors, choose
-from ablations.study.parts import Metric, TableChoices, Tune
+from ablations.study.parts import Metric, Tune
 from ablations.study.study import Cited, Claim, Study, load_study
 from ablations.study.variation import Profile, Variation
+from reports.spec.choices import TableChoices
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")])

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from ablations.study.parts import Choices
 from experiments.errors import UserError
 from experiments.tasks.columns import Column, named
 from reports.audit.explain import explain
 from reports.render.numbers import fill, numbers
 from reports.render.printed import printed
+from reports.spec.choices import Choices
 from reports.table import build
 from reports.table.claims import UNKNOWN
 

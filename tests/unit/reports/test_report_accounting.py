@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.cli.ui import _publish
-from ablations.study.parts import Choices
 from experiments.events.accounting import Amounts, AttemptCost, amounts_of, total
 from experiments.events.event_log import FILE, Tail
 from experiments.exchange.import_runs import import_runs, runs_in
@@ -26,6 +25,7 @@ from reports.audit.verify import verify
 from reports.render.formats import render
 from reports.render.setup import as_markdown
 from reports.results.accounting import Spending, spending
+from reports.spec.choices import Choices
 from reports.table.build import build_table
 from reports.table.cost import spent_on
 from tests.unit.reports.real import Made, said, write

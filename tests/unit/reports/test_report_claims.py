@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ablations.study.claims import Comparison, parse
 from ablations.study.study import Study
 from reports.render.terminal import render
 from reports.results import dunnett
 from reports.results.table import CheckedClaim
+from reports.spec.sentences import Comparison, parse
 from tests.unit.reports.conftest import Bench
 
 

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from ablations.planning.resolve import COSTS as PUBLISHED_COSTS
-from ablations.study.parts import Choices
 from reports.audit.verify import verify
 from reports.render.formats import RENDERERS
 from reports.render.markdown import render
 from reports.results.table import Table
+from reports.spec.choices import Choices
 from reports.table.build import record
 from reports.table.cost import COSTS, SUSTAINED, shown, sustained
 from tests.unit.reports.conftest import Bench, lay_out

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from ablations.study.parts import Choices
 from ablations.study.study import Study
 from reports.audit.verify import verify
 from reports.render.cells import Cell, Grid, Line
 from reports.render.formats import RENDERERS
 from reports.results.table import Table
+from reports.spec.choices import Choices
 from tests.unit.reports.conftest import Bench, lay_out
 
 PIVOT = {"en-de": "EN-DE", "en-fr": "EN-FR"}

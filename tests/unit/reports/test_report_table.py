@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from ablations.cli.ui import _heads
-from ablations.study.parts import Choices
 from reports.render.formats import render
 from reports.render.printed import printed
 from reports.results.table import Note, missing_cells
+from reports.spec.choices import Choices
 from reports.table.build import record
 from tests.unit.reports.conftest import lay_out
 

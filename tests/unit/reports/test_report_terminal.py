@@ -8,10 +8,10 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
-from ablations.study.parts import Choices
 from reports.render.formats import render
 from reports.render.terminal import for_terminal, so_far
 from reports.results.table import Note, Table
+from reports.spec.choices import Choices
 from tests.unit.reports.conftest import Bench
 
 

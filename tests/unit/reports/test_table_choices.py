@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from ablations.service.tables import TableOptions
-from ablations.study.parts import Choices
 from ablations.study.study import Study
 from experiments.errors import UserError
 from reports.audit.verify import SUFFIXES, verify
@@ -16,6 +15,7 @@ from reports.render.formats import RENDERERS, render
 from reports.render.markdown import escape
 from reports.render.printed import printed
 from reports.results.table import Note, Row, Table
+from reports.spec.choices import Choices
 from tests.unit.reports.conftest import Bench
 
 

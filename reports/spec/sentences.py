@@ -1,17 +1,16 @@
-"""What others published, as a study file writes it: results of other systems, and sentences about numbers.
+"""Results that others published, and sentences about numbers, as a study file or a paper writes them.
 
-One sentence has one form, wherever it stands: "A-h1 is worse than base in bleu by at least 0.5". `parse` reads it;
-`Comparison.pairs` says which system has to be better than which. Their numbers are compared in reports/table/claims.py.
+A sentence has one of a few forms: "A-h1 is worse than base in bleu by at least 0.5". `parse` reads it, and `compared`
+finds the pairs of systems that it compares. Their numbers are compared in reports/table/claims.py.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple, TypeVar
+from typing import Annotated, NamedTuple, Protocol, TypeVar
 
 from pydantic import AfterValidator, Field, FiniteFloat
 
-from ablations.study.variation import Variation
 from experiments.labels import Key, Text
 from experiments.messages import suggestion
 from model.strict import StrictModel
@@ -114,6 +113,22 @@ class Claim(StrictModel):
     )
 
 
+class DeclaredRow(Protocol):
+    """A row of a study, as far as sentences name it."""
+
+    @property
+    def key(self) -> str:
+        """The row's name."""
+
+    @property
+    def group(self) -> str:
+        """The group of the row; "" for none."""
+
+    @property
+    def paper(self) -> Mapping[str, float]:
+        """The row's published numbers by name."""
+
+
 class System(NamedTuple):
     """What a name in a sentence means."""
 
@@ -122,7 +137,7 @@ class System(NamedTuple):
     published: Mapping[str, float]
 
 
-def systems(names: Iterable[str], group: str, rows: Sequence[Variation], cited: Sequence[Cited]) -> Iterator[System]:
+def systems(names: Iterable[str], group: str, rows: Sequence[DeclaredRow], cited: Sequence[Cited]) -> Iterator[System]:
     """The rows and cited results of a sentence's names. Raises ValueError for a name that nothing has.
 
     group: of the sentence's first name, whose cited results ALL_CITED means.
@@ -146,7 +161,9 @@ def systems(names: Iterable[str], group: str, rows: Sequence[Variation], cited: 
             raise ValueError(f'there is no row, group or cited result "{name}". {near.rstrip(".")}')
 
 
-def compared(comparison: Comparison, rows: Sequence[Variation], cited: Sequence[Cited]) -> list[tuple[System, System]]:
+def compared(
+    comparison: Comparison, rows: Sequence[DeclaredRow], cited: Sequence[Cited]
+) -> list[tuple[System, System]]:
     """The pairs of a sentence in a study. Raises ValueError for names that nothing has, or that make no pair."""
     of = {row.key: row.group for row in rows} | {entry.key or "": entry.group for entry in cited if entry.key}
     group = of.get(comparison.subjects[0], "")
