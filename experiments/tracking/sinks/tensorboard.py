@@ -69,5 +69,5 @@ class TensorBoard:
 
 
 def _name(text: str) -> str:
-    """Names of studies and rows are words (study/parts.py); of a damaged store anything."""
+    """Names of studies and rows are keys (experiments/labels.py); those of a damaged store may be anything."""
     return re.sub(r"[^\w.-]", "_", text).lstrip(".") or "_"
