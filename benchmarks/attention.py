@@ -20,8 +20,8 @@ from torch import Tensor
 
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import exit_code, median
-from experiments.config import DeviceSpec
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from model.layers.attention import attend
 
 # tiny, base, big, two rows of Table 3 (B): heads, d_k, d_v

@@ -63,10 +63,11 @@ def _in_a_process(count: int) -> dict[str, Any]:
 def _measure(count: int) -> dict[str, Any]:
     import torch
 
-    from experiments.config import DataConfig, DeviceSpec
+    from experiments.config.data import DataConfig
     from experiments.data.corpora.builtin import generate
     from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
     from experiments.device import Device
+    from experiments.device_spec import DeviceSpec
     from experiments.evaluation.beam import SearchSettings
     from experiments.evaluation.translator import WINDOWS, Translator
     from model.config import ModelConfig

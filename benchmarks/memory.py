@@ -29,11 +29,15 @@ import numpy as np
 
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import NothingMeasuredError, exit_code
-from experiments.config import DataConfig, DeviceSpec, PrecisionChoice, RunConfig, TrainingConfig
+from experiments.config.data import DataConfig
+from experiments.config.field_types import PrecisionChoice
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
+from experiments.device_spec import DeviceSpec
 from experiments.processes.processor import allocator
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.machine import keep_report, machine
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import EPOCHS, SPARE_ROWS, BatchPlan, Indices, Shapes
 from experiments.data.encoding.encoded import encoded_digest, open_encoded
 from experiments.tasks.translation import TASK

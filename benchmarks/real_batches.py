@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.engines.serve import Pair, target_tokens
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import BatchPlan
 from experiments.data.encoding.encoded import encoded_digest, open_encoded
 from experiments.tasks.translation import TASK

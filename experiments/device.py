@@ -16,7 +16,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor
 
-from experiments.config import DeviceSpec
+from experiments.device_spec import DeviceSpec
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
 from experiments.processes.processor import mps_serves

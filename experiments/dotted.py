@@ -1,16 +1,59 @@
-"""Settings by dotted name, {"model.d_k": 16}: from nested tables and from the text of `--set`, and back."""
+"""Settings by dotted name, {"model.d_k": 16}: from configurations, nested tables and the text of `--set`, and back."""
 
 import contextlib
 import json
+import math
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+from types import MappingProxyType
 from typing import Any
 
-from experiments.config import flatten, unstorable
+from pydantic import BaseModel
+
 from experiments.errors import UserError
 from experiments.messages import show
 
 Overrides = dict[str, Any]  # by dotted name
+LARGEST_INTEGER = (1 << 63) - 1  # TOML's own limit, and SQLite's
+
+
+def unstorable(value: Any) -> str:
+    """Why no run can have this value among its settings, in words; "" if it can."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return next(filter(None, map(unstorable, value)), "")
+    if isinstance(value, float) and not math.isfinite(value):
+        return "expected a finite number"  # identities are hashes of canonical JSON, which has no others
+    if isinstance(value, int) and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
+        return f"an integer may be at most {LARGEST_INTEGER:,}"
+    if isinstance(value, str) and ("\0" in value or value != value.encode(errors="replace").decode()):
+        return "it has a NUL, or a character that is not Unicode"
+    return ""
+
+
+_PLAIN = {str, int, float, bool, list, type(None)}
+
+
+def flatten(config: BaseModel | Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield ("model.d_model", 512) … for every setting, with JSON types only."""
+    values = config.model_dump(mode="json") if isinstance(config, BaseModel) else config
+    for key, value in values.items():
+        # plain types first, for speed: a thousand runs have a hundred thousand settings
+        if type(value) is dict or (type(value) not in _PLAIN and isinstance(value, Mapping)):
+            yield from flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+@cache  # needed for every run of a plan
+def defaults(kind: type[BaseModel]) -> Mapping[str, Any]:
+    """The default of every setting of a kind of configuration, by dotted name. Do not modify."""
+    return MappingProxyType(dict(flatten(kind())))
+
+
+def difference(config: BaseModel, theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of `config`, by dotted name, that are missing or different in `theirs`."""
+    return {key: value for key, value in flatten(config) if key not in theirs or theirs[key] != value}
 
 
 def dotted(table: Any) -> Overrides:

@@ -19,7 +19,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from experiments.config import TaskConfig, defaults, difference, flatten
+from experiments.config.task_config import TaskConfig
+from experiments.dotted import defaults, difference, flatten
 
 PROBE_ID = "0" * 16  # run_id of trainings that are only measured
 NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1

@@ -8,9 +8,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.corpora import files
 from experiments.data.encoding import encoded
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.trained import kept_average, load_tokenizers
 from experiments.events.event_log import Tail
 from experiments.identity import digest

@@ -32,7 +32,7 @@ CORE = {  # folders and files by what their faults would harm
         "model", "experiments/training", "experiments/evaluation", "experiments/data/batching.py",
         "experiments/data/windows.py", "experiments/data/encoding", "reports/results",
     ),
-    "identity": ("experiments/identity.py", "experiments/config.py", "ablations/planning"),
+    "identity": ("experiments/identity.py", "experiments/config", "ablations/planning"),
     "durability": ("experiments/store", "experiments/events", "experiments/jobs/attempts", "experiments/jobs/queue"),
     "statistics": (
         "reports/results/dunnett.py", "reports/results/resampling.py", "reports/results/significance.py",

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, mix, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.network import build_model

@@ -2,9 +2,10 @@
 
 import torch
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 from experiments.training.trainer import train
 from model.config import ModelConfig

@@ -10,7 +10,8 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
-from experiments.config import CHECKPOINTS, PrecisionChoice
+from experiments.config.evaluation import CHECKPOINTS
+from experiments.config.field_types import PrecisionChoice
 from experiments.errors import UserError
 from experiments.store import ledger
 

@@ -13,7 +13,8 @@ from ablations.study.overrides import check_names, setting_names
 from ablations.study.selectors import Selection, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import SCALED, Variation
-from experiments.config import TaskConfig, flatten
+from experiments.config.task_config import TaskConfig
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.messages import show
 from experiments.tasks.base import Task

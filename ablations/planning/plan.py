@@ -11,8 +11,7 @@ from ablations.planning.resolve import published_names, resolve
 from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
-from experiments.config import flatten
-from experiments.dotted import nested
+from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.messages import show
 from experiments.store.run_names import plain_name

@@ -7,7 +7,7 @@ from typing import Any
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
 from ablations.study.study import Study
 from ablations.study.variation import Variation
-from experiments.config import TaskConfig
+from experiments.config.task_config import TaskConfig
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import describe, recorded_type
 

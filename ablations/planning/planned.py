@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from ablations.study.study import Study
 from ablations.study.variation import Variation
-from experiments.config import TaskConfig, total_steps
+from experiments.config.task_config import TaskConfig, total_steps
 from experiments.identity import ParentRun, imported_in, members_in, parent_run_in
 from experiments.records import TRAINING
 from experiments.store.run_names import RunName

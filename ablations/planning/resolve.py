@@ -14,7 +14,8 @@ from ablations.study.overrides import Setting, build, check_names, setting_names
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, check_ratios, scaled
-from experiments.config import TaskConfig, defaults, difference, flatten
+from experiments.config.task_config import TaskConfig
+from experiments.dotted import defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.messages import nearest, show

@@ -9,7 +9,7 @@ from typing import Any
 from ablations.planning.planned import Find, PlannedEvaluation, PlannedRow, PlannedRun, RunState, StateOf
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, scaled_step
-from experiments.config import TaskConfig, total_steps
+from experiments.config.task_config import TaskConfig, total_steps
 from experiments.dotted import Overrides
 from experiments.errors import UserError
 from experiments.identity import (

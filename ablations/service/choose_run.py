@@ -11,7 +11,9 @@ from ablations.planning.resolve import resolve
 from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.selectors import Selection, only_row
 from ablations.study.study import Study, load_study
-from experiments.config import DeviceSpec, EvaluationConfig, RunConfig
+from experiments.config.evaluation import EvaluationConfig
+from experiments.config.run_config import RunConfig
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.identity import seed_in_words
 from experiments.jobs.devices.slots import parse_slots

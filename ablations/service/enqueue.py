@@ -14,7 +14,8 @@ from ablations.service.preflight import refuse
 from ablations.service.run_states import lacks_checkpoints, stale_parts
 from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
-from experiments.config import flatten, total_steps
+from experiments.config.task_config import total_steps
+from experiments.dotted import flatten
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import digest, lineage, without_runs
 from experiments.jobs.queue.job import Job, Member

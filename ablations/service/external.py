@@ -13,7 +13,7 @@ from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import member
 from ablations.service.external_names import as_key, names_in, row_keys
 from ablations.service.factors import Choice
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.exchange.external import External, ExternalRun, collect, is_gap, why_not
 from experiments.exchange.external import number as as_number

@@ -4,7 +4,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping
 
-from experiments.config import GIVEN_ELSEWHERE
+from experiments.config.task_config import GIVEN_ELSEWHERE
 from experiments.labels import LONGEST_KEY, short_key
 
 _PART = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")

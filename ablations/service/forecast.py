@@ -13,8 +13,7 @@ from ablations.service.run_states import Members
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.study.selectors import only_row
 from ablations.study.variation import Variation
-from experiments.config import flatten
-from experiments.dotted import nested
+from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.events.accounting import attempt_costs
 from experiments.identity import without_runs

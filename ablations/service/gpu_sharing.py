@@ -6,7 +6,7 @@ from dataclasses import replace
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import memory_gb, turns
 from ablations.service.selected import Selected
-from experiments.config import total_steps
+from experiments.config.task_config import total_steps
 from experiments.jobs.coordinator.decision import Decision, decide
 from experiments.jobs.devices.hardware import gpus_in_use
 from experiments.jobs.devices.slots import Slot

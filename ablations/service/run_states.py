@@ -9,7 +9,7 @@ from ablations.planning.planned import Plan, PlannedRun, RunState, StateOf
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from ablations.study.tuning import trials_of
-from experiments.config import TaskConfig
+from experiments.config.task_config import TaskConfig
 from experiments.errors import Damaged
 from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member

@@ -19,8 +19,7 @@ from ablations.service.run_states import DONE, Members
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
-from experiments.config import defaults, flatten
-from experiments.dotted import as_set
+from experiments.dotted import as_set, defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import code_change_in, identity_settings
 from experiments.jobs.queue.queue import Queue

@@ -26,8 +26,7 @@ from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions, complete_mlflow, track_ended
-from experiments.config import flatten
-from experiments.dotted import nested
+from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.identity import (
     ParentRun,

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from experiments.config import GIVEN_ELSEWHERE, TaskConfig
+from experiments.config.task_config import GIVEN_ELSEWHERE, TaskConfig
 from experiments.dotted import nested
 from experiments.errors import UserError
 from experiments.messages import plain, show, suggestion

@@ -13,7 +13,7 @@ from typing import Any, TypeVar, get_args
 from pydantic import BaseModel, ValidationError
 
 from ablations.study.code_rows import with_rows
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.labels import short_key
 from experiments.messages import nearest, plain, show, suggestion

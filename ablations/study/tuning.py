@@ -8,7 +8,7 @@ from ablations.study.parts import Tune
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from ablations.study.variation import Variation
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.messages import number, suggestion
 from experiments.tasks.base import Task

@@ -4,9 +4,10 @@ import serve
 import torch
 from our_trainer import NEVER, repeated, train_rounds
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.tasks.language_modelling import LanguageModel
 from model.network import build_model
 

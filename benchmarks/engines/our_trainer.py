@@ -8,7 +8,7 @@ from pathlib import Path
 from serve import Rounds
 from torch import Tensor
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.errors import Preempted

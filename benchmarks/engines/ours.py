@@ -3,9 +3,9 @@
 import measure
 import torch
 
-from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.beam import SearchSettings, beam_search
 from experiments.evaluation.likelihood import evaluating, pad_sources
 from experiments.evaluation.translate import translate

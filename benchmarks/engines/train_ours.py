@@ -7,9 +7,11 @@ import serve
 import torch
 from our_trainer import NEVER, repeated, train_rounds
 
-from experiments.config import DeviceSpec, RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK

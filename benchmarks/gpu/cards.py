@@ -28,8 +28,9 @@ from benchmarks.gpu.training_rows import TINY as TINY_SETTINGS
 from benchmarks.gpu.training_rows import pairs, planned, train_row
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import exit_code, median
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.training.parallel import joined
 
 MEGABYTES, TINY = (1, 16, 256), (1,)  # 256: base's gradients in fp32

@@ -41,9 +41,10 @@ from benchmarks.gpu.training_rows import TINY as TINY_SETTINGS
 from benchmarks.gpu.training_rows import ignore, new_model, planned, train_row, written
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import NothingMeasuredError, exit_code, median, positive
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.corpora.corpus import SIDES
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 from experiments.evaluation.beam import Hypothesis, SearchSettings
 from experiments.evaluation.translate import translate

@@ -18,8 +18,8 @@ from torch import nn
 from benchmarks.gpu.exits import DONE, FAILED
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import exit_code, positive
-from experiments.config import DeviceSpec
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.training.loss import smoothed_loss
 from model.config import ModelConfig
 from model.network import build_model

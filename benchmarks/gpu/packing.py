@@ -23,8 +23,9 @@ from benchmarks.gpu.exits import DONE, UNFINISHED
 from benchmarks.gpu.training_rows import TINY, pairs, planned, train_row
 from benchmarks.machine import keep_report, machine, read_report
 from benchmarks.measured import exit_code, median
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 
 SMALL = ("data.vocab_size=8000", "training.tokens_per_batch=4096", "training.precision=auto")

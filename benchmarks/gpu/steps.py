@@ -25,8 +25,8 @@ from benchmarks.gpu.exits import DONE
 from benchmarks.gpu.training_rows import TINY, pairs, planned, train_row
 from benchmarks.machine import keep_report, machine, read_report
 from benchmarks.measured import exit_code, median
-from experiments.config import DeviceSpec
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 
 EXPERTS = ("model.encoder=N * (self_attention, experts(count=4, capacity=1.25))",)

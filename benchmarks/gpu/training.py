@@ -50,9 +50,10 @@ from benchmarks.gpu.training_rows import TINY, batches_of, pairs, planned, shape
 from benchmarks.gpu.turns import Turn, close, interleave, rates
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import LEAST, exit_code, positive
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.encoding.sides import Sides
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
 from model.cost import flops_per_token

@@ -11,12 +11,13 @@ from ablations.planning.planned import PlannedRow
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import BatchPlan, Shapes
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 from experiments.tasks.base import Context
 from experiments.tasks.load import load_task

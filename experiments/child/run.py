@@ -30,7 +30,8 @@ from typing import Any
 
 from experiments.child.evaluations import Evaluations, versions_of
 from experiments.child.stopping import StopRequest
-from experiments.config import DeviceSpec, TaskConfig
+from experiments.config.task_config import TaskConfig
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, UserError, failure_class
 from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events

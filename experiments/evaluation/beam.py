@@ -26,7 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.config import OF_SEARCH
+from experiments.config.evaluation import OF_SEARCH
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from model.protocol import Network
 

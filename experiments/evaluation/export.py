@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError, explain_os_errors
 from experiments.evaluation.trained import load_model, load_tokenizers, spacing
 from experiments.store.checksummed import read_json, write_json

@@ -14,9 +14,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, Tokenizer
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_model, load_tokenizers, spacing
 from experiments.training.network_rows import change_network

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, Tokenizer
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import exported_config

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.config import TaskConfig
+from experiments.config.task_config import TaskConfig
 from experiments.events.lines import LineError, decode, encode
 from experiments.identity import identity_settings
 from experiments.store.checksummed import read_json, write_json

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from experiments.config import EvaluationConfig, TrainingConfig
+from experiments.config.evaluation import EvaluationConfig
+from experiments.config.training import TrainingConfig
 from experiments.errors import UserError
 from experiments.store.durable import discard, fsync_folder, regular_files
 from experiments.store.layout import Store

@@ -18,7 +18,8 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from experiments.config import TaskConfig, defaults, flatten
+from experiments.config.task_config import TaskConfig
+from experiments.dotted import defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import CODE_CHANGE, digest, identity_of, identity_settings, named_settings
 from experiments.store.checksummed import read_json, write_json

@@ -37,7 +37,7 @@ class AttemptSpec:
     task: str
     config: Mapping[str, Any]  # complete and nested
     inputs: Mapping[str, str]  # digests of the training inputs
-    device: Mapping[str, Any]  # {kind, threads, memory_gb, count, share}: experiments.config.DeviceSpec
+    device: Mapping[str, Any]  # {kind, threads, memory_gb, count, share}: experiments.device_spec.DeviceSpec
     train: bool = True  # False: the weights exist, only evaluations are made
     evaluations: tuple[EvaluationRequest, ...] = ()
     limit: int | None = None  # examples of each set that evaluations take; None: all

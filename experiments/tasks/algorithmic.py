@@ -7,7 +7,10 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from experiments.config import NOT_IN_RUN_ID, EvaluationConfig, Names, RunConfig, SettingRoles
+from experiments.config.evaluation import EvaluationConfig
+from experiments.config.field_types import Names
+from experiments.config.run_config import NOT_IN_RUN_ID, RunConfig
+from experiments.config.task_config import SettingRoles
 from experiments.data.corpora.algorithmic import AlgorithmicCorpus, AlgorithmicData, bounds, resolve
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.counts import EXACT_COUNTS, SetScores, exact, pieces, score_exact

@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
-from experiments.config import DeviceSpec, RunConfig, TaskConfig, flatten
+from experiments.config.run_config import RunConfig
+from experiments.config.task_config import TaskConfig
+from experiments.device_spec import DeviceSpec
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.identity import ParentRun
 from experiments.records import TRAINING

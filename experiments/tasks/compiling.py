@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from model.architecture import not_compiled
 
 COMPILE = "training.compile"

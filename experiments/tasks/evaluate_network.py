@@ -12,12 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import Batch
 from experiments.data.corpora.files import write_lines
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.counts import bits_per_byte, piece_perplexity, word_perplexity
 from experiments.evaluation.likelihood import measure_likelihood, stream_nll

@@ -7,7 +7,9 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from experiments.config import OF_SEARCH, EvaluationConfig, RunConfig, TrainingConfig
+from experiments.config.evaluation import OF_SEARCH, EvaluationConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.corpora import text
 from experiments.data.corpora.corpus import select_sets
 from experiments.data.encoding.encoded import EncodedCorpus

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, create_model
 
-from experiments.config import SettingRoles, TaskConfig
+from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.errors import UserError
 from experiments.extensions import added, load
 from experiments.store.durable import states_of

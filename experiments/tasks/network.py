@@ -8,13 +8,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from experiments.config import (
-    UNNAMED_AT_DEFAULT,
-    DataConfig,
-    RunConfig,
-    TrainingConfig,
-    state_per_weight,
-)
+from experiments.config.data import DataConfig
+from experiments.config.evaluation import UNNAMED_AT_DEFAULT
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig, state_per_weight
 from experiments.data.corpora.corpus import Corpus
 from experiments.data.encoding.prepare import learn_tokenizers
 from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings

@@ -11,7 +11,10 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
-from experiments.config import NOT_IN_RUN_ID, EvaluationConfig, RunConfig, SettingRoles, TrainingConfig
+from experiments.config.evaluation import EvaluationConfig
+from experiments.config.run_config import NOT_IN_RUN_ID, RunConfig
+from experiments.config.task_config import SettingRoles
+from experiments.config.training import TrainingConfig
 from experiments.data.corpora.trees import TreeCorpus, TreeData, resolve
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.counts import BRACKET_COUNTS, SetScores, f1

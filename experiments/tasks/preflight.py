@@ -13,7 +13,11 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from experiments.client.ablations_task.values import Channel
-from experiments.config import DataConfig, EvaluationConfig, PrecisionChoice, RunConfig, TrainingConfig
+from experiments.config.data import DataConfig
+from experiments.config.evaluation import EvaluationConfig
+from experiments.config.field_types import PrecisionChoice
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, open_encoded
 from experiments.data.encoding.prepare import prepare

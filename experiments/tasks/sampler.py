@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.export import exported_config
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_chosen, load_tokenizers

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from experiments.config import OF_SEARCH, RunConfig
+from experiments.config.evaluation import OF_SEARCH
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import BatchPlan
 from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.corpora.files import written_lines

@@ -13,7 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.config import RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import (
     EPOCHS,
     SPARE_ROWS,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.corpora.parallel import ParallelCorpus, resolve
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.errors import UserError

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.client.ablations_task.modules import Heads, Stand
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.device import Device
 from experiments.training.gradients import add_gradients
 from model import architecture

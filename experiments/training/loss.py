@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from experiments.config import OptimizerName, TrainingConfig, momentum, nesterov
+from experiments.config.training import OptimizerName, TrainingConfig, momentum, nesterov
 from model.protocol import Network
 
 # --- Lion (Chen 2023, arXiv 2302.06675, algorithm 2), which torch does not have

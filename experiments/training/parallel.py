@@ -16,7 +16,7 @@ from torch import distributed as dist
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.nn.parallel import DistributedDataParallel
 
-from experiments.config import DeviceSpec
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from experiments.config import ScheduleName, TrainingConfig
+from experiments.config.training import ScheduleName, TrainingConfig
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:

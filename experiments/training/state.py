@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, Recorder, mix
 from experiments.errors import Diverged, UserError

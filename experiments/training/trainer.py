@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.data.prefetch import prefetch
 from experiments.device import Device, naming_nondeterminism, naming_out_of_memory

@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator
 from pathlib import Path
 
-from experiments.config import RunConfig, flatten
+from experiments.config.run_config import RunConfig
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.identity import ParentRun, digest
 from experiments.store.layout import Store

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from experiments.config import OF_SEARCH, flatten
+from experiments.config.evaluation import OF_SEARCH
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_of, run_identity, seed_in_words
 from experiments.store.ensembles import members, together

@@ -5,8 +5,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from experiments.config import flatten
-from experiments.dotted import as_set
+from experiments.dotted import as_set, flatten
 from experiments.errors import UserError
 from experiments.messages import number, suggestion
 from experiments.store.results import EvaluationResult

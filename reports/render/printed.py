@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.messages import suggestion
 from experiments.tasks.columns import named

@@ -6,7 +6,8 @@ All of it is from what the runs recorded.
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from experiments.config import OPTIMIZERS, SCHEDULES, OptimizerName, flatten
+from experiments.config.training import OPTIMIZERS, SCHEDULES, OptimizerName
+from experiments.dotted import flatten
 from experiments.events.accounting import HOUR, Amounts
 from experiments.identity import without_runs
 from experiments.messages import number

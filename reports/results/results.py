@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
 from experiments.messages import number

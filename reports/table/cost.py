@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan
 from ablations.study.tuning import trials_of
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.events.accounting import HOUR, KWH, Amounts, total
 from experiments.messages import number
 from experiments.store.results import EvaluationResult

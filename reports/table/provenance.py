@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from fractions import Fraction
 from typing import Any, Literal
 
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.identity import without_runs
 from experiments.messages import number
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult

@@ -6,7 +6,8 @@ from pathlib import PurePath
 from typing import Any
 
 from ablations.planning.planned import PlannedRun
-from experiments.config import TaskConfig, defaults, flatten
+from experiments.config.task_config import TaskConfig
+from experiments.dotted import defaults, flatten
 from reports.results.table import Row
 
 Settings = Mapping[str, Any]

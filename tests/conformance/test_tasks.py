@@ -12,7 +12,8 @@ import pytest
 
 from ablations.service.selected import task_of
 from ablations.study.study import load_study
-from experiments.config import DeviceSpec, TaskConfig
+from experiments.config.task_config import TaskConfig
+from experiments.device_spec import DeviceSpec
 from experiments.dotted import nested
 from experiments.errors import Preempted
 from experiments.identity import eval_identity, run_identity

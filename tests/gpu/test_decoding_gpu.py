@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from experiments.config import DeviceSpec
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.translate import translate
 from model.config import ModelConfig

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.device import Recorder
 from tests.small_training import SIZES, losses, pairs, run
 

@@ -7,7 +7,7 @@ disk (`TORCHINDUCTOR_CACHE_DIR`), as in the process of a resumed attempt: one st
 import pytest
 import torch
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.training import checkpoint
 from tests.small_training import SIZES, losses, run
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import MOST_SHAPES
+from experiments.device_spec import DeviceSpec
 from experiments.store.layout import Store
 from experiments.tasks.base import Context, Task
 from experiments.tasks.language_modelling import TASK as LANGUAGE

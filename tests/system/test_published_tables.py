@@ -7,8 +7,9 @@ import pytest
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.translate import translate
 from experiments.tasks.translation import TASK

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.events.event_log import read_events
 from experiments.identity import PROBE_ID, ParentRun, with_parent_run
 from experiments.store.checksummed import write_json

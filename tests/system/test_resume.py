@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, mix, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, read_events
 from experiments.training import curve
 from experiments.training.trainer import train

@@ -8,8 +8,8 @@ import pytest
 
 from ablations.service.choose_run import Named, find_trained
 from ablations.service.selected import Selectors
-from experiments.config import DeviceSpec
 from experiments.data.corpora.builtin import generate
+from experiments.device_spec import DeviceSpec
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator

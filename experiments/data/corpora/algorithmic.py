@@ -13,7 +13,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from experiments.config import MOST_GENERATED, DataConfig, Names
+from experiments.config.data import MOST_GENERATED, DataConfig
+from experiments.config.field_types import Names
 from experiments.data.corpora.corpus import Corpus
 from experiments.errors import UserError
 from experiments.identity import digest

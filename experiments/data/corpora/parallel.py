@@ -8,7 +8,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.corpora.builtin import generate, recipe_digest
 from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, files_in, listed, named_sets, refuse_no_folder
 from experiments.data.corpora.files import LONGEST_LINE, Fingerprints, read_lines

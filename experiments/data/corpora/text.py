@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from pydantic import Field
 
-from experiments.config import DataConfig, Names
+from experiments.config.data import DataConfig
+from experiments.config.field_types import Names
 from experiments.data.corpora.builtin import generate, recipe_digest
 from experiments.data.corpora.corpus import Corpus, Files, files_in, refuse_no_folder
 from experiments.data.corpora.files import read_raw

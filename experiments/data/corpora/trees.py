@@ -13,7 +13,8 @@ from typing import Any
 
 from pydantic import Field
 
-from experiments.config import MOST_GENERATED, DataConfig, Names
+from experiments.config.data import MOST_GENERATED, DataConfig
+from experiments.config.field_types import Names
 from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, listed, named_sets, refuse_no_folder
 from experiments.data.corpora.tree import Tree, cleaned, linearise, read_trees
 from experiments.data.corpora.tree_grammar import HELD_OUT, generate_trees, recipe_digest

@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.corpora.files import written_lines
 from experiments.data.encoding.sides import Side, Sides, piece_dtype

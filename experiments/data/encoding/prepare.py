@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.corpora.corpus import SIDES, Corpus
 from experiments.data.corpora.files import LONGEST_LINE, write_lines
 from experiments.data.corpora.text import TextCorpus

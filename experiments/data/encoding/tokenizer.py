@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.corpora.text import TextData
 from experiments.errors import UserError
 from experiments.store.durable import write_bytes

@@ -12,7 +12,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from experiments.config import TaskConfig
+from experiments.config.task_config import TaskConfig
 from experiments.errors import Damaged, DiskFull, UserError
 from experiments.identity import ParentRun, members_in, parent_run_in
 from experiments.jobs.attempts import attempt as attempts

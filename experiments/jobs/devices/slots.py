@@ -77,7 +77,7 @@ class Slot:
         return self.threads * self.count
 
     def device_spec(self, threads: int) -> dict[str, Any]:
-        """The devices as a child's spec has them: the fields of experiments.config.DeviceSpec."""
+        """The devices as a child's spec has them: the fields of experiments.device_spec.DeviceSpec."""
         given = {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb}
         return {**given, "count": self.count, "share": self.share}
 

@@ -28,7 +28,8 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
 from experiments.client.ablations_task.values import by_set
-from experiments.config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, flatten, unstorable
+from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
+from experiments.dotted import flatten, unstorable
 from experiments.errors import Preempted, UserError, explain_os_errors
 from experiments.store.checksummed import write_json
 from experiments.store.durable import read_regular, whole_folder

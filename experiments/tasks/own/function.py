@@ -28,7 +28,9 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
 
 from experiments.client import ablations_task
-from experiments.config import GIVEN_ELSEWHERE, Lines, SettingRoles, TaskConfig, total_steps, unstorable
+from experiments.config.field_types import Lines
+from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, total_steps
+from experiments.dotted import unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
 from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.records import CONTEXT_GB

@@ -14,7 +14,7 @@ from typing import Any
 
 import experiments
 import experiments.client.watch
-from experiments.config import TaskConfig
+from experiments.config.task_config import TaskConfig
 from experiments.errors import UserError
 from experiments.store.durable import clear, make_folder, parts_below
 from experiments.store.repository import top_of

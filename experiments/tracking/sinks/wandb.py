@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.events.history import History
 from experiments.records import RUNNING, TrackedRun
 from experiments.store.layout import Store

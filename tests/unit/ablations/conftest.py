@@ -12,7 +12,7 @@ from ablations.planning.planned import Plan, PlannedRow, RunState
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.errors import UserError
 from experiments.tasks.base import EvaluationSpec, Task
 from experiments.tasks.columns import Column

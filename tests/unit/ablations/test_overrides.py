@@ -3,8 +3,8 @@
 import pytest
 
 from ablations.study.overrides import Setting, build, setting_names
-from experiments.config import RunConfig, flatten
-from experiments.dotted import dotted, parse_set
+from experiments.config.run_config import RunConfig
+from experiments.dotted import dotted, flatten, parse_set
 from experiments.messages import nearest
 
 

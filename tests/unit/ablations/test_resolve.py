@@ -6,7 +6,9 @@ from pydantic import model_validator
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import Selection
 from ablations.study.study import load_study
-from experiments.config import RunConfig, TrainingConfig, difference, flatten
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
+from experiments.dotted import difference, flatten
 from experiments.errors import UserError
 
 BASE = '[[variation]]\nkey = "base"\n'

@@ -10,8 +10,7 @@ from ablations.cli.describe import new
 from ablations.service.script import WrittenStudy, study_of
 from ablations.service.selected import task_of
 from ablations.study.study import Study, load_study
-from experiments.config import flatten
-from experiments.dotted import nested
+from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import script_of, write_yaml

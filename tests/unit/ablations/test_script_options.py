@@ -18,7 +18,7 @@ import pytest
 from ablations.service.script import study_of
 from ablations.service.selected import task_of
 from ablations.study.study import Study, load_study
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.tasks.own.shell import expanded
 

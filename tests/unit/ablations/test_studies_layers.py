@@ -8,7 +8,7 @@ from ablations.planning.resolve import resolve
 from ablations.service.selected import task_of
 from ablations.study.selectors import Selection
 from ablations.study.study import load_study
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from model import architecture
 from model.cost import num_params, shortest_paths
 

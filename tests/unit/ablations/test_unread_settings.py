@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.config import OPTIMIZERS, SCHEDULES
+from experiments.config.training import OPTIMIZERS, SCHEDULES
 
 BASE = '[[variation]]\nkey = "base"\n'
 NO_FEED_FORWARD = (

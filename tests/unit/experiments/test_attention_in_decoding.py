@@ -9,7 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.config import DataConfig, EvaluationConfig, RunConfig
+from experiments.config.data import DataConfig
+from experiments.config.evaluation import EvaluationConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, UNK_ID, Tokenizer, train_tokenizer
 from experiments.device import Device
 from experiments.evaluation.beam import Hypothesis, SearchSettings, coverage_penalty

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.tasks.train_network import compiles
 from experiments.training.state import compile_layers
 from model.architecture import not_compiled

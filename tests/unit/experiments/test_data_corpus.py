@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.corpora import parallel as corpus_module
 from experiments.data.corpora.corpus import select_sets
 from experiments.data.corpora.parallel import resolve

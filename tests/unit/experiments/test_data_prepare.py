@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.corpora.corpus import SIDES
 from experiments.data.corpora.parallel import ParallelCorpus, resolve
 from experiments.data.encoding import prepare as prepare_module

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.encoding import tokenizer as tokenizer_module
 from experiments.data.encoding.tokenizer import (
     BOS_ID,

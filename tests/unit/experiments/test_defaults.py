@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments.config import RunConfig, defaults
+from experiments.config.run_config import RunConfig
+from experiments.dotted import defaults
 from experiments.identity import digest
 from experiments.tasks.algorithmic import AlgorithmicConfig
 from experiments.tasks.language_modelling import LanguageConfig

@@ -10,8 +10,8 @@ import torch
 
 from experiments import device as device_module
 from experiments.client.ablations_task import process
-from experiments.config import DeviceSpec
 from experiments.device import Device, mix, naming_out_of_memory, resolve_precision, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.errors import OutOfMemory, UserError, failure_class
 from experiments.processes import processor
 from experiments.records import CONTEXT_GB
@@ -144,7 +144,7 @@ def test_denormals_are_flushed():
 HELD = """
 import ctypes
 import torch
-from experiments.config import DeviceSpec
+from experiments.device_spec import DeviceSpec
 from experiments.device import Device
 
 class Heap(ctypes.Structure):

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
-from experiments.config import DataConfig
+from experiments.config.data import DataConfig
 from experiments.data.corpora.files import write_lines, written_lines
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer

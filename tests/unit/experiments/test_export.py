@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.evaluation.export import export
 from experiments.evaluation.translator import Translator

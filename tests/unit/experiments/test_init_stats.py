@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.device import Device, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.tasks.translation import TASK
 from experiments.training import state
 from experiments.training.curve import entropies, jacobians

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.config import OPTIMIZERS, TrainingConfig
+from experiments.config.training import OPTIMIZERS, TrainingConfig
 from experiments.jobs.attempts.probe import Point, Speed, keep, kept, of_results
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import child_environment

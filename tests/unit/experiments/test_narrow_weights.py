@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.training import curve, state
 from experiments.training.narrow import NarrowWeights
 from model.network import build_model

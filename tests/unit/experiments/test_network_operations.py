@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from experiments.config import RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.tasks.train_network import _trained_on
 from experiments.training.network_operations import TrainingChange

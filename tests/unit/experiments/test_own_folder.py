@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from experiments.config import DeviceSpec
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
 from experiments.store.retention import remove, size
 from experiments.tasks.base import Context

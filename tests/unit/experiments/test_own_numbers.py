@@ -10,7 +10,7 @@ import pytest
 
 from experiments import errors
 from experiments.client.ablations_task import RunContext, UserError
-from experiments.config import DeviceSpec
+from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.events.lines import LAST_STEP
 from experiments.store.checksummed import read_json

@@ -13,7 +13,7 @@ import pytest
 
 from experiments.client import ablations_task
 from experiments.client.ablations_task.process import device_name
-from experiments.config import DeviceSpec
+from experiments.device_spec import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
 from experiments.store.checksummed import read_json

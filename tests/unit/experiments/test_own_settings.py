@@ -11,7 +11,10 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from experiments.client.ablations_task.errors import UserError as TrainersError
 from experiments.client.ablations_task.values import by_set, described, made
-from experiments.config import DeviceSpec, RunConfig, SettingRoles, flatten, total_steps
+from experiments.config.run_config import RunConfig
+from experiments.config.task_config import SettingRoles, total_steps
+from experiments.device_spec import DeviceSpec
+from experiments.dotted import flatten
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
 from experiments.tasks.base import Context

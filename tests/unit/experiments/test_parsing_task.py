@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.corpora.tree import parse_line
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.evalb import Status, score_sentence, summarise, with_golds_punctuation

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import Diverged
 from experiments.identity import run_identity
 from experiments.jobs.attempts.attempt import AttemptProgress

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from experiments.config import DataConfig, RunConfig, TrainingConfig
+from experiments.config.data import DataConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.corpora.builtin import generate
 from experiments.data.corpora.parallel import resolve
 from experiments.data.encoding.prepare import prepare

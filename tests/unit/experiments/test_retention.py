@@ -5,7 +5,8 @@ from itertools import product
 import pytest
 import torch
 
-from experiments.config import EvaluationConfig, TrainingConfig
+from experiments.config.evaluation import EvaluationConfig
+from experiments.config.training import TrainingConfig
 from experiments.errors import Damaged
 from experiments.evaluation.trained import kept_average
 from experiments.store import retention as demands

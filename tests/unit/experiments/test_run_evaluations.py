@@ -10,7 +10,8 @@ import pytest
 
 from experiments.child import run
 from experiments.child.evaluations import Evaluations
-from experiments.config import DeviceSpec, TaskConfig
+from experiments.config.task_config import TaskConfig
+from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, read_events
 from experiments.identity import eval_identity, run_identity
 from experiments.records import ChildExit

@@ -6,7 +6,8 @@ from typing import ClassVar
 import pytest
 
 from experiments.child import run
-from experiments.config import RunConfig, SettingRoles, TaskConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.events.event_log import read_events
 from experiments.identity import (
     NO_SEED,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from experiments.config import DeviceSpec
 from experiments.data.encoding.tokenizer import EOS_ID, FILE, FIRST_BYTE, SIZE, Tokenizer
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.tasks.language_modelling import LanguageModel
 from experiments.tasks.sampler import Choice, Sampler, drawn
 from model.network import build_model

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.config import DeviceSpec
 from experiments.data.corpora.text import LONGEST, TextData, resolve
 from experiments.data.encoding import prepare as prepare_module
 from experiments.data.encoding.encoded import EncodedCorpus
@@ -19,6 +18,7 @@ from experiments.data.encoding.sides import Side
 from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer, to_bytes
 from experiments.data.windows import WindowPlan, collate_windows, cut
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Damaged, UserError
 from experiments.evaluation.likelihood import stream_nll
 from experiments.tasks.language_modelling import TASK, LanguageConfig, LanguageModel

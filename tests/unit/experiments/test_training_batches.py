@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.tasks import train_network as made_of
 from experiments.tasks.base import Context
 from experiments.tasks.train_network import Batches, to_tensors

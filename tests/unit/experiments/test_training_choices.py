@@ -6,7 +6,8 @@ from itertools import product
 import pytest
 import torch
 
-from experiments.config import OPTIMIZERS, SCHEDULES, RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import OPTIMIZERS, SCHEDULES, TrainingConfig
 from experiments.errors import Diverged
 from experiments.identity import lineage, run_identity
 from experiments.training import checkpoint

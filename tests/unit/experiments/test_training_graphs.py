@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from experiments.config import TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.device import Device
 from experiments.training import state
 from experiments.training.graphs import EAGER_PASSES, Graphs, unusable

@@ -7,9 +7,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
 from experiments.training import parallel, state
 from model.network import EncoderDecoder as Network

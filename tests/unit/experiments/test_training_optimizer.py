@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from experiments.config import OPTIMIZERS, TrainingConfig
+from experiments.config.training import OPTIMIZERS, TrainingConfig
 from experiments.training.optimizers import (
     clip,
     hidden_matrices,

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments.config import RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID
 from experiments.training.loss import Objective
 from experiments.training.reinforcement import draw, expected_gleu_loss, gleu

@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from experiments.config import DeviceSpec
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import DiskFull
 from experiments.training import checkpoint
 from experiments.training.checkpoint import Saver

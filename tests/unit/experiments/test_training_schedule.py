@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from experiments.config import SCHEDULES, TrainingConfig
+from experiments.config.training import SCHEDULES, TrainingConfig
 from experiments.training.schedules import SHARES, Plateau, learning_rate, make_schedule
 
 

@@ -5,7 +5,8 @@ import math
 import pytest
 import torch
 
-from experiments.config import RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.training.loss import classes_loss, sampled_loss, smoothed_loss, softmax_loss
 from model import cost
 from model.config import ModelConfig

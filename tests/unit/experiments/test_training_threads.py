@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, RunConfig
+from experiments.config.run_config import RunConfig
+from experiments.device_spec import DeviceSpec
 from experiments.tasks.base import Context
 from experiments.tasks.translation import TASK
 from experiments.training.threads import PASSES, fastest_threads

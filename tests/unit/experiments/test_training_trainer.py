@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.config import DeviceSpec, TrainingConfig
+from experiments.config.training import TrainingConfig
 from experiments.device import Device, mix, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Diverged, OutOfMemory, UserError
 from experiments.store.checksummed import read_json, write_json
 from experiments.training import checkpoint, curve, retention

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.config import DataConfig, DeviceSpec, RunConfig
+from experiments.config.data import DataConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import export

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.data.corpora.builtin import generate
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.prepare import prepare

@@ -6,8 +6,10 @@ from typing import ClassVar
 import pytest
 import torch
 
-from experiments.config import DeviceSpec, RunConfig, TrainingConfig
+from experiments.config.run_config import RunConfig
+from experiments.config.training import TrainingConfig
 from experiments.device import Device, mix, seed_everything
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.events.lines import EVENT
 from experiments.identity import ParentRun, parent_run_in, run_identity, with_members, with_parent_run, without_runs

@@ -6,7 +6,7 @@ from types import MappingProxyType
 import pytest
 from pydantic import ValidationError
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from model.strict import StrictModel
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
 from ablations.study.study import Study
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.base import EvaluationSpec

@@ -11,7 +11,7 @@ import pytest
 
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.service.tables import table_of
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING
 from experiments.identity import eval_identity, identity_of, of_imported, run_identity

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.config import flatten
+from experiments.dotted import flatten
 from experiments.jobs.queue.queue import Queue
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store

@@ -11,7 +11,8 @@ from ablations.planning.planned import RunState
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
-from experiments.config import TaskConfig, flatten
+from experiments.config.task_config import TaskConfig
+from experiments.dotted import flatten
 from experiments.identity import digest
 from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.load import load_task

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from experiments.config import RunConfig
+from experiments.config.run_config import RunConfig
 from reports.render.formats import formats, render
 from reports.table.build import record
 

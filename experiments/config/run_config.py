@@ -1,0 +1,146 @@
+"""The configuration of one training of a built-in task: its groups of settings, and what they mean together.
+
+The defaults are the paper's base and are frozen: changing one would rename every run of every store (identity.py).
+Imports no torch.
+"""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import ClassVar, Self
+
+from pydantic import Field, model_validator
+
+from experiments.config.data import DataConfig
+from experiments.config.evaluation import UNNAMED_AT_DEFAULT, EvaluationConfig
+from experiments.config.field_types import Lines
+from experiments.config.task_config import SettingRoles, TaskConfig
+from experiments.config.training import SCHEDULES, TrainingConfig, momentum, unread_in_training
+from model import architecture, cost
+from model.config import ModelConfig
+
+# Settings that are not part of run_id. Data files: the inputs' digests cover them. Evaluation: it is separate from
+# training. Checkpoints and evaluations during training do not change its numbers; their spacing is part of eval_id
+# where it matters. The choice and compilation of kernels changes roundings, as a device does: every run records it.
+NOT_IN_RUN_ID = (
+    "evaluation.",
+    "data.corpus",
+    "data.source",
+    "data.target",
+    "data.train",
+    "data.dev",
+    "data.test",
+    "data.builtin_pairs",
+    "training.checkpoint_steps",
+    "training.keep_checkpoints",
+    "training.eval_steps",
+    "training.deterministic",
+    "training.compile",
+    "training.graphs",
+)
+# Settings in which two trainings may differ and still be one longer training of the same schedule.
+NOT_IN_LINEAGE = ("training.train_steps",)
+
+
+class RunConfig(TaskConfig):
+    """One training of one variation with one seed, and its evaluation."""
+
+    setting_roles: ClassVar[SettingRoles] = SettingRoles(
+        NOT_IN_RUN_ID, NOT_IN_LINEAGE, steps="training.train_steps", frozen_defaults=True
+    )
+
+    needs_encoder: ClassVar[bool] = True  # for a source
+
+    task: str = "translation"
+    model: ModelConfig = ModelConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig = TrainingConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    modules: Lines = Field((), description="changes of the network before its training (docs/network-rows.md)")
+
+    def described(self) -> list[str]:
+        """The layers of an encoder or a decoder that is not the paper's, and the unused parameters of experts."""
+        sides = [side for side in architecture.SIDES if getattr(self.model, side) != getattr(type(self.model)(), side)]
+        lines = [f"{side}: {'; '.join(architecture.expanded(self.model, side)) or 'none'}" for side in sides]
+        idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # equal for every vocabulary
+        if idle:
+            lines.append(f"experts: of the parameters a token leaves {idle / 1e6:.2f}M unused")
+        return lines
+
+    def roles(self) -> SettingRoles:
+        """A schedule may depend on the length of the training, or on the measurements on dev during it."""
+        roles, schedule = self.setting_roles, SCHEDULES[self.training.schedule]
+        if not schedule.continues:
+            roles = replace(roles, not_in_lineage=())
+        if self.training.schedule == "plateau":
+            roles = replace(roles, not_in_run_id=tuple(n for n in roles.not_in_run_id if n != "training.eval_steps"))
+        return roles
+
+    def unread(self, names: Iterable[str]) -> list[str]:
+        """Settings on which neither the data nor the network nor the training depends."""
+        unread = {f"training.{name}" for name, _ in unread_in_training(self.training)}
+        unread |= {"data.vocab_size"} if self.data.sized_by_text else set()
+        read = architecture.settings_read(self.model)
+        return [n for n in names if n in unread or (n.startswith("model.") and n.removeprefix("model.") not in read)]
+
+    def why_unread(self, name: str) -> str:
+        if name == "data.vocab_size":
+            every = {"word": "word", "char": "character", "byte": "byte"}[self.data.units]
+            return f"every {every} is a piece here (data.units = {self.data.units})"
+        section, _, rest = name.partition(".")
+        if section == "training":
+            return dict(unread_in_training(self.training))[rest]
+        return (
+            f'model.encoder = "{self.model.encoder}" and model.decoder = "{self.model.decoder}" do not read it; '
+            f"{architecture.readers(self.model, rest)}"
+        )
+
+    @model_validator(mode="after")
+    def _trains(self) -> Self:
+        training, samples = self.training, self.training.gleu_samples
+        if training.schedule == "plateau" and training.eval_steps == 0:
+            raise ValueError(
+                "training.schedule = plateau follows the perplexity on dev, but training.eval_steps = 0 measures none: "
+                "set it to the steps between measurements"
+            )
+        if training.optimizer == "sgd" and training.nesterov and not momentum(training):
+            raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: set one of them otherwise")
+        compiled = training.compile in (True, "cuda")  # auto compiles nothing where a row cannot be compiled
+        if compiled and (eager := architecture.not_compiled(self.model)):
+            raise ValueError(
+                f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
+                "training.compile to false in this row"
+            )
+        if compiled and self.modules:
+            raise ValueError(
+                "training.compile is set, but the row changes modules of the network, and compiled layers do not see "
+                "every change: set training.compile to false in this row"
+            )
+        if samples and (samples == 1 or compiled or not self.needs_encoder):
+            raise ValueError(
+                f"training.gleu_samples = {samples}: the expected GLEU needs 2 samples or more, whose rewards are "
+                "compared with their mean, a task with sources and references, and training.compile = false"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _evaluates(self) -> Self:
+        if self.needs_encoder and not self.model.encoder:
+            raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
+        for name in UNNAMED_AT_DEFAULT:
+            if getattr(self.evaluation, name) and not architecture.attends_to_source(self.model):
+                raise ValueError(
+                    f"evaluation.{name} reads the attention to the source, and no layer of model.decoder = "
+                    f'"{self.model.decoder}" has one: leave it at its default in this row'
+                )
+        kind, _, count = self.evaluation.checkpoint.partition(":")
+        if kind == "average" and int(count) > self.training.keep_checkpoints:
+            raise ValueError(
+                f"evaluation.checkpoint averages {count} checkpoints, but training.keep_checkpoints keeps "
+                f"{self.training.keep_checkpoints}: set it to {count} or more"
+            )
+        if kind == "best" and self.training.eval_steps == 0:
+            raise ValueError(
+                "evaluation.checkpoint is the best on dev, but training.eval_steps = 0 measures none: set it to the "
+                "steps between measurements"
+            )
+        return self

@@ -1,0 +1,151 @@
+"""Settings of the training, and which of them each optimizer and each schedule reads. Imports no torch.
+
+The formulas are in experiments/training/optimizers.py and experiments/training/schedules.py.
+"""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from pydantic import Field
+
+from experiments.config.field_types import PrecisionChoice
+from model.strict import StrictModel
+
+OptimizerName = Literal["adam", "adamw", "sgd", "adafactor", "lion", "muon"]
+ScheduleName = Literal["inverse_sqrt", "constant", "cosine", "linear", "warmup_stable_decay", "plateau"]
+
+
+class OptimizerFacts(NamedTuple):
+    """An optimizer's settings and needs."""
+
+    reads: tuple[str, ...]  # names of its settings
+    momentum: float = 0.0  # where training.momentum is unset
+    nesterov: bool = False  # where training.nesterov is unset
+
+
+class ScheduleFacts(NamedTuple):
+    """A schedule's settings. Each of them reads warmup_steps and learning_rate."""
+
+    words: str  # its name within a sentence
+    reads: tuple[str, ...] = ()
+    continues: bool = True  # whether the rate of a step is the same in a longer training
+
+
+_ADAM = ("adam_beta1", "adam_beta2", "adam_epsilon")
+OPTIMIZERS: dict[OptimizerName, OptimizerFacts] = {
+    "adam": OptimizerFacts((*_ADAM, "weight_decay")),
+    "adamw": OptimizerFacts((*_ADAM, "weight_decay")),
+    "sgd": OptimizerFacts(("momentum", "nesterov", "weight_decay"), momentum=0.9),
+    "adafactor": OptimizerFacts(("weight_decay",)),
+    "lion": OptimizerFacts(("lion_beta1", "lion_beta2", "weight_decay")),
+    # its own settings, and those of Adam for parameters that are not matrices of a layer
+    "muon": OptimizerFacts(("momentum", "nesterov", *_ADAM, "weight_decay"), momentum=0.95, nesterov=True),
+}
+SCHEDULES: dict[ScheduleName, ScheduleFacts] = {
+    "inverse_sqrt": ScheduleFacts("the inverse-square-root schedule"),
+    "constant": ScheduleFacts("a constant learning rate"),
+    "cosine": ScheduleFacts("a cosine schedule", ("min_lr_ratio",), continues=False),
+    "linear": ScheduleFacts("a linear schedule", ("min_lr_ratio",), continues=False),
+    "warmup_stable_decay": ScheduleFacts(
+        "a warm-up–stable–decay schedule", ("min_lr_ratio", "stable_ratio"), continues=False
+    ),
+    "plateau": ScheduleFacts("halving on plateau of the perplexity on dev", ("plateau_patience",)),
+}
+
+
+class TrainingConfig(StrictModel):
+    """Section 5 of the paper. A step is one optimizer update."""
+
+    train_steps: int = Field(100_000, ge=0, description="optimizer updates; 0 leaves the model as initialised")
+    warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up (section 5.3)")
+    schedule: ScheduleName = Field(
+        "inverse_sqrt", description="course of the learning rate after its warm-up; the paper's is inverse_sqrt"
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="highest rate; unset: learning_rate_scale / sqrt(d_model * warmup_steps), the paper's"
+    )
+    learning_rate_scale: float = Field(1.0, gt=0, description="factor on the paper's schedule; 1 in the paper")
+    min_lr_ratio: float = Field(
+        0.0, ge=0, le=1, description="rate of the last step over the highest (cosine, linear, warmup_stable_decay)"
+    )
+    stable_ratio: float = Field(
+        0.9, ge=0, le=1, description="share of train_steps before the decay begins (warmup_stable_decay)"
+    )
+    plateau_patience: int = Field(
+        2, ge=0, description="measurements on dev in a row without a lower perplexity; one more halves the rate"
+    )
+    tokens_per_batch: int = Field(
+        25000, ge=1, description="most source pieces and most target pieces of a step, without padding"
+    )
+    label_smoothing: float = Field(0.1, ge=0, lt=1, description="epsilon_ls (section 5.4)")
+    optimizer: OptimizerName = Field("adam", description="rule that turns gradients into updates")
+    adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean of gradients (section 5.3)")
+    adam_beta2: float = Field(0.98, ge=0, lt=1, description="decay of Adam's mean of their squares (section 5.3)")
+    adam_epsilon: float = Field(1e-9, gt=0, description="added to the root of that mean (section 5.3)")
+    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd and muon; unset: 0.9 and 0.95")
+    nesterov: bool | None = Field(None, description="Nesterov's momentum; unset: false for sgd, true for muon")
+    lion_beta1: float = Field(0.9, ge=0, lt=1, description="of the direction of a step (Chen 2023, Algorithm 2)")
+    lion_beta2: float = Field(0.99, ge=0, lt=1, description="of the mean of gradients (Chen 2023, Algorithm 2)")
+    clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
+    weight_decay: float = Field(0.0, ge=0, description="decay of matrices, decoupled except for sgd; 0 in the paper")
+    precision: PrecisionChoice = Field(
+        "auto",
+        description="arithmetic of the forward and backward pass; auto: bf16 if the device has instructions for it",
+    )
+    deterministic: bool = Field(
+        False, description="use only kernels that always give the same bits; an error if there is none"
+    )
+    compile: bool | Literal["auto", "cuda"] = Field(
+        False,
+        description="compile the layers; cuda: on GPUs alone; auto: cuda or false for all rows of a table, by how long "
+        "they train",
+    )
+    graphs: bool = Field(False, description="on a GPU, replay steps of known shapes as CUDA graphs")
+    checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
+    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
+    eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
+    gleu_samples: int = Field(
+        0, ge=0, description="sequences drawn for each sentence to raise the expected GLEU (GNMT: 15); 0: none"
+    )
+    likelihood_weight: float = Field(0.017, ge=0, description="alpha: weight of the likelihood beside expected GLEU")
+
+
+def unread_in_training(training: TrainingConfig) -> Iterator[tuple[str, str]]:
+    """Yield each setting that this configuration does not read, with the reason and the choices that would read it."""
+    if training.learning_rate is not None:
+        yield "learning_rate_scale", "training.learning_rate is set, which is read in its place"
+    if not training.gleu_samples:
+        yield "likelihood_weight", "training.gleu_samples = 0 leaves the likelihood alone"
+    for setting, choice, table in (
+        ("optimizer", training.optimizer, OPTIMIZERS),
+        ("schedule", training.schedule, SCHEDULES),
+    ):
+        for name in dict.fromkeys(name for facts in table.values() for name in facts.reads):
+            readers = [other for other, facts in table.items() if name in facts.reads]
+            if choice not in readers:
+                *first, last = readers
+                would = f"{', '.join(first)} and {last} read it" if first else f"{last} reads it"
+                yield name, f"training.{setting} = {choice} does not read it; {would}"
+
+
+def momentum(training: TrainingConfig) -> float:
+    """The momentum of sgd or muon."""
+    if training.momentum is None:
+        return OPTIMIZERS[training.optimizer].momentum
+    return training.momentum
+
+
+def nesterov(training: TrainingConfig) -> bool:
+    """Whether sgd or muon use Nesterov's momentum."""
+    if training.nesterov is None:
+        return OPTIMIZERS[training.optimizer].nesterov
+    return training.nesterov
+
+
+def state_per_weight(training: TrainingConfig, hidden: float = 0.0) -> float:
+    """Numbers that an optimizer keeps per weight. hidden: the share of weights in matrices of the layers, for muon."""
+    if training.optimizer == "adafactor":
+        return 0.0  # one per row and one per column: less than a hundredth
+    if training.optimizer == "sgd":
+        return 1.0 if momentum(training) else 0.0
+    return {"lion": 1.0, "muon": 2.0 - hidden}.get(training.optimizer, 2.0)
