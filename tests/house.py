@@ -1,6 +1,6 @@
 """Report the size and the structure of the product: `python -m tests.house`, which `make check` runs.
 
-Prints lines of code (without blanks, comments and docstrings) and the number of files, of the core and of the extras;
+Prints lines of code (without blanks, comments and docstrings) and the number of files, of the core and of each extra;
 the share of public names that have a docstring; and circular imports between files. Exits with 1 for a circular import,
 or if too few public names have a docstring. Lines and files are reported and not limited.
 """
@@ -66,15 +66,24 @@ def named_files(page: str) -> list[str]:
     return found
 
 
+def part_of(file: Path) -> str:
+    """The part of the product that a file belongs to: "core", or the name of an extra."""
+    inner = file.relative_to(EXTRAS).parts if file.is_relative_to(EXTRAS) else ()
+    return f"extra {inner[0]}" if len(inner) > 1 else "core"
+
+
 def main() -> int:
     """Print the figures. Returns 1 for a circular import or too few docstrings, else 0."""
-    sources = {path: path.read_text(encoding="utf-8") for top in PACKAGES for path in (ROOT / top).rglob("*.py")}
+    files = [path for top in PACKAGES for path in sorted((ROOT / top).rglob("*.py"))]
+    sources = {path: path.read_text(encoding="utf-8") for path in files if "tests" not in path.parts}
     names = [node for source in sources.values() for node in public(ast.parse(source).body)]
     documented = sum(ast.get_docstring(node) is not None for node in names) / len(names)
     round_ = circles()
-    for part, is_extra in (("core", False), ("extras", True)):
-        counts = [code_lines(text) for path, text in sources.items() if path.is_relative_to(EXTRAS) == is_extra]
-        print(f"{part}: {sum(counts):,} lines of code in {len(counts)} files;")
+    counts: dict[str, list[int]] = {"core": []}
+    for path, text in sources.items():
+        counts.setdefault(part_of(path), []).append(code_lines(text))
+    for part, lines in sorted(counts.items()):
+        print(f"{part}: {sum(lines):,} lines of code in {len(lines)} files;")
     print(f"{documented:.1%} of {len(names):,} public names have a docstring (at least {LEAST_DOCUMENTED:.0%});")
     print(f"{len(round_)} circular imports" + "".join(f"\n  {' ↔ '.join(circle)}" for circle in round_))
     return int(documented < LEAST_DOCUMENTED or bool(round_))

@@ -3,7 +3,6 @@
 A bug prints its traceback and saves it to a file for a report.
 """
 
-import ast
 import errno
 import os
 import signal
@@ -11,97 +10,49 @@ import sys
 import tempfile
 import time
 import traceback
-from functools import cache
-from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
 from ablations.cli import terminal
 from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
+from ablations.cli.verbs import verbs
 from experiments.errors import UserError
 from experiments.masking import masked_message
-
-
-class Verb(NamedTuple):
-    """Where a verb stands: the module here and its function, its group in --help, and an example."""
-
-    module: str
-    function: str
-    group: str
-    example: str  # after "ablations "
-
-
-DESCRIBE, RUN, PRINT = "Describe a table", "Train its rows", "Print, check and share it"
-MODELS, STORE = "Use trained models", "Look into a store, and keep it in order"
-VERBS = {  # by name, in the order of --help
-    "studies": Verb("describe", "studies", DESCRIBE, "studies"),
-    "new": Verb("describe", "new", DESCRIBE, "new my_study"),
-    "settings": Verb("describe", "settings", DESCRIBE, "settings translation"),
-    "plan": Verb("plan", "plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
-    "modules": Verb("plan", "modules", DESCRIBE, "modules table3 'encoder.layers.*.self_attention'"),
-    "noise": Verb("plan", "noise", DESCRIBE, "noise table3 --seeds 5"),
-    "run": Verb("run", "run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1"),
-    "queue": Verb("run", "queue", RUN, "queue table3 --seeds 3 --priority 5"),
-    "work": Verb("run", "work_command", RUN, "work --devices cuda:*x3"),
-    "tune": Verb("run", "tune", RUN, "tune my_study.toml --trials 20"),
-    "evaluate": Verb("run", "evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8"),
-    "cancel": Verb("status", "cancel", RUN, "cancel big A-h16:2"),
-    "retry": Verb("status", "retry", RUN, "retry all"),
-    "report": Verb("report", "report", PRINT, "report table3 --format latex --out table3.tex"),
-    "verify": Verb("inspect", "verify", PRINT, "verify table3.csv table3"),
-    "explain": Verb("inspect", "explain", PRINT, "explain table3 A-h16.bleu"),
-    "compare": Verb("inspect", "compare", PRINT, "compare table3 old-table3.tar.gz"),
-    "tabulate": Verb("tabulate", "tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
-    "fill": Verb("paper", "fill", PRINT, "fill draft.md table3 --out paper.md"),
-    "paper": Verb("paper", "paper", PRINT, "paper table3 table4 --out paper"),
-    "bundle": Verb("exchange", "bundle", PRINT, "bundle table3 --out table3.tar.gz"),
-    "import": Verb("exchange", "import_", PRINT, "import theirs.toml --from scores.csv"),
-    "generate": Verb("models", "generate", MODELS, "generate table3 input.txt --row base > output.txt"),
-    "export": Verb("exchange", "export", MODELS, "export table3 german-english --row base"),
-    "attention": Verb("models", "attention", MODELS, "attention table3 'The law is good.' --row base"),
-    "tables": Verb("store", "tables", STORE, "tables"),
-    "status": Verb("status", "status", STORE, "status"),
-    "log": Verb("status", "log", STORE, "log A-h16:2 --follow"),
-    "mcp": Verb("mcp", "mcp", STORE, "mcp --store runs --allow studies"),
-    "ui": Verb("ui", "ui", STORE, "ui table3"),
-    "budget": Verb("budget", "budget", STORE, "budget --hours 8 --runs 40 --until 07:00"),
-    "ledger": Verb("budget", "ledger", STORE, "ledger my_study.toml"),
-    "forget": Verb("store", "forget", STORE, "forget table3 --rows big"),
-}
-
-
-WITH_REASON = ("run", "queue", "work", "tune", "evaluate", "cancel", "retry", "forget", "budget")
 
 
 class Verbs(terminal.VerbsWithHelp):
     """The verbs. A verb's module is imported when the verb is called: together they take a second."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(verbs())
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """A verb's name and description alone, for --help."""
+        if name not in verbs():
+            return None
+        about = verbs()[name]
+        return terminal.VerbWithHelp(name, help=about.docstring, rich_help_panel=about.group)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, verb(name) if name in VERBS else command, rest
+        name = args[0]
+        if name not in verbs():
+            raise UserError(f"There is no command {name!r}. The installed commands are: {', '.join(verbs())}.")
+        return name, verb(name), args[1:]
 
 
 def verb(name: str) -> Any:
     """The command of a verb, with its options."""
     from ablations.cli import options  # as the verb does: settings and their checks take half a second
 
-    found = VERBS[name]
+    found = verbs()[name]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    called = getattr(import_module(f"ablations.cli.{found.module}"), found.function)
     epilog = f"Example: ablations {found.example}"
-    spread = options.spread(called, name if name in WITH_REASON else "")
+    spread = options.spread(found.function, name if found.gives_reason else "")
     alone.command(name, cls=terminal.VerbWithHelp, epilog=epilog, context_settings=HELP)(spread)
     return typer.main.get_command(alone)
-
-
-@cache
-def _docstrings(module: str) -> dict[str, str]:
-    """Of a module's functions, without importing it."""
-    tree = ast.parse(Path(__file__).with_name(f"{module}.py").read_text(encoding="utf-8"))
-    return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
 HELP = {"help_option_names": ["-h", "--help"]}
@@ -113,8 +64,6 @@ app = typer.Typer(
     epilog="A verb's own help has its options and an example: ablations plan -h",
     pretty_exceptions_enable=False,
 )
-for name, about in VERBS.items():  # names and descriptions alone, for --help
-    app.command(name, help=_docstrings(about.module)[about.function], rich_help_panel=about.group)(lambda: None)
 
 
 def _print_version(asked: bool) -> None:

@@ -13,6 +13,7 @@ import typer
 from experiments.config.evaluation import CHECKPOINTS
 from experiments.config.field_types import PrecisionChoice
 from experiments.errors import UserError
+from experiments.extensions import added
 from experiments.store import ledger
 
 
@@ -65,7 +66,10 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
         "--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."
     ),
     "sinks": typer.Option(
-        "--sink", metavar="tensorboard|wandb", envvar="ABLATIONS_SINKS", help="Write runs there too; repeatable."
+        "--sink",
+        metavar="|".join(added("sinks")) or "NAME",
+        envvar="ABLATIONS_SINKS",
+        help="Write runs there too; repeatable.",
     ),
     "engine": typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute."),
     "engine_set": typer.Option(

@@ -21,6 +21,7 @@ from ablations.service.enqueue import keep_rows, member
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import nearest_with_results, table_of
 from experiments.errors import UserError
+from experiments.extensions import added
 from experiments.masking import masked
 from experiments.messages import number
 from experiments.processes.keeper import kept
@@ -60,7 +61,8 @@ def ui(
     rebuild: Annotated[
         str | None,
         typer.Option(
-            metavar="mlflow|tensorboard|wandb", help="Write this view of the runs again from their records, and end."
+            metavar="|".join(("mlflow", *added("sinks"))),
+            help="Write this view of the runs again from their records, and end.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --rebuild: print JSON.")] = False,

@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.code_rows import Code, RefusedCode
 from ablations.study.parts import Match, Metric, SeedCount, Settings, Tune
+from ablations.study.sections import check_sections, read_sections
 from ablations.study.study_file import read_study
 from ablations.study.variation import Profile, Variation
 from experiments.dotted import dotted
@@ -97,6 +98,9 @@ class Study(Match):
     )
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
     protected: Protected = Field(Protected(), description="what no row's code may change")
+    sections: Annotated[dict[str, Any], BeforeValidator(read_sections)] = Field(
+        {}, description="tables that extras read, by name"
+    )
     code_tree: str = Field("", description="git's digest of base's code, if rows change code")
     code_note: str = Field("", description="what base's code is when the study is read, for `plan`")
     trees_note: str = Field("", description="what the rows share if they change code, for the reader of the table")
@@ -158,6 +162,7 @@ class Study(Match):
                 compared(parse(claim.check), self.variations, self.cited)
             except ValueError as error:
                 raise ValueError(f'claim "{claim.check}": {error}') from None
+        check_sections(self.sections, self)
         return self
 
     def _check_command(self) -> None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ValidationError
 from ablations.study.code_rows import with_rows
 from experiments.dotted import flatten
 from experiments.errors import UserError
+from experiments.extensions import added, extras
 from experiments.labels import short_key
 from experiments.messages import nearest, plain, show, suggestion
 
@@ -34,16 +35,28 @@ _EXPERIMENT = (
 )  # what is run and measured
 # What `extends` inherits from another study: how it runs, not what it prints.
 _INHERITED = (*_EXPERIMENT, "base", "profile", "default_profile", "seeds", "tune", "protected")
-_OURS = ("origin", "folder", "code_tree", "code_note", "trees_note")  # fields of Study that the reader fills in
+_OURS = (
+    "origin",
+    "folder",
+    "sections",
+    "code_tree",
+    "code_note",
+    "trees_note",
+)  # fields of Study that the reader fills in
 _LONGEST_CHAIN = 8
-_BUILTIN = importlib.resources.files("ablations") / "studies"
+_STUDIES = Path(str(importlib.resources.files("ablations") / "studies"))
 _DEEPEST = 50
 
 
+def _builtin() -> dict[str, Path]:
+    """Name → file of the built-in studies."""
+    folders = (_STUDIES, *(folder / "studies" for folder in extras()))
+    return {file.stem: file for file in sorted(file for folder in folders for file in folder.glob("*.toml"))}
+
+
 def builtin_studies() -> list[str]:
-    """Names of the built-in studies (ablations/studies)."""
-    found = _BUILTIN.iterdir()
-    return sorted(entry.name.removesuffix(".toml") for entry in found if entry.name.endswith(".toml"))
+    """Names of the built-in studies: of ablations/studies, and of each extra's folder `studies`."""
+    return sorted(_builtin())
 
 
 def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Model:
@@ -56,8 +69,9 @@ def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Mod
     for name in _OURS:
         if name in table:
             raise UserError(f"{origin}: there is nothing called {name} in a study; take it out.")
+    sections = {name: table.pop(name) for name in added("sections") if name in table}
     try:
-        return model.model_validate({**table, "origin": origin, "folder": folder})
+        return model.model_validate({**table, "sections": sections, "origin": origin, "folder": folder})
     except ValidationError as error:
         found = "; ".join(dict.fromkeys(_explain(e, table, model) for e in error.errors()))
         raise UserError(f"{origin}: {found}.") from None
@@ -99,9 +113,8 @@ def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]
 
 def _find(name_or_path: str, relative_to: Path) -> tuple[str, str, Path | None]:
     """The text of a study, its name for messages, and its folder (None for a built-in one)."""
-    if name_or_path in builtin_studies():
-        entry = _BUILTIN / f"{name_or_path}.toml"
-        return entry.read_text(encoding="utf-8"), f"{name_or_path}.toml (built-in)", None
+    if file := _builtin().get(name_or_path):
+        return file.read_text(encoding="utf-8"), f"{name_or_path}.toml (built-in)", None
     path = relative_to / name_or_path
     if path.suffix != ".toml":
         raise UserError(_unknown(name_or_path, path))
@@ -171,7 +184,7 @@ def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> st
     location: tuple[int | str, ...] = error["loc"]
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
-        known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends", "ablate"))]
+        known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends", "ablate", *added("sections")))]
         return f"{place}there is nothing called {location[-1]}. {suggestion(str(location[-1]), known, 'names')[:-1]}"
     place = _place(location[:-1], table)
     if not location:

@@ -11,6 +11,7 @@ import numpy as np
 from ablations.planning.planned import Plan
 from ablations.planning.runs import ensemble_in_words
 from ablations.study.study import Study
+from experiments.extensions import added, load
 from experiments.messages import number
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
@@ -45,6 +46,7 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
         *about_cited(table, plan.study),
         *claims.notes(table.claims, table, plan),
         *(Note(text, "study") for text in plan.study.notes),
+        *(note for place in added("notes").values() for note in load(place)(table, plan.study.sections)),
     ]
     parts += [Note(f"{row.variation.key}: {row.variation.note}", "study") for row in plan.rows if row.variation.note]
     of_profile = plan.study.profiles[plan.profile].notes

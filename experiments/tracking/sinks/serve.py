@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from experiments.extensions import added, load
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
-from experiments.tracking.sinks.sink import SINKS, folder_of
+from experiments.tracking.sinks.sink import folder_of
 
 
 class Sink(Protocol):
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str]) -> None:
         try:
             if sink is None:
                 store = Store(Path(root), Path(state[0]) if state else None)
-                sink = load({**added("sinks"), **SINKS}[name])(store, folder_of(store, name))
+                sink = load(added("sinks")[name])(store, folder_of(store, name))
             sink.sync(run_of(json.loads(line)))
             answer = {}
         except Exception as error:

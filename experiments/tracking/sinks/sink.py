@@ -1,4 +1,4 @@
-"""Other programs' views of runs: TensorBoard, W&B. Like MLflow's, they are made of a run's events and results alone.
+"""Other programs' views of runs, which extras add. Like MLflow's, they are made of a run's events and results alone.
 
 A sink runs in a process of its own (serve.py), which the coordinator's background thread feeds. If the package fails,
 hangs or fills the disk, a line is logged; no run waits for it. What it lacks then, `ablations ui --rebuild` writes.
@@ -17,15 +17,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from experiments.errors import UserError
-from experiments.extensions import added
+from experiments.extensions import added, load
 from experiments.jobs.engines.base import import_path
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 
-SINKS = {  # the name, which is also that of the package and of the extra → module:CLASS
-    "tensorboard": "experiments.tracking.sinks.tensorboard:TensorBoard",
-    "wandb": "experiments.tracking.sinks.wandb:Wandb",
-}
 SERVE = ["-P", "-m", "experiments.tracking.sinks.serve"]
 MOST_STARTS = 3  # of a process that ends by itself
 PATIENCE_S = 120.0  # for one run; the first one imports the package
@@ -38,18 +34,18 @@ def folder_of(store: Store, sink: str) -> Path:
 
 
 def check_sink(name: str, place: str = "--sink") -> None:
-    """Raises UserError for a sink that there is not, or whose package is not installed. `place`: where it is named."""
-    if name in added("sinks"):
-        return
-    if name not in SINKS:
+    """Raise UserError for a sink that is unknown, or whose package is not installed. `place`: where it is named.
+
+    A sink's class names the package that it needs in its attribute `package`, if any.
+    """
+    known = added("sinks")
+    if name not in known:
         raise UserError(
-            f"{place} {name}: there is no such sink. The sinks are: {', '.join((*SINKS, *added('sinks')))}."
+            f"{place} {name}: there is no such sink. The installed sinks are: {', '.join(known) or 'none'}."
         )
-    if importlib.util.find_spec(name) is None:
-        raise UserError(
-            f"{place} {name}: the package {name} is not installed. Install it: "
-            f"pip install 'transformer-ablations[{name}]'"
-        )
+    package = getattr(load(known[name]), "package", "")
+    if package and importlib.util.find_spec(package) is None:
+        raise UserError(f"{place} {name}: the package {package} is not installed. Install it: pip install {package}")
 
 
 class SinkError(UserError):

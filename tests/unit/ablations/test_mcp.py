@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.cli import mcp
-from ablations.cli.main import VERBS, verb
+from ablations.cli.main import verb
+from ablations.cli.verbs import verbs
 from experiments.errors import UserError
 
 
@@ -28,7 +29,7 @@ def test_no_tool_deletes_or_edits() -> None:
     assert changing == {"run", "cancel"}
     reading = {tool["verb"] for tool in mcp.TOOLS.values() if not tool.get("changes")}
     assert reading == {"studies", "settings", "plan", "status", "log", "report", "explain", "compare", "verify"}
-    assert reading < {*VERBS}
+    assert reading < {*verbs()}
 
 
 VALUES = st.recursive(

@@ -20,6 +20,10 @@ STEP = "step"
 
 
 class Wandb:
+    """The sink of this name (experiments/tracking/sinks/serve.py)."""
+
+    package = "wandb"
+
     def __init__(self, store: Store, folder: Path) -> None:
         self._store, self._folder = store, folder
 

@@ -16,8 +16,7 @@ from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from experiments.tracking.sinks import sink as sinks
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, folder_of
-
-from .conftest import Cli
+from tests.system.conftest import Cli
 
 STUDY = """
 name = "walk"

@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 import hypothesis
 import pytest
 
-from .clusters import ray_cluster, slurm
+from tests.clusters import ray_cluster, slurm
 
 __all__ = ["ray_cluster", "slurm"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the processors; networks are of width 8
-UNIT = Path(__file__).parent / "unit"
+ROOT = Path(__file__).parent
 # hypothesis by itself looks at the clock, and a loaded machine is slow
 PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("everyday", max_examples=25, **PATIENT)
@@ -23,10 +23,16 @@ hypothesis.settings.register_profile("large", max_examples=100, derandomize=True
 hypothesis.settings.load_profile("large" if os.environ.get("CI") else "everyday")
 
 
+def _is_unit(file: Path) -> bool:
+    """Whether a file of tests lies in tests/unit, or in an extra's folder `tests` but not in `tests/system`."""
+    extra = file.is_relative_to(ROOT / "ablations" / "extras") and file.parent.name != "system"
+    return extra or file.is_relative_to(ROOT / "tests" / "unit")
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if not item.path.is_relative_to(UNIT) and "smoke" not in item.keywords:
+        if not _is_unit(item.path) and "smoke" not in item.keywords:
             item.add_marker("process")
 
 

@@ -28,6 +28,10 @@ class _Open:
 
 
 class TensorBoard:
+    """The sink of this name (experiments/tracking/sinks/serve.py)."""
+
+    package = "tensorboard"
+
     def __init__(self, store: Store, folder: Path) -> None:
         self._store, self._folder = store, folder
         self._open: dict[str, _Open] = {}

@@ -1,0 +1,90 @@
+"""The verbs of the command `ablations`: this program's, and those that extras and installed packages add."""
+
+import ast
+from collections.abc import Mapping
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from experiments.extensions import added, load
+
+
+class Verb(NamedTuple):
+    """A verb: the place of its function, its group in --help, and an example."""
+
+    place: str  # module:FUNCTION; the function's parameters are the verb's arguments and options
+    group: str
+    example: str  # after "ablations "
+    gives_reason: bool = False  # whether it has --because, and its requests are in the ledger
+
+    @property
+    def function(self) -> Any:
+        """The verb's function; its module is imported only now."""
+        return load(self.place)
+
+    @property
+    def docstring(self) -> str:
+        """The function's docstring, read without importing its module."""
+        module, _, name = self.place.partition(":")
+        return _docstrings(module).get(name, "")
+
+
+@cache
+def _docstrings(module: str) -> Mapping[str, str]:
+    found = find_spec(module)
+    assert found is not None and found.origin is not None, module
+    tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
+    return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+DESCRIBE, RUN, PRINT = "Describe a table", "Train its rows", "Print, check and share it"
+MODELS, STORE = "Use trained models", "Look into a store, and keep it in order"
+CORE = {  # by name, in the order of --help
+    "studies": Verb("ablations.cli.describe:studies", DESCRIBE, "studies"),
+    "new": Verb("ablations.cli.describe:new", DESCRIBE, "new my_study"),
+    "settings": Verb("ablations.cli.describe:settings", DESCRIBE, "settings translation"),
+    "plan": Verb("ablations.cli.plan:plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
+    "modules": Verb("ablations.cli.plan:modules", DESCRIBE, "modules table3 'encoder.layers.*.self_attention'"),
+    "noise": Verb("ablations.cli.plan:noise", DESCRIBE, "noise table3 --seeds 5"),
+    "run": Verb(
+        "ablations.cli.run:run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1", gives_reason=True
+    ),
+    "queue": Verb("ablations.cli.run:queue", RUN, "queue table3 --seeds 3 --priority 5", gives_reason=True),
+    "work": Verb("ablations.cli.run:work_command", RUN, "work --devices cuda:*x3", gives_reason=True),
+    "tune": Verb("ablations.cli.run:tune", RUN, "tune my_study.toml --trials 20", gives_reason=True),
+    "evaluate": Verb(
+        "ablations.cli.run:evaluate", RUN, "evaluate table3 --set evaluation.beam_size=8", gives_reason=True
+    ),
+    "cancel": Verb("ablations.cli.status:cancel", RUN, "cancel big A-h16:2", gives_reason=True),
+    "retry": Verb("ablations.cli.status:retry", RUN, "retry all", gives_reason=True),
+    "report": Verb("ablations.cli.report:report", PRINT, "report table3 --format latex --out table3.tex"),
+    "verify": Verb("ablations.cli.inspect:verify", PRINT, "verify table3.csv table3"),
+    "explain": Verb("ablations.cli.inspect:explain", PRINT, "explain table3 A-h16.bleu"),
+    "compare": Verb("ablations.cli.inspect:compare", PRINT, "compare table3 old-table3.tar.gz"),
+    "tabulate": Verb("ablations.cli.tabulate:tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
+    "fill": Verb("ablations.cli.paper:fill", PRINT, "fill draft.md table3 --out paper.md"),
+    "paper": Verb("ablations.cli.paper:paper", PRINT, "paper table3 table4 --out paper"),
+    "bundle": Verb("ablations.cli.exchange:bundle", PRINT, "bundle table3 --out table3.tar.gz"),
+    "import": Verb("ablations.cli.exchange:import_", PRINT, "import theirs.toml --from scores.csv"),
+    "generate": Verb("ablations.cli.models:generate", MODELS, "generate table3 input.txt --row base > output.txt"),
+    "export": Verb("ablations.cli.exchange:export", MODELS, "export table3 german-english --row base"),
+    "attention": Verb("ablations.cli.models:attention", MODELS, "attention table3 'The law is good.' --row base"),
+    "tables": Verb("ablations.cli.store:tables", STORE, "tables"),
+    "status": Verb("ablations.cli.status:status", STORE, "status"),
+    "log": Verb("ablations.cli.status:log", STORE, "log A-h16:2 --follow"),
+    "mcp": Verb("ablations.cli.mcp:mcp", STORE, "mcp --store runs --allow studies"),
+    "ui": Verb("ablations.cli.ui:ui", STORE, "ui table3"),
+    "budget": Verb("ablations.cli.budget:budget", STORE, "budget --hours 8 --runs 40 --until 07:00", gives_reason=True),
+    "ledger": Verb("ablations.cli.budget:ledger", STORE, "ledger my_study.toml"),
+    "forget": Verb("ablations.cli.store:forget", STORE, "forget table3 --rows big", gives_reason=True),
+}
+
+
+def verbs() -> dict[str, Verb]:
+    """The verbs by name. An extra adds a mapping of names to verbs, which the extension point `commands` names."""
+    found = dict(CORE)
+    for place in added("commands").values():
+        for name, verb in load(place).items():
+            found.setdefault(name, verb)
+    return found

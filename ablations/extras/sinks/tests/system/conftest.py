@@ -1,0 +1,3 @@
+from tests.system.conftest import cli, shared_torch
+
+__all__ = ["cli", "shared_torch"]

@@ -1,0 +1,119 @@
+"""What an installed package adds at each extension point (docs/extending.md), without a fork of this program."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from ablations.cli.main import app
+from ablations.cli.verbs import CORE, verbs
+from ablations.study.study import load_study
+from experiments import extensions
+from experiments.errors import UserError
+from experiments.jobs.engines.load import engine_class, load_engine
+from experiments.jobs.engines.local import LocalEngine
+from experiments.store.layout import Store
+from experiments.tasks import load
+from experiments.tasks.translation import Translation
+from experiments.tracking.sinks.sink import check_sink, folder_of
+from reports.render.formats import formats, render
+from tests.unit.reports.conftest import Bench
+
+PAGE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text(encoding="utf-8")
+PACKAGE = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
+DECLARED = re.findall(r"^```toml\n(\[project\.entry-points.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+ENTRIES = re.sub(r'"', "", "\n".join(DECLARED).replace("project.entry-points.", ""))
+STUDY = 'name = "small"\ntitle = "Small"\n{}[[variation]]\nkey = "base"\n'
+
+
+def install(folder: Path) -> None:
+    """The package of docs/extending.md, as pip leaves it in site-packages."""
+    (folder / "my_package.py").write_text(PACKAGE)
+    about = folder / "my_package-1.0.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(ENTRIES)
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    install(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    extensions.forget()
+    yield
+    extensions.forget()
+
+
+pytestmark = pytest.mark.usefixtures("installed")
+
+
+def test_the_page_has_an_example_of_each_extension_point() -> None:
+    documented = set(re.findall(r"^\[ablations\.(\w+)\]", ENTRIES, re.MULTILINE))
+    assert documented == set(extensions.KINDS)
+    assert all(extensions.load(place) for kind in documented for place in extensions.added(kind).values())
+
+
+def test_a_task_is_known_by_its_name() -> None:
+    task = load.load_task("retrieval")
+    assert isinstance(task, Translation) and task.name == "retrieval" and not load.trains_apart("retrieval")
+    assert task.code.keys() == {"likelihood", "decode", "score"}
+    with pytest.raises(UserError, match=r"no task 'retrival'.*retrieval"):
+        load.load_task("retrival")
+
+
+@pytest.mark.process
+def test_an_engine_starts_children(tmp_path: Path) -> None:
+    assert issubclass(engine_class("queue"), LocalEngine)
+    engine = load_engine("queue", {}, tmp_path, 1)
+    engine.close()
+    assert engine.name == "queue"
+
+
+def test_a_sink_gets_runs(tmp_path: Path) -> None:
+    check_sink("lines")
+    store = Store.open(tmp_path / "store")
+    made = extensions.load(extensions.added("sinks")["lines"])(store, folder_of(store, "lines"))
+    assert made.folder == folder_of(store, "lines")
+    with pytest.raises(UserError, match=r"The installed sinks are: .*lines"):
+        check_sink("nothing")
+
+
+def test_a_format_prints_tables(bench: Bench) -> None:
+    table = bench.row("base", results=[(5.0, 27.0)]).table()
+    assert render(table, "keys").split() == [row.key for row in table.rows] and "keys" in formats()
+    with pytest.raises(UserError, match=r"no format 'key' .*latex.*keys"):
+        render(table, "key")
+
+
+def test_a_command_is_listed_described_and_called() -> None:
+    assert verbs()["rows"].docstring == "Print the keys of a study's rows."
+    run = CliRunner().invoke(app, ["rows", "table3"])
+    assert run.exit_code == 0 and run.stdout.split()[0] == load_study("table3").variations[0].key
+    listed = typer.main.get_command(app).list_commands(None)  # type: ignore[attr-defined,arg-type]
+    assert listed[: len(CORE)] == list(CORE) and "rows" in listed
+    with pytest.raises(UserError, match=r"There is no command 'row'.*studies.*rows"):
+        CliRunner().invoke(app, ["row", "table3"], catch_exceptions=False)
+
+
+def test_a_section_is_read_and_checked(tmp_path: Path) -> None:
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY.format('[venue]\nname = "ACL"\nrows = ["base"]\n'))
+    assert load_study(str(file)).sections["venue"].name == "ACL"
+    file.write_text(STUDY.format('[venue]\nname = "ACL"\nrows = ["A"]\n'))
+    with pytest.raises(UserError, match=r"\[venue\]: there is no row A"):
+        load_study(str(file))
+    file.write_text(STUDY.format("[venue]\nname = 3\n"))
+    with pytest.raises(UserError, match=r"venue\.name: "):
+        load_study(str(file))
+    file.write_text(STUDY.format('[venues]\nname = "ACL"\n'))
+    with pytest.raises(UserError, match=r"there is nothing called venues.*venue"):
+        load_study(str(file))
+
+
+def test_a_note_is_printed_under_the_table(bench: Bench) -> None:
+    bench.study["sections"] = {"venue": {"name": "ACL"}}
+    table = bench.row("base", results=[(5.0, 27.0)]).table()
+    assert "For ACL." in render(table, "markdown")
