@@ -18,8 +18,9 @@ from experiments.messages import suggestion
 from experiments.tasks.columns import named
 from reports.render.cells import Cell, Grid, Head, plain
 from reports.render.grid import MARK, Layout, arranged, layout_of, published, setting
-from reports.results.table import NOTES, Row, Table
+from reports.results.table import Row, Table
 from reports.spec.choices import Choices
+from reports.spec.note import KINDS
 from reports.table.cost import COSTS, Cost, cost_notes, shown
 from reports.table.settings import at
 
@@ -210,7 +211,7 @@ def printed(table: Table, format_: str) -> Printed:
     table, costs = with_digits(table, printed_costs, choices.digits)
     layout, others = chosen(layout_of(table, costs), table, choices, compact=format_ in COMPACT)
     fitting = [note for note in table.footnotes if note.part in ("", *_parts(layout))]
-    kinds = NOTES.get(choices.notes or "short")
+    kinds = KINDS.get(choices.notes or "short")
     kept = [note for note in fitting if kinds is None or note.kind in kinds]
     return Printed(
         table,

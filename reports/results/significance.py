@@ -23,7 +23,8 @@ from experiments.tasks.columns import Column
 from reports.results import comparable, dunnett, power, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
 from reports.results.results import CountsOf, Outcome
-from reports.results.table import Note, Row, Table, Test
+from reports.results.table import Row, Table, Test
+from reports.spec.note import Note
 
 MODES = ("auto", "seeds", "paired", "sentences", "none")
 ALPHA, POWER = dunnett.ALPHA, power.POWER

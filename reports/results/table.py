@@ -7,30 +7,20 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from experiments.tasks.columns import Column
 from reports.results.accounting import TableSpent
 from reports.results.dunnett import ALPHA
 from reports.results.results import Outcome
 from reports.spec.choices import Choices, TableChoices
+from reports.spec.note import Note
 
 # The state of a row is the first of these that one of its seeds has.
 BRANCH = "‡"  # marks rows that share steps with another
 IMPORTED = "§"  # marks rows that were trained elsewhere
 NOT_REPORTED = "not reported"  # why a finished run of a user's trainer has no number of a metric
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
-
-
-class Note(NamedTuple):
-    """A line under a table, with what it is about."""
-
-    text: str
-    kind: Literal["sign", "gap", "test", "setup", "cost", "study"] = "setup"  # gap: of missing or doubtful numbers
-    part: str = ""  # of a column, without which it has nothing to explain: "change", "paper"
-
-
-NOTES = {"none": ("gap",), "short": ("sign", "gap")}  # the kinds that a choice prints; "full": all
 
 
 @dataclass(frozen=True)

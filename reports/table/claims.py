@@ -16,7 +16,8 @@ from experiments.errors import UserError
 from experiments.messages import number
 from experiments.tasks.columns import Column, named
 from reports.results import comparable
-from reports.results.table import CheckedClaim, Finding, Note, Row, Table
+from reports.results.table import CheckedClaim, Finding, Row, Table
+from reports.spec.note import Note
 from reports.spec.sentences import Comparison, System, compared, parse
 from reports.table.cost import COSTS, Cost
 from reports.table.provenance import corpus_name

@@ -15,7 +15,8 @@ from experiments.extensions import added, load
 from experiments.messages import number
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
-from reports.results.table import BRANCH, IMPORTED, NOT_REPORTED, Measure, Note, Row, Table, missing_cells
+from reports.results.table import BRANCH, IMPORTED, NOT_REPORTED, Measure, Row, Table, missing_cells
+from reports.spec.note import Note
 from reports.table import claims
 from reports.table.cost import COSTS, cost_note, cost_notes, shown
 from reports.table.provenance import decoding, made_with, seeds, spread, training

@@ -14,7 +14,8 @@ from experiments.tasks.own.command import PATTERNS, PROGRESS
 from experiments.tasks.own.tree import OF_TREES
 from reports.results import comparable
 from reports.results.results import NOT_RECORDED, Outcome, Scored
-from reports.results.table import Note, Row, Table
+from reports.results.table import Row, Table
+from reports.spec.note import Note
 from reports.table import cost
 from reports.table.settings import between, show, unexpected
 

@@ -18,8 +18,9 @@ from ablations.study.study_file import builtin_studies
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
-from reports.results.table import Note, Table
+from reports.results.table import Table
 from reports.spec.choices import Choices, TableChoices
+from reports.spec.note import Note
 from reports.table.build import build_table
 
 from .conftest import Cli

@@ -16,7 +16,7 @@ from reports.render import markdown
 from reports.render import records as csv_format
 from reports.render.cells import plain
 from reports.render.formats import RENDERERS, render
-from reports.results.table import Note
+from reports.spec.note import Note
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", r"\input{/etc/passwd}", "=cmd|' /C calc'!A0", "@SUM(1)", "+1", "-1+2",

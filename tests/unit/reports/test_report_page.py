@@ -11,7 +11,7 @@ import pytest
 from reports.render import html
 from reports.render.html import Drawn
 from reports.results.results import Ended
-from reports.results.table import Note
+from reports.spec.note import Note
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",

@@ -9,8 +9,9 @@ import pytest
 from ablations.cli.ui import _heads
 from reports.render.formats import render
 from reports.render.printed import printed
-from reports.results.table import Note, missing_cells
+from reports.results.table import missing_cells
 from reports.spec.choices import Choices
+from reports.spec.note import Note
 from reports.table.build import record
 from tests.unit.reports.conftest import lay_out
 

@@ -10,8 +10,9 @@ from rich.console import Console
 
 from reports.render.formats import render
 from reports.render.terminal import for_terminal, so_far
-from reports.results.table import Note, Table
+from reports.results.table import Table
 from reports.spec.choices import Choices
+from reports.spec.note import Note
 from tests.unit.reports.conftest import Bench
 
 

@@ -14,8 +14,9 @@ from reports.audit.verify import SUFFIXES, verify
 from reports.render.formats import RENDERERS, render
 from reports.render.markdown import escape
 from reports.render.printed import printed
-from reports.results.table import Note, Row, Table
+from reports.results.table import Row, Table
 from reports.spec.choices import Choices
+from reports.spec.note import Note
 from tests.unit.reports.conftest import Bench
 
 
