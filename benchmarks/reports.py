@@ -94,7 +94,7 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
                 "weights_attempt": 1,
             }
             (folder / "result.json").write_text(json.dumps(record), encoding="utf-8")
-        record = {"attempt": 1, "code_digest": training, "num_params": run.num_params, "precision": "fp32"}
+        record = {"attempt": 1, "code_digest": training, "num_params": run.spec.num_params, "precision": "fp32"}
         record |= {"device": "a processor", "device_kind": "cpu", "threads": 1, "wall_s": 60.0}
         record |= {"versions": {"torch": "2.13.0"}}
         record |= {"config": run.config.model_dump(mode="json"), "revision": {"commit": "0" * 40, "dirty": False}}

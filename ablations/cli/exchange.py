@@ -220,7 +220,7 @@ class _Import:
         plan = chosen.plan
         columns: list[Column] = []
         for column in chosen.columns:
-            sets = {e.spec.set for run in plan.runs for e in run.evaluations} if column.set == "*" else {column.set}
+            sets = {e.set for run in plan.runs for e in run.evaluations} if column.set == "*" else {column.set}
             there = _sets_and_metrics(columns)
             columns += [replace(column, set=name) for name in sorted(sets) if (name, column.metric) not in there]
         found = metrics_of_scores(self.foreign, self.metrics, columns)

@@ -114,30 +114,30 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     described: set[str] = set()  # rows, once for all seeds
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run, state in zip(planned.trainings, states, strict=True):
-        changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.overrides.items())
-        if tree := str(run.overrides.get(CODE, "")):
-            changes = run.label if tree.startswith(NO_TREE) else f"{run.label} ({tree[:12]})"
+        changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.planned_row.overrides.items())
+        if tree := str(run.planned_row.overrides.get(CODE, "")):
+            changes = run.variation.label if tree.startswith(NO_TREE) else f"{run.variation.label} ({tree[:12]})"
         size = _size(run, predicted)
         typer.echo(
             f"  {run.row:<{width}}  {seed_in_words(run.seed)}  {run.run_id}  {state:<{wide}}{size}  {changes}".rstrip()
         )
-        if run.members:
+        if run.spec.members:
             members = planned.members_of(run)
             typer.echo(
                 f"  {'':<{width}}  of {members[0].row}, {ensemble_in_words([member.seed for member in members])}"
             )
-        if run.parent_run and (parent_run := planned.parent_run_of(run)):
-            typer.echo(f"  {'':<{width}}  begins with {parent_run.name} after step {run.parent_run.step:,}")
+        if run.spec.parent_run and (parent_run := planned.parent_run_of(run)):
+            typer.echo(f"  {'':<{width}}  begins with {parent_run.name} after step {run.spec.parent_run.step:,}")
         if run.row not in described:
             described.add(run.row)
             for line in run.config.described():
                 typer.echo(f"  {'':<{width}}  {line}")
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     # rows may share a training and differ in decoding; an ensemble trains nothing
-    trainings = {run.run_id: run for run in planned.trainings if not run.members}
+    trainings = {run.run_id: run for run in planned.trainings if not run.spec.members}
     shared = "" if len(trainings) == len(states) else f"; {number(len(trainings), 'training')}"
-    total = sum(run.cost for run in trainings.values())
-    left = sum(run.cost for run in trainings.values() if run.run_id in predicted.seconds and run.steps_left != 0)
+    total = sum(run.spec.cost for run in trainings.values())
+    left = sum(run.spec.cost for run in trainings.values() if run.run_id in predicted.seconds and run.steps_left != 0)
     of_these = f"{left:.1e}" if left else "none"
     cost = f"{total:.1e} FLOP of training in all{f', {of_these} left' if left < total else ''}"
     typer.echo(f"{number(len(states), 'run')}: {counts}{shared}{f'; {cost}' if total else ''}")
@@ -145,12 +145,12 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
 
 def _size(run: PlannedRun, predicted: Forecast) -> str:
     """Parameters and cost, as far as the task can predict them."""
-    params = "" if run.num_params is None else f"  {run.num_params / 1e6:8.2f}M params"
+    params = "" if run.spec.num_params is None else f"  {run.spec.num_params / 1e6:8.2f}M params"
     devices = predicted.devices.get(run.run_id)
     memory, seconds = predicted.memory_bytes.get(run.run_id), predicted.seconds.get(run.run_id)
     return (
         params
-        + (f"  {run.cost:8.1e} FLOP" if run.cost else "")
+        + (f"  {run.spec.cost:8.1e} FLOP" if run.spec.cost else "")
         + (f"  {memory / 1e9:5.1f} GB" if memory else "")
         + (f"  {duration(seconds):>7}" if seconds else "")
         + (f"  on {devices} devices" if devices else "")

@@ -277,7 +277,9 @@ def evaluate(
     """
     chosen = choose(study, selectors, there=True)
     plan = chosen.plan
-    needed = {run_id for run in plan.runs for run_id in run.members or (run.run_id,)}  # of a branch not its parent run
+    needed = {
+        run_id for run in plan.runs for run_id in run.spec.members or (run.run_id,)
+    }  # of a branch not its parent run
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}
     untrained = [run.name for run in plan.trainings if run.run_id in needed - trained]
     if untrained:

@@ -8,7 +8,7 @@ from pathlib import Path
 from ablations.planning.match import matched
 from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf
 from ablations.planning.resolve import published_names, resolve
-from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, state_fields, steps_kept
+from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, steps_kept
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from experiments.dotted import flatten, nested
@@ -51,7 +51,7 @@ def plan_study(
                     before,
                     kept_at=kept_at[row.parent_run.variation.key],
                     read_at=tuple(sorted(read_at)),
-                    **state_fields(state_of(parent_run.run_id, [], parent_run.config)),
+                    store_state=state_of(parent_run.run_id, [], parent_run.config),
                 )
             continue
         if row.variation.ensemble is None:
@@ -63,16 +63,16 @@ def plan_study(
         runs.append(ensemble_of(row, trained, state_of))
         for member in trained:
             before = members.get(member.run_id, member)
-            read_by = (*before.read_by, *(e.spec for e in member.evaluations))
+            read_by = (*before.read_by, *member.evaluations)
             overrides = {name: value for name, value in row.overrides.items() if not name.startswith("evaluation.")}
             members[member.run_id] = replace(
                 member,
                 evaluations=(),
                 read_by=read_by,
-                overrides=overrides,
+                planned_row=replace(single, overrides=overrides),
                 kept_at=kept_at.get(single.variation.key, ()),
                 read_at=before.read_at,
-                **state_fields(state_of(member.run_id, [], member.config)),
+                store_state=state_of(member.run_id, [], member.config),
             )
     _refuse_same_runs(runs, study)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.
@@ -88,7 +88,12 @@ def plan_study(
         *of_profile,
     )
     paper_keys = tuple(published_names(study, task))
-    return Plan(study, name, tuple(rows), tuple(runs), notes, paper_keys, tuple(members.values()))
+
+    def of_study(run: PlannedRun) -> PlannedRun:
+        return replace(run, spec=replace(run.spec, folder=str(study.folder or ""), python=study.python))
+
+    of_plan, read = tuple(map(of_study, runs)), tuple(map(of_study, members.values()))
+    return Plan(study, name, tuple(rows), of_plan, notes, paper_keys, read)
 
 
 def settled(
@@ -127,7 +132,7 @@ def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
     for run in runs:
         other = seen.setdefault((run.run_id, *run.eval_ids), run)
         if other.row != run.row:
-            names = ", ".join(dict.fromkeys([*other.overrides, *run.overrides]))
+            names = ", ".join(dict.fromkeys([*other.planned_row.overrides, *run.planned_row.overrides]))
             raise UserError(
                 f'{study.origin}: the rows "{other.row}" and "{run.row}" are the same run (seed {run.seed}): '
                 f"their changes ({names}) affect neither training nor a score here. Leave one of them out."

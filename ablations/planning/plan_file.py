@@ -1,17 +1,16 @@
 """Serialise a plan as JSON, so that a table prints without its corpus, its study file and its task's code."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
+from ablations.planning.planned import Plan, PlannedRow, PlannedRun, RunState
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig
-from experiments.tasks.base import EvaluationSpec
+from experiments.identity import NO_SEED
+from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.tasks.load import describe, recorded_type
-
-_OF_RUN = ("row", "seed", "run_id", "num_params", "cost", "state")
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -37,19 +36,27 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
 
 
 def _run(run: PlannedRun) -> dict[str, Any]:
-    return {name: getattr(run, name) for name in _OF_RUN} | {
-        "stale": list(run.stale),
-        "inputs": dict(run.inputs),
-        "evaluations": [{"eval_id": e.eval_id} | asdict(e.spec) for e in run.evaluations],
-        **({"named_by": dict(run.named_by)} if run.named_by is not None else {}),
+    spec = run.spec
+    return {
+        "row": run.row,
+        "seed": spec.seed,
+        "run_id": spec.run_id,
+        "num_params": spec.num_params,
+        "cost": spec.cost,
+        "state": run.state,
+        "stale": list(run.store_state.stale),
+        "inputs": dict(spec.inputs),
+        "evaluations": [asdict(evaluation) for evaluation in run.evaluations],
+        **({"named_by": dict(spec.named_by)} if spec.named_by is not None else {}),
         **({"added": dict(run.added)} if run.added else {}),
     }
 
 
 def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
     """The settings of a parent run; those of an ensemble's member are the ensemble's."""
-    is_parent_run = any(other.parent_run and other.parent_run.run_id == run.run_id for other in plan.runs)
-    return {"config": run.config.model_dump(mode="json"), "overrides": dict(run.overrides)} if is_parent_run else {}
+    if not any(other.spec.parent_run and other.spec.parent_run.run_id == run.run_id for other in plan.runs):
+        return {}
+    return {"config": dict(run.spec.config), "overrides": dict(run.planned_row.overrides)}
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
@@ -64,7 +71,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     variations = {row.key: row for row in study.variations}
     rows = {item["key"]: _row(item, variations[item["key"]], config_type, item["seeds"]) for item in data["rows"]}
     runs = tuple(_run_again(item, rows[item["row"]]) for item in data["runs"])
-    members = tuple(_run_again(item, _row_of(item, runs, rows, variations), item["row"]) for item in data["members"])
+    members = tuple(_run_again(item, _row_of(item, runs, rows, variations)) for item in data["members"])
     notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
     return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
 
@@ -81,32 +88,25 @@ def _row_of(
     rows: Mapping[str, PlannedRow],
     variations: Mapping[str, Variation],
 ) -> PlannedRow:
-    """The row of a run that others read: a parent run's own, or that of the ensemble whose member it is."""
-    reader = next(rows[run.row] for run in runs if item["run_id"] in run.reads)
+    """The row of a run that others read: a parent run's own, or a member's with the settings of its ensemble."""
+    reader = next(rows[run.row] for run in runs if item["run_id"] in run.spec.reads)
+    variation = variations[item["row"]]
     if "config" not in item:
-        return reader
-    return _row(item, variations[item["row"]], type(reader.config), [item["seed"]])
+        return replace(reader, variation=variation)
+    return _row(item, variation, type(reader.config), [item["seed"]])
 
 
-def _run_again(item: Mapping[str, Any], row: PlannedRow, key: str = "") -> PlannedRun:
-    """A run of a row; of the row `key`, with the settings of `row`."""
-    evaluations = tuple(
-        PlannedEvaluation(
-            EvaluationSpec(e["set"], e["settings"], e["inputs"], tuple(e.get("promised", ()))), e["eval_id"]
-        )
-        for e in item["evaluations"]
-    )
-    return PlannedRun(
-        **{name: item[name] for name in _OF_RUN if name != "row"},
-        row=key or row.variation.key,
-        group=row.variation.group,
-        label=row.variation.label,
-        config=row.config_of(item["seed"]),
-        inputs=item["inputs"],
-        evaluations=evaluations,
-        stale=tuple(item["stale"]),
+def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
+    """A run of a row."""
+    config = row.config_of(item["seed"]) if item["seed"] != NO_SEED else row.config
+    spec = run_spec(
+        config,
+        item["run_id"],
+        item["inputs"],
         named_by=item.get("named_by"),
-        added=item.get("added", {}),
-        overrides=row.overrides,
-        paper=row.variation.paper,
+        num_params=item["num_params"],
+        cost=item["cost"],
     )
+    evaluations = tuple(map(EvaluationSpec.from_json, item["evaluations"]))
+    state = RunState(item["state"], tuple(item["stale"]))
+    return PlannedRun(spec, row, state, evaluations, added=item.get("added", {}))

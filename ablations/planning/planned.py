@@ -5,15 +5,15 @@ Trains nothing, imports no torch.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from ablations.study.study import Study
 from ablations.study.variation import Variation
-from experiments.config.task_config import TaskConfig, total_steps
-from experiments.identity import ParentRun, imported_in, members_in, parent_run_in
+from experiments.config.task_config import TaskConfig
 from experiments.records import TRAINING
+from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.run_names import RunName
-from experiments.tasks.base import EvaluationSpec
 
 # --- A row of a study as it will run
 
@@ -50,16 +50,16 @@ class PlannedRow:
 
 
 class RunState(NamedTuple):
-    """How far a run and its requested evaluations are.
+    """How far a run and its requested evaluations are in a store.
 
-    `word`: missing, waiting, running, finished, failed, stale or damaged. `stale`: what other code has made of a
-    trained run: TRAINING, and parts of evaluations ("decode", "score"). `to_make`: of a trained run what its missing
-    evaluations begin with, "decode" or "score". `made`: the eval_ids that it has. `to_read`: those of them that are
-    made again from what the run kept, without training, because the study reads other numbers now (Task.outdated).
-    `changed`: what of the training code is another one now, such as names of files (Task.changed_code).
+    state: missing, waiting, running, finished, failed, stale or damaged. stale: what other code has made of a trained
+    run: TRAINING, and parts of evaluations ("decode", "score"). to_make: the part with which the missing evaluations of
+    a trained run begin, "decode" or "score". made: the eval_ids that it has. to_read: those of them that are made again
+    from what the run kept, without training, because the study reads other numbers now (Task.outdated). changed: what
+    of the training code has changed, such as names of files (Task.changed_code).
     """
 
-    word: str
+    state: str = "missing"
     stale: tuple[str, ...] = ()
     to_make: str = ""
     made: tuple[str, ...] = ()
@@ -73,87 +73,67 @@ Find = Callable[[TaskConfig, Mapping[str, str]], RunName]
 
 
 @dataclass(frozen=True)
-class PlannedEvaluation:
-    """One decoding and scoring of a run's weights, with its identity."""
-
-    spec: EvaluationSpec
-    eval_id: str
-
-
-@dataclass(frozen=True)
 class PlannedRun:
     """One training of one row with one seed, and its evaluations; or one ensemble, which trains nothing."""
 
-    row: str
-    group: str
-    label: str
-    seed: int  # NO_SEED: an ensemble
-    config: TaskConfig
-    run_id: str
-    inputs: Mapping[str, str]  # digests of what training reads; its members' or its parent run's run_ids too
-    evaluations: tuple[PlannedEvaluation, ...]
-    num_params: int | None  # None: known only after training; an ensemble has those of all members
-    cost: float  # predicted floating-point operations of training, of a branch's own steps; 0: unknown, or an ensemble
-    overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
-    paper: Mapping[str, float]
-    state: str  # RunState.word
-    stale: tuple[str, ...] = ()  # RunState.stale
-    to_make: str = ""  # RunState.to_make
-    made: tuple[str, ...] = ()  # RunState.made
-    to_read: tuple[str, ...] = ()  # RunState.to_read
-    changed: tuple[str, ...] = ()  # RunState.changed
+    spec: RunSpec
+    planned_row: PlannedRow  # its `config` has the run's settings, apart from the seed
+    store_state: RunState
+    evaluations: tuple[EvaluationSpec, ...]
     read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
     kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
     read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
-    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
     added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
-    refused: str = ""  # why its row's code cannot be made now, so that it cannot be trained
 
     @property
-    def members(self) -> tuple[str, ...]:
-        """The run_ids of an ensemble's members; () for a training."""
-        return members_in(self.inputs)
+    def run_id(self) -> str:
+        """The run's identity."""
+        return self.spec.run_id
 
     @property
-    def imported(self) -> bool:
-        """Whether it was trained elsewhere; nothing trains it here."""
-        return imported_in(self.inputs)
+    def seed(self) -> int:
+        """The run's seed; NO_SEED for an ensemble."""
+        return self.spec.seed
 
     @property
-    def parent_run(self) -> ParentRun | None:
-        """Where a branch begins; None for a training from the start."""
-        return parent_run_in(self.inputs)
+    def row(self) -> str:
+        """The key of the run's row."""
+        return self.variation.key
 
     @property
-    def reads(self) -> tuple[str, ...]:
-        """The run_ids that must be trained before: an ensemble's members, a branch's parent run."""
-        return (*self.members, *([self.parent_run.run_id] if self.parent_run else []))
+    def variation(self) -> Variation:
+        """The run's row as the study declares it."""
+        return self.planned_row.variation
 
     @property
-    def own_steps(self) -> int | None:
-        """Steps that this run trains itself; None if unknown. Of an ensemble 0."""
-        if self.members:
-            return 0
-        steps = total_steps(self.config)
-        return steps if steps is None or self.parent_run is None else steps - self.parent_run.step
+    def state(self) -> str:
+        """The run's state in the store: missing, finished, …"""
+        return self.store_state.state
+
+    @cached_property
+    def config(self) -> TaskConfig:
+        """The validated settings."""
+        return self.planned_row.config_of(self.spec.config["seed"])
 
     @property
     def name(self) -> str:
-        """The row and the seed, for messages: "base (seed 1)"; of an ensemble the row alone."""
-        return self.row if self.members else f"{self.row} (seed {self.seed})"
+        """The row and the seed, for messages: "base (seed 1)"; the row alone for an ensemble."""
+        return self.row if self.spec.members else f"{self.row} (seed {self.seed})"
 
     @property
     def steps_left(self) -> int | None:
-        """Steps that are still to be trained; None if unknown. A run that is trained or stale only in its scores: 0."""
-        trained = self.to_make or self.to_read or (self.stale and TRAINING not in self.stale)
-        return 0 if trained else self.own_steps
+        """Steps that are still to be trained; None if unknown. 0 for a run that is trained or stale only in scores."""
+        found = self.store_state
+        trained = found.to_make or found.to_read or (found.stale and TRAINING not in found.stale)
+        return 0 if trained else self.spec.own_steps
 
     @property
     def state_in_words(self) -> str:
         """The state for the user: missing, "trained, to decode", …"""
-        if self.to_make and self.state == "missing":
-            return f"trained, to {self.to_make}"
-        return f"{self.state}, to read again" if self.to_read and self.state in ("finished", "stale") else self.state
+        if self.store_state.to_make and self.state == "missing":
+            return f"trained, to {self.store_state.to_make}"
+        again = self.store_state.to_read and self.state in ("finished", "stale")
+        return f"{self.state}, to read again" if again else self.state
 
     @property
     def eval_ids(self) -> list[str]:
@@ -178,17 +158,18 @@ class Plan:
 
         def unmarked(run: PlannedRun) -> PlannedRun:
             state = "finished" if run.state == "stale" else run.state
-            return replace(run, state=state, stale=(), changed=())
+            return replace(run, store_state=run.store_state._replace(state=state, stale=(), changed=()))
 
         return replace(self, runs=tuple(map(unmarked, self.runs)), members=tuple(map(unmarked, self.members)))
 
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:
         """The members of an ensemble, by seed; [] for a training."""
-        return [member for member in self.members if member.run_id in run.members]
+        return [member for member in self.members if member.run_id in run.spec.members]
 
     def parent_run_of(self, run: PlannedRun) -> PlannedRun | None:
         """The run with which a branch begins; None for a training from the start."""
-        return next((m for m in self.members if run.parent_run and m.run_id == run.parent_run.run_id), None)
+        start = run.spec.parent_run
+        return next((m for m in self.members if start and m.run_id == start.run_id), None)
 
     @property
     def trainings(self) -> list[PlannedRun]:
@@ -202,22 +183,22 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
     return [
         {
             "row": run.row,
-            "members": list(run.members),
-            **({"parent_run": run.parent_run._asdict()} if run.parent_run else {}),
-            "group": run.group,
-            "label": run.label,
+            "members": list(run.spec.members),
+            **({"parent_run": run.spec.parent_run._asdict()} if run.spec.parent_run else {}),
+            "group": run.variation.group,
+            "label": run.variation.label,
             "seed": run.seed,
             "run_id": run.run_id,
             "eval_ids": run.eval_ids,
-            "num_params": run.num_params,
-            "cost": run.cost,
-            "overrides": dict(run.overrides),
+            "num_params": run.spec.num_params,
+            "cost": run.spec.cost,
+            "overrides": dict(run.planned_row.overrides),
             "described": run.config.described(),
-            "paper": {key: run.paper.get(key) for key in plan.paper_keys},
+            "paper": {key: run.variation.paper.get(key) for key in plan.paper_keys},
             "state": run.state,
-            "stale": list(run.stale),
-            "to_make": run.to_make or None,
-            "to_read": list(run.to_read),
+            "stale": list(run.store_state.stale),
+            "to_make": run.store_state.to_make or None,
+            "to_read": list(run.store_state.to_read),
         }
         for run in plan.trainings
     ]

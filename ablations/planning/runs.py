@@ -4,26 +4,24 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from ablations.planning.planned import Find, PlannedEvaluation, PlannedRow, PlannedRun, RunState, StateOf
+from ablations.planning.planned import Find, PlannedRow, PlannedRun, StateOf
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, scaled_step
 from experiments.config.task_config import TaskConfig, total_steps
 from experiments.dotted import Overrides
 from experiments.errors import UserError
 from experiments.identity import (
-    NO_SEED,
     ParentRun,
     digest,
-    eval_identity,
     of_imported,
     with_code_change,
     with_members,
     with_parent_run,
 )
+from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.store.run_names import RunName, named_by_of, plain_name
-from experiments.tasks.base import EvaluationSpec, Task, settings_read
+from experiments.tasks.base import Task, settings_read
 
 
 class Inputs:
@@ -60,8 +58,7 @@ def runs_of(
         if parent_runs:
             digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps))
         digests, name = _named(row, config, digests, inputs, state_of)
-        of_seed = {"seed": seed, "inputs": digests, "num_params": num_params, "cost": cost}
-        runs.append(_planned(row, config, name, specs, state_of, **of_seed))
+        runs.append(_planned(row, config, name, digests, specs, state_of, num_params=num_params, cost=cost))
     return runs
 
 
@@ -75,7 +72,7 @@ def _named(
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
     found = [(changed, inputs.find(config, changed)) for changed in (with_code_change(data, one) for one in changes)]
-    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, [], config).word != "missing")
+    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, [], config).state != "missing")
     return next(in_store, found[0])
 
 
@@ -88,16 +85,8 @@ def imported_runs(
     runs = []
     for seed in row.seeds:
         config = row.config_of(seed)
-        fields = {"seed": seed, "inputs": inputs, "num_params": None, "cost": 0.0}
-        runs.append(_planned(row, config, find(config, inputs), specs, state_of, **fields))
+        runs.append(_planned(row, config, find(config, inputs), inputs, specs, state_of))
     return runs
-
-
-def state_fields(state: RunState) -> dict[str, Any]:
-    return {
-        "state": state.word,
-        **{name: getattr(state, name) for name in ("stale", "to_make", "made", "to_read", "changed")},
-    }
 
 
 def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
@@ -110,40 +99,29 @@ def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
 
 def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateOf) -> PlannedRun:
     """The row's one entry. It and its evaluations are named by the members."""
-    inputs = with_members(members[0].inputs, [member.run_id for member in members])
-    specs = [evaluation.spec for evaluation in members[0].evaluations]
-    of_one = members[0].num_params
+    inputs = with_members(members[0].spec.inputs, [member.run_id for member in members])
+    of_one = members[0].spec.num_params
     num_params = None if of_one is None else of_one * len(members)
-    fields = {"seed": NO_SEED, "inputs": inputs, "num_params": num_params, "cost": 0.0}
-    return _planned(row, row.config, plain_name(row.config, inputs), specs, state_of, **fields)
+    name = plain_name(row.config, inputs)
+    return _planned(row, row.config, name, inputs, members[0].evaluations, state_of, num_params=num_params)
 
 
 def _planned(
     row: PlannedRow,
     config: TaskConfig,
     name: RunName,
+    inputs: Mapping[str, str],
     specs: Iterable[EvaluationSpec],
     state_of: StateOf,
-    **fields: Any,
+    *,
+    num_params: int | None = None,
+    cost: float = 0.0,
 ) -> PlannedRun:
-    """A run of the row with its evaluations, its state, and what the row says of all its runs."""
-    variation, run_id = row.variation, name.run_id
-    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
-    return PlannedRun(
-        row=variation.key,
-        group=variation.group,
-        label=variation.label,
-        overrides=row.overrides,
-        paper=variation.paper,
-        refused=variation.refused,
-        config=config,
-        run_id=run_id,
-        named_by=named_by_of(name),
-        added=name.added,
-        evaluations=evaluations,
-        **state_fields(state_of(run_id, [evaluation.eval_id for evaluation in evaluations], config)),
-        **fields,
-    )
+    """A run of the row with its evaluations and its state."""
+    spec = run_spec(config, name.run_id, inputs, named_by=named_by_of(name), num_params=num_params, cost=cost)
+    evaluations = tuple(evaluation.named(spec.run_id) for evaluation in specs)
+    state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], config)
+    return PlannedRun(spec, row, state, evaluations, added=name.added)
 
 
 # --- Rows that branch from another: where they begin under a profile, and what forbids it

@@ -9,18 +9,18 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.preflight import refuse
 from ablations.service.run_states import lacks_checkpoints, stale_parts
 from ablations.service.selected import Selected
 from ablations.study.selectors import CORPUS
-from experiments.config.task_config import total_steps
 from experiments.dotted import flatten
 from experiments.errors import UserError, explain_os_errors
-from experiments.identity import digest, lineage, without_runs
+from experiments.identity import digest, without_runs
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
+from experiments.run_spec import EvaluationSpec
 from experiments.store import ledger
 from experiments.store.checksummed import write_json
 from experiments.store.durable import remove_folder
@@ -42,8 +42,8 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
     if stale not in STALE:
         raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
-    runs = [run for run in plan.runs if (run.state not in done or run.to_read) and not run.imported]
-    asked = {run_id for run in runs for run_id in run.reads}
+    runs = [run for run in plan.runs if (run.state not in done or run.store_state.to_read) and not run.spec.imported]
+    asked = {run_id for run in runs for run_id in run.spec.reads}
     return [*runs, *(member for member in plan.members if member.run_id in asked and member.state not in done)]
 
 
@@ -61,7 +61,7 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
     try:
         for run in different.values():
             chosen.task.prepare(run.config, chosen.store.root, progress)
-            if chosen.task.inputs(run.config, chosen.store.root) != without_runs(run.inputs):
+            if chosen.task.inputs(run.config, chosen.store.root) != without_runs(run.spec.inputs):
                 raise UserError(
                     f"The inputs of {run.row} have changed since its run was planned a moment ago. Nothing was queued: "
                     "run the same command again when the files are final."
@@ -151,7 +151,7 @@ def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
     """The row of a run with its decoding; its settings where they are not those in the run's folder."""
     usual = dict(flatten(config_of(store, run.run_id, forgiving=True)))
     settings = {name: value for name, value in flatten(run.config) if usual.get(name, value) != value}
-    return TableRow(member(plan, run), {e.spec.set: e.eval_id for e in run.evaluations}, settings)
+    return TableRow(member(plan, run), {e.set: e.eval_id for e in run.evaluations}, settings)
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:
@@ -161,56 +161,56 @@ def _prepared_key(task: Task, run: PlannedRun) -> str:
 def member(plan: Plan, run: PlannedRun) -> Member:
     """A run's place in the plan's table."""
     corpus = str(dict(flatten(run.config)).get(CORPUS, ""))
-    return Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.group)
+    return Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.variation.group)
 
 
 def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mapping[str, str]) -> Job:
     store = chosen.store
     result = store.result(run.run_id)
-    renewed = bool(run.stale) and stale == "rerun"
-    retrain = renewed and TRAINING in run.stale
+    renewed = bool(run.store_state.stale) and stale == "rerun"
+    retrain = renewed and TRAINING in run.store_state.stale
     present = code if renewed and not retrain else None
     return Job(
         run_id=run.run_id,
         task=run.config.task,
-        config=run.config.model_dump(mode="json"),
-        folder=str(chosen.study.folder or ""),
-        python=chosen.study.python,
+        config=run.spec.config,
+        folder=run.spec.folder,
+        python=run.spec.python,
         seed=run.seed,
         train=result is None or retrain or bool(trained_again(chosen, [run])),
         evaluations=tuple(_evaluation(store, run, e, present) for e in run.evaluations),
-        inputs=run.inputs,
+        inputs=run.spec.inputs,
         prepared_key=_prepared_key(chosen.task, run),
-        steps=None if run.members else total_steps(run.config),
-        num_params=run.num_params,
-        cost=run.cost,
+        steps=run.spec.steps,
+        num_params=run.spec.num_params,
+        cost=run.spec.cost,
         memory_gb=memory_gb(chosen.task, run, "cpu"),
         gpu_memory_gb=memory_gb(chosen.task, run, "cuda"),
-        devices=1 if run.members else chosen.devices_per_run,
+        devices=1 if run.spec.members else chosen.devices_per_run,
         priority=chosen.priority,
         members=(member(plan, run),),
         rerun_after=result.attempt if result and retrain else 0,
-        keeps=() if run.members else union(chosen.task.keeps(run.config), at_steps(run.kept_at)),
-        continues=() if run.members else tuple(_shorter(store, run)),
-        after=run.reads,
+        keeps=() if run.spec.members else union(chosen.task.keeps(run.config), at_steps(run.kept_at)),
+        continues=() if run.spec.members else tuple(_shorter(store, run)),
+        after=run.spec.reads,
         read_by=tuple(map(asdict, run.read_by)),
         read_at=run.read_at,
-        named_by=run.named_by,
+        named_by=run.spec.named_by,
     )
 
 
 def memory_gb(task: Task, run: PlannedRun, kind: str) -> float:
     """Predicted: of a training; of an ensemble no less, and the weights of all its members."""
-    weights = 4.0 * (run.num_params or 0) if run.members else 0.0
+    weights = 4.0 * (run.spec.num_params or 0) if run.spec.members else 0.0
     return max(task.memory_bytes(run.config, kind), weights) / 1e9
 
 
 def _evaluation(
-    store: Store, run: PlannedRun, planned: PlannedEvaluation, code: Mapping[str, str] | None
+    store: Store, run: PlannedRun, planned: EvaluationSpec, code: Mapping[str, str] | None
 ) -> dict[str, Any]:
     """An evaluation as a job has it. Given the digests of the code, its stale parts are to be made again."""
-    item: dict[str, Any] = {"eval_id": planned.eval_id, **asdict(planned.spec)}
-    to_read = planned.eval_id in run.to_read
+    item: dict[str, Any] = asdict(planned)
+    to_read = planned.eval_id in run.store_state.to_read
     made = store.evaluation(run.run_id, planned.eval_id) if code or to_read else None
     if made and (to_read or (code and stale_parts(made, code))):
         item["renew"] = made.attempt
@@ -219,7 +219,7 @@ def _evaluation(
 
 def _shorter(store: Store, run: PlannedRun) -> list[str]:
     """Runs of the same schedule with fewer steps, longest first: this run may continue from their checkpoints."""
-    mine, steps = lineage(run.config, run.inputs), total_steps(run.config)
+    mine, steps = run.spec.lineage, run.spec.steps
     if steps is None or not run.config.roles().not_in_lineage:
         return []
     found = []
@@ -235,11 +235,11 @@ def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
     """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: its first."""
     record = {
         "run_id": run.run_id,
-        "config": run.config.model_dump(mode="json"),
-        "inputs": dict(run.inputs),
-        **({} if run.named_by is None else {"named_by": dict(run.named_by)}),
-        "lineage": lineage(run.config, run.inputs),
-        "steps": total_steps(run.config),
+        "config": dict(run.spec.config),
+        "inputs": dict(run.spec.inputs),
+        **({} if run.spec.named_by is None else {"named_by": dict(run.spec.named_by)}),
+        "lineage": run.spec.lineage,
+        "steps": run.spec.steps,
         "row": asdict(row),
     }
     path = store.run_folder(run.run_id) / CONFIG
@@ -252,7 +252,7 @@ def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
 
 def renewed(runs: Iterable[PlannedRun], stale: str) -> list[PlannedRun]:
     """The runs that `--stale rerun` trains again, because their training code has changed."""
-    return [run for run in runs if stale == "rerun" and TRAINING in run.stale]
+    return [run for run in runs if stale == "rerun" and TRAINING in run.store_state.stale]
 
 
 def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
@@ -283,19 +283,19 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
         return ""
     trained = renewed(runs, stale)
     told = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
-    rest = [run for run in runs if run.stale and TRAINING not in run.stale]
-    for part in dict.fromkeys(part for run in rest for part in run.stale):
-        told.append(f"{part} of {_rows([run for run in rest if part in run.stale])}, no training")
+    rest = [run for run in runs if run.store_state.stale and TRAINING not in run.store_state.stale]
+    for part in dict.fromkeys(part for run in rest for part in run.store_state.stale):
+        told.append(f"{part} of {_rows([run for run in rest if part in run.store_state.stale])}, no training")
     return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
 
 
 def say_read(plan: Plan, runs: Sequence[PlannedRun], stale: str) -> str:
     """A message on what is read again from what finished runs kept, unless they are trained again; "" for nothing."""
     trained = {run.run_id for run in renewed(runs, stale)}
-    reading = [run for run in runs if run.to_read and run.run_id not in trained]
+    reading = [run for run in runs if run.store_state.to_read and run.run_id not in trained]
     if not reading:
         return ""
-    sets = dict.fromkeys(e.spec.set for run in reading for e in run.evaluations if e.eval_id in run.to_read)
+    sets = dict.fromkeys(e.set for run in reading for e in run.evaluations if e.eval_id in run.store_state.to_read)
     metrics = [one.column.header for one in plan.study.metrics if one.set in sets] or list(sets)
     return f"{', '.join(metrics)} of {_rows(reading)}: read from what the runs kept; nothing is trained for it"
 
@@ -306,5 +306,5 @@ def _rows(runs: Iterable[PlannedRun]) -> str:
 
 def _cost(runs: Iterable[PlannedRun]) -> str:
     """The cost of training the runs, in brackets; "" if it is not known."""
-    cost = sum({run.run_id: run.cost for run in runs}.values())
+    cost = sum({run.run_id: run.spec.cost for run in runs}.values())
     return f" ({cost:.1e} FLOP)" if cost else ""

@@ -132,10 +132,10 @@ class Planned:
         """The imported rows of a plan."""
         seeds: dict[str, list[int]] = {}
         for run in plan.runs:
-            if run.imported:
+            if run.spec.imported:
                 seeds.setdefault(run.row, []).append(run.seed)
-        labels = {run.label: run.row for run in plan.runs if run.imported and run.label}
-        settings = {run.row: dict(flatten(run.config)) for run in plan.runs if run.imported}
+        labels = {run.variation.label: run.row for run in plan.runs if run.spec.imported and run.variation.label}
+        settings = {run.row: dict(flatten(run.config)) for run in plan.runs if run.spec.imported}
         return cls(seeds, labels, settings, plan.study.columns)
 
     def with_settings(self, theirs: Mapping[str, Any]) -> str:
@@ -337,7 +337,7 @@ def write_runs(plan: Plan, store: Store, foreign: External, arrived: Sequence[Ar
 
 def records_of(plan: Plan, foreign: External, arrived: Sequence[Arrived]) -> list[Record]:
     """The records of their runs in the plan's rows."""
-    planned = {(run.row, run.seed): run for run in plan.runs if run.imported}
+    planned = {(run.row, run.seed): run for run in plan.runs if run.spec.imported}
     names = _ours(arrived, plan)
     return [_record(planned[one.row, one.seed], one, foreign, names) for one in arrived]
 
@@ -356,18 +356,17 @@ def _record(run: PlannedRun, one: Arrived, foreign: External, names: Mapping[str
             "attempt": 1,
             "task": run.config.task,
             "config": run.config.model_dump(mode="json"),
-            "inputs": dict(run.inputs),
+            "inputs": dict(run.spec.inputs),
         }
     )
     evaluations = {}
     for planned in run.evaluations:
-        scores = {metric: score for (set_, metric), score in one.scores.items() if set_ == planned.spec.set}
+        scores = {metric: score for (set_, metric), score in one.scores.items() if set_ == planned.set}
         if scores:
             evaluations[planned.eval_id] = EvaluationResult.read(
                 {
                     "run_id": run.run_id,
-                    "eval_id": planned.eval_id,
-                    **asdict(planned.spec),
+                    **asdict(planned),
                     "attempt": 1,
                     "weights_attempt": 1,
                     "metrics": scores,
@@ -398,7 +397,7 @@ def _write(store: Store, record: Record, of: Member) -> None:
     described: Mapping[str, Any] = {
         "run_id": record.run.run_id,
         "config": record.run.config.model_dump(mode="json"),
-        "inputs": dict(record.run.inputs),
+        "inputs": dict(record.run.spec.inputs),
         "row": asdict(TableRow(of, {str(made.set): eval_id for eval_id, made in record.evaluations.items()})),
     }
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -428,7 +427,7 @@ def unknown_settings(arrived: Sequence[Arrived], plan: Plan) -> list[str]:
 
 def refuse_other_settings(arrived: Sequence[Arrived], plan: Plan) -> None:
     """Raises UserError where a setting of theirs is another one in the study's row."""
-    configs = {run.row: dict(flatten(run.config)) for run in plan.runs if run.imported}
+    configs = {run.row: dict(flatten(run.config)) for run in plan.runs if run.spec.imported}
     names = _ours(arrived, plan)
     for one in arrived:
         ours = configs[one.row]

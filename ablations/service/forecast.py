@@ -61,7 +61,7 @@ def forecast(
     """
     slots = seats(chosen, plan, runs, slots)
     slot, task = slots[0], chosen.task
-    every = {run.run_id: step_cost(run) for run in plan.trainings if not run.members}
+    every = {run.run_id: step_cost(run) for run in plan.trainings if not run.spec.members}
     steps, evaluations = of_results(chosen.store, every)
     steps += kept(chosen.store)
     unique = {run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))}  # members have none
@@ -71,12 +71,16 @@ def forecast(
     seconds = {}
     again = {run.run_id for run in [*trained_again(chosen, unique.values()), *renewed(unique.values(), stale)]}
     of_rows = _of_finished_rows(chosen, plan, slot)
-    usual = _usual_s(chosen, plan, of_rows, slot) if any(not run.cost and not run.members for run in runs) else None
+    usual = (
+        _usual_s(chosen, plan, of_rows, slot)
+        if any(not run.spec.cost and not run.spec.members for run in runs)
+        else None
+    )
     for run_id, run in unique.items():
         training, scoring = precisions[run_id]
         members = [step_cost(member) for member in plan.members_of(run)]
-        steps_left = run.own_steps if run_id in again else run.steps_left
-        if run.cost or run.members or steps_left == 0:
+        steps_left = run.spec.own_steps if run_id in again else run.steps_left
+        if run.spec.cost or run.spec.members or steps_left == 0:
             seconds[run_id] = _seconds(run, steps_left, members, speeds[training], scorings[scoring])
         else:
             seconds[run_id] = of_rows.get(run.row, usual)
@@ -85,7 +89,10 @@ def forecast(
     wide = dict.fromkeys(unique, width) if width > 1 else {}
     return Forecast(
         {run_id: task.memory_bytes(run.config, slot.kind) for run_id, run in unique.items()},
-        {run_id: 0.0 if run.members or run.to_make else task.disk_bytes(run.config) for run_id, run in unique.items()},
+        {
+            run_id: 0.0 if run.spec.members or run.store_state.to_make else task.disk_bytes(run.config)
+            for run_id, run in unique.items()
+        },
         seconds,
         makespan([(value, wide.get(run_id, 1)) for run_id, value in known.items()], [0.0] * len(slots))
         if known and len(known) == len(seconds)
@@ -98,7 +105,7 @@ def forecast(
 
 def why_unknown(runs: Iterable[PlannedRun]) -> str:
     """Why the time of runs that are like none in the store is unknown, and what can be done."""
-    if any(run.cost and run.own_steps for run in runs):
+    if any(run.spec.cost and run.spec.own_steps for run in runs):
         return "no similar run was measured here; `ablations plan … --measure` trains a few steps"
     return "no run of this study has finished here; the time is known after the first one"
 
@@ -111,7 +118,7 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: 
     """
     prepare(chosen, runs, progress)
     slot = seats(chosen, chosen.plan, runs, [slot])[0]  # with the threads of the runs
-    rows = {(chosen.task.precisions(run.config, slot.kind)[0], step_cost(run)): run for run in runs if run.cost}
+    rows = {(chosen.task.precisions(run.config, slot.kind)[0], step_cost(run)): run for run in runs if run.spec.cost}
     if not rows:
         raise UserError(
             f"The task {chosen.study.task} does not predict its runs' cost, so a few steps say nothing of a run. The "
@@ -212,7 +219,7 @@ def _seconds(
     cost = sum(members) if members else step_cost(run)
     if steps is None or (steps and not (speed and cost)):
         return None
-    left = len(set(run.eval_ids).difference(run.made))
+    left = len(set(run.eval_ids).difference(run.store_state.made))
     evaluating = scoring.seconds(cost) * left if scoring else 0.0
     return (speed.seconds(cost) * steps if steps else 0.0) + evaluating
 
@@ -221,7 +228,7 @@ def _of_finished_rows(chosen: Selected, plan: Plan, slot: Slot) -> dict[str, flo
     """Row → the median time of its finished runs on devices like the slot, for tasks that predict no cost."""
     found: dict[str, list[float]] = {}
     for run in plan.trainings:
-        spent = None if run.cost or run.members else _trained_in(chosen.store, run.run_id, slot)
+        spent = None if run.spec.cost or run.spec.members else _trained_in(chosen.store, run.run_id, slot)
         if spent:
             found.setdefault(run.row, []).append(spent)
     return {row: statistics.median(times) for row, times in found.items()}
@@ -261,7 +268,7 @@ def _trained_in(store: Store, run_id: str, slot: Slot) -> float | None:
 
 def step_cost(run: PlannedRun) -> float:
     """Predicted floating-point operations of one training step; 0: unknown."""
-    return run.cost / (run.own_steps or 1)
+    return run.spec.cost / (run.spec.own_steps or 1)
 
 
 def short_spec(chosen: Selected, run: PlannedRun, steps: int = PROBE_STEPS) -> dict[str, object]:
@@ -274,7 +281,7 @@ def short_spec(chosen: Selected, run: PlannedRun, steps: int = PROBE_STEPS) -> d
         "folder": str(chosen.study.folder or ""),
         "python": chosen.study.python,
         "config": nested({**settings, name: steps}),
-        "inputs": without_runs(run.inputs),  # a branch is measured from the start
+        "inputs": without_runs(run.spec.inputs),  # a branch is measured from the start
     }
 
 
@@ -310,8 +317,8 @@ def base_of(chosen: Selected) -> Variation:
 
 def compared(plan: Plan, base: Variation) -> list[PlannedRun]:
     """One run of each row that the table compares with base."""
-    rows = {run.row: run for run in plan.runs if not run.members and run.row != base.key}
-    return [run for run in rows.values() if not plan.study.families or run.group == base.group]
+    rows = {run.row: run for run in plan.runs if not run.spec.members and run.row != base.key}
+    return [run for run in rows.values() if not plan.study.families or run.variation.group == base.group]
 
 
 def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> list[Noise]:

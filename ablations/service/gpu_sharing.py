@@ -6,7 +6,6 @@ from dataclasses import replace
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import memory_gb, turns
 from ablations.service.selected import Selected
-from experiments.config.task_config import total_steps
 from experiments.jobs.coordinator.decision import Decision, decide
 from experiments.jobs.devices.hardware import gpus_in_use
 from experiments.jobs.devices.slots import Slot
@@ -28,13 +27,13 @@ def decisions(
         Waiting(
             run.run_id,
             chosen.priority,
-            run.cost,
+            run.spec.cost,
             "",
             "",
-            devices=1 if run.members else chosen.devices_per_run,
+            devices=1 if run.spec.members else chosen.devices_per_run,
             gpu_memory_gb=memory_gb(chosen.task, run, "cuda") or measured,
             turn=turn(run),
-            steps=None if run.members else total_steps(run.config),
+            steps=run.spec.steps,
         )
         for run in runs
     ]

@@ -24,8 +24,8 @@ def refusals(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
     """Refusals of these runs, and of these devices if given; equal reasons of several rows are one."""
     found: dict[tuple[str, bool], list[str]] = {}
     for run in _one_of_each_row(runs):
-        if run.refused:
-            why = f"{run.refused} Correct it, or leave the row out with --rows."
+        if run.variation.refused:
+            why = f"{run.variation.refused} Correct it, or leave the row out with --rows."
             found.setdefault((why, False), []).append(run.row)
             continue
         for error in chosen.task.preflight(run.config, chosen.store.root):

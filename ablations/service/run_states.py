@@ -33,9 +33,9 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
     """
     states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
     plan = plan_study(study, selection, task, store.root, states, find)
-    asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.reads}
+    asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.spec.reads}
     members = [
-        replace(member, state="missing")
+        replace(member, store_state=member.store_state._replace(state="missing"))
         if member.run_id in asked and member.state in DONE and lacks_checkpoints(member, store, task)
         else member
         for member in plan.members
@@ -53,9 +53,9 @@ def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     """Whether a finished training kept too few checkpoints for what is to be made: an average, the best, a branch."""
     weights = store.weights_folder(run.run_id)
-    if weights is None or run.members:
+    if weights is None or run.spec.members:
         return False
-    lacking = [e.spec for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
+    lacking = [e for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
     if not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by)):
         return True
     # branches begin with checkpoints of the present code

@@ -259,17 +259,17 @@ def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Or
 def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator[Orphan]:
     """Runs of other settings; not those that differ in what their row changes: these were meant otherwise."""
     planned, usual = planned_settings(run.config), usual_settings(run.config)
-    kind = kind_of(run.config.task, run.config.seed, run.inputs)
+    kind = kind_of(run.config.task, run.config.seed, run.spec.inputs)
     for other in others:
         if other.of_unknown_change:
-            same = kind_of(run.config.task, run.config.seed, with_unknown_change(run.inputs, other.tree))
-            if code_change_in(run.inputs) and other.kind == same:
+            same = kind_of(run.config.task, run.config.seed, with_unknown_change(run.spec.inputs, other.tree))
+            if code_change_in(run.spec.inputs) and other.kind == same:
                 trained = (store.run_folder(other.name.run_id) / RESULT_FILE).stat().st_mtime
                 yield Orphan(other.name.run_id, run, {CODE: other.tree}, {}, trained)
             continue
         settings = settings_of_known(run.config, other, usual)
         names = differing(settings, planned, usual) if other.kind == kind else {}
-        if names and not run.overrides.keys() & names.keys():
+        if names and not run.planned_row.overrides.keys() & names.keys():
             was = {n: settings[n] for n in names if n in settings and n not in other.counted}
             run_id = other.name.run_id
             trained = (store.run_folder(run_id) / RESULT_FILE).stat().st_mtime

@@ -97,7 +97,7 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
     }
     for record in records:
         for planned in record.run.evaluations:
-            if examples := record.arrived.run.examples.get(planned.spec.set):
+            if examples := record.arrived.run.examples.get(planned.set):
                 beside = store.evaluation_folder(record.run.run_id, planned.eval_id)
                 beside.mkdir(parents=True)
                 (beside / EXAMPLE_FILE).write_text("".join(f"{json.dumps(one)}\n" for one in examples))

@@ -5,11 +5,10 @@ Also the trial run of `--smoke`.
 
 import contextlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.planning.planned import Plan, PlannedRun, RunState
 from ablations.service.enqueue import (
     enqueue,
     join,
@@ -26,11 +25,11 @@ from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions, complete_mlflow, track_ended
+from experiments.config.task_config import TaskConfig
 from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.identity import (
     ParentRun,
-    eval_identity,
     with_members,
     with_parent_run,
     without_runs,
@@ -39,11 +38,12 @@ from experiments.jobs.coordinator.reporter import Summary
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.messages import number
+from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.run_names import named_by_of, plain_name
 from experiments.store.trees import TREES
-from experiments.tasks.base import EvaluationSpec, Progress
+from experiments.tasks.base import Progress
 
 
 def train(
@@ -156,7 +156,7 @@ def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
     Raises UserError for a task that names no setting for its steps, and for what `prepare` refuses.
     """
     whole = chosen.plan
-    whole = replace(whole, runs=tuple(run for run in whole.runs if not run.imported))
+    whole = replace(whole, runs=tuple(run for run in whole.runs if not run.spec.imported))
     plan = shortened(chosen, whole)
     prepare(chosen, whole.trainings, progress)
     with folder_beside(chosen.store.root, ".smoke-") as folder:
@@ -170,14 +170,16 @@ def smoke(chosen: Selected, progress: Progress) -> Iterator[Smoke]:
 
 def shortened(chosen: Selected, plan: Plan) -> Plan:
     """The plan with one seed of each row and STEPS steps; identities follow."""
-    trainings = {run.run_id: _short(chosen, run) for run in plan.trainings if not run.reads}
+    trainings = {run.run_id: _short(chosen, run) for run in plan.trainings if not run.spec.reads}
     trainings |= {
-        run.run_id: _short(chosen, run, trainings[run.parent_run.run_id].run_id)
+        run.run_id: _short(chosen, run, trainings[run.spec.parent_run.run_id].run_id)
         for run in plan.trainings
-        if run.parent_run
+        if run.spec.parent_run
     }
     runs = [
-        _ensemble(run, [trainings[run_id] for run_id in run.members]) if run.members else trainings[run.run_id]
+        _ensemble(run, [trainings[run_id] for run_id in run.spec.members])
+        if run.spec.members
+        else trainings[run.run_id]
         for run in reversed({run.row: run for run in reversed(plan.runs)}.values())  # the first seeds
     ]
     members = [trainings[run.run_id] for run in plan.members]
@@ -199,36 +201,39 @@ def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRu
     if settings.get(_PRECISION) == "bf16":
         settings[_PRECISION] = "auto"
     config = type(run.config).from_mapping(nested(settings))
-    sets = {e.spec.set for e in run.evaluations}
+    sets = {e.set for e in run.evaluations}
     specs = [s for s in chosen.task.evaluations(config, chosen.store.root) if s.set in sets] if sets else []
     read_by = tuple(replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.read_by)
-    inputs, at = run.inputs, (SMOKE_STEPS - 1,)
+    inputs, at = run.spec.inputs, (SMOKE_STEPS - 1,)
     if parent_run:
         inputs = with_parent_run(without_runs(inputs), ParentRun(parent_run, *at))
     kept_at, read_at = at if run.kept_at else (), at if run.read_at else ()
-    short = replace(run, config=config, cost=0.0, read_by=read_by, inputs=inputs, kept_at=kept_at, read_at=read_at)
-    return _named(short, specs)
+    short = replace(run, read_by=read_by, kept_at=kept_at, read_at=read_at)
+    return _named(short, config, inputs, specs)
 
 
 def _ensemble(run: PlannedRun, members: Sequence[PlannedRun]) -> PlannedRun:
-    inputs = with_members(members[0].inputs, [member.run_id for member in members])
+    """The ensemble of short runs."""
+    inputs = with_members(members[0].spec.inputs, [member.run_id for member in members])
     config = members[0].config.model_copy(update={"seed": run.config.seed})
-    specs = [replace(e.spec, settings={**e.spec.settings, "checkpoint": "last"}) for e in run.evaluations]
-    return _named(replace(run, inputs=inputs, config=config), specs)
+    specs = [replace(e, settings={**e.settings, "checkpoint": "last"}) for e in run.evaluations]
+    return _named(run, config, inputs, specs)
 
 
-def _named(run: PlannedRun, specs: Sequence[EvaluationSpec]) -> PlannedRun:
-    """The run under the name of its settings, with nothing of it done."""
-    name = plain_name(run.config, run.inputs)
-    run_id = name.run_id
-    evaluations = tuple(PlannedEvaluation(spec, eval_identity(run_id, spec.settings, spec.inputs)) for spec in specs)
-    fresh: dict[str, Any] = {
-        "state": "missing",
-        "stale": (),
-        "to_make": "",
-        "made": (),
-        "to_read": (),
-        "changed": (),
-        "added": {},
-    }
-    return replace(run, run_id=run_id, named_by=named_by_of(name), evaluations=evaluations, **fresh)
+def _named(
+    run: PlannedRun, config: TaskConfig, inputs: Mapping[str, str], specs: Sequence[EvaluationSpec]
+) -> PlannedRun:
+    """The run with other settings and inputs and the name that they give, missing in the store."""
+    name = plain_name(config, inputs)
+    spec = run_spec(
+        config,
+        name.run_id,
+        inputs,
+        named_by=named_by_of(name),
+        num_params=run.spec.num_params,
+        folder=run.spec.folder,
+        python=run.spec.python,
+    )
+    evaluations = tuple(evaluation.named(spec.run_id) for evaluation in specs)
+    row = replace(run.planned_row, config=config)
+    return replace(run, spec=spec, planned_row=row, store_state=RunState(), evaluations=evaluations, added={})

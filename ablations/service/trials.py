@@ -39,7 +39,7 @@ class Trials:
                 continue  # its members, or its parent run, are tuned as a row of their own
             run = self._plan(study, row.key).runs[0]
             space = space_of(study, row, run.config, selected, task)
-            self.searches[row.key] = Search(chosen.store, space, about(run.config, run.inputs, space))
+            self.searches[row.key] = Search(chosen.store, space, about(run.config, run.spec.inputs, space))
         if not self.searches:
             raise UserError(
                 "The chosen rows are ensembles or branches, which are made of other rows' trainings: tune those rows."
@@ -85,7 +85,9 @@ class Trials:
             return
         study = with_tuned(self._chosen.study, {row: trial.params})
         plan = self._plan(study.model_copy(update={"name": trials_of(study.name)}), row)
-        run = replace(plan.runs[0], row=f"{row}.trial{trial.number + 1}")
+        [run, *_] = plan.runs
+        variation = run.variation.model_copy(update={"key": f"{row}.trial{trial.number + 1}"})
+        run = replace(run, planned_row=replace(run.planned_row, variation=variation))
         self._runs[row, trial.number] = run
         self.searches[row].started(trial.number, run.run_id)
         if run.state not in ("finished", "stale"):
@@ -101,7 +103,7 @@ class Trials:
     def _report_trial(self, row: str, trial: Trial, queued: Mapping[str, JobStatus]) -> None:
         """Report a trial to the search if its run has ended."""
         run, search, store = self._runs[row, trial.number], self.searches[row], self._chosen.store
-        eval_id = next(e.eval_id for e in run.evaluations if e.spec.set == self.tune.set)
+        eval_id = next(e.eval_id for e in run.evaluations if e.set == self.tune.set)
         scored = store.evaluation(run.run_id, eval_id) if store.result(run.run_id) else None
         if scored is not None:
             value = scored.metrics.get(self.column.metric)

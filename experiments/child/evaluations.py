@@ -16,11 +16,12 @@ from experiments.errors import Damaged, Diverged, Preempted, failure_class
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
 from experiments.records import FailureClass
+from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import check_file, describe_file, write_json
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, Part
 from experiments.store.spec import EvaluationRequest
-from experiments.tasks.base import Context, EvaluationSpec, Task, join_facts
+from experiments.tasks.base import Context, Task, join_facts
 
 log = logging.getLogger("experiments.child.run")
 

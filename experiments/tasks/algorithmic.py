@@ -14,7 +14,7 @@ from experiments.config.task_config import SettingRoles
 from experiments.data.corpora.algorithmic import AlgorithmicCorpus, AlgorithmicData, bounds, resolve
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.counts import EXACT_COUNTS, SetScores, exact, pieces, score_exact
-from experiments.tasks.base import EvaluationSpec
+from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence import SequenceTask
 

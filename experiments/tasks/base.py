@@ -15,6 +15,7 @@ from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.identity import ParentRun
 from experiments.records import TRAINING
+from experiments.run_spec import EvaluationSpec
 from experiments.store.imports import OURS, imports_of, local_files
 from experiments.store.provenance import versions
 from experiments.store.results import EvaluationResult, TrainingResult
@@ -24,20 +25,6 @@ from experiments.tasks.versions import PARTS
 from experiments.tasks.versions import TRAINING as TRAINING_VERSION
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
-
-
-@dataclass(frozen=True)
-class EvaluationSpec:
-    """One decoding and scoring of a run's weights: all its settings, and digests of the decoded set.
-
-    promised: of a user's trainer, the metrics that the study prints, "dev.accuracy", or "accuracy" if it prints one set
-    only. They are part of no identity: another metric makes no evaluation anew.
-    """
-
-    set: str
-    settings: Mapping[str, Any]
-    inputs: Mapping[str, str]
-    promised: tuple[str, ...] = ()
 
 
 @dataclass

@@ -24,7 +24,8 @@ from experiments.evaluation.counts import bits_per_byte, piece_perplexity, word_
 from experiments.evaluation.likelihood import measure_likelihood, stream_nll
 from experiments.evaluation.trained import load_model, load_tokenizers
 from experiments.evaluation.translate import texts_of, translate
-from experiments.tasks.base import Context, EvaluationSpec
+from experiments.run_spec import EvaluationSpec
+from experiments.tasks.base import Context
 from experiments.tasks.network import spacing_of
 from experiments.training.network_rows import change_network
 from model.ensemble import Ensemble

@@ -16,7 +16,8 @@ from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.windows import WindowPlan, rows_of
 from experiments.errors import UserError
 from experiments.evaluation.counts import TEXT_COUNTS, bits_per_byte, piece_perplexity, word_perplexity
-from experiments.tasks.base import Context, EvaluationSpec
+from experiments.run_spec import EvaluationSpec
+from experiments.tasks.base import Context
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.network import OF_WEIGHTS
 from experiments.tasks.preflight import of_builtin, of_settings

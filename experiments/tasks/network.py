@@ -17,8 +17,8 @@ from experiments.data.encoding.prepare import learn_tokenizers
 from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings
 from experiments.identity import digest
 from experiments.processes.processor import allocates_by_tcmalloc
+from experiments.run_spec import EvaluationSpec
 from experiments.store.user_cache import UserCache
-from experiments.tasks.base import EvaluationSpec
 from model import cost as count
 from model.config import ModelConfig
 

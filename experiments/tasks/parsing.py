@@ -19,7 +19,7 @@ from experiments.data.corpora.trees import TreeCorpus, TreeData, resolve
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.counts import BRACKET_COUNTS, SetScores, f1
 from experiments.evaluation.evalb import score_parses
-from experiments.tasks.base import EvaluationSpec
+from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence import SequenceTask
 from model.config import ModelConfig

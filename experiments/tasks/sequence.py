@@ -23,10 +23,11 @@ from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 from experiments.evaluation.counts import SetScores
 from experiments.processes.processor import has_bf16, precision_here
+from experiments.run_spec import EvaluationSpec
 from experiments.store.provenance import PACKAGES
 from experiments.store.retention import Keep, keeps_of
 from experiments.tasks import compiling
-from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks.base import Context, Progress, Task
 from experiments.tasks.compiling import COMPILE
 from experiments.tasks.network import (
     OF_WEIGHTS,

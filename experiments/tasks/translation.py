@@ -10,7 +10,7 @@ from experiments.data.corpora.parallel import ParallelCorpus, resolve
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.errors import UserError
 from experiments.evaluation.counts import BLEU_COUNTS, SetScores, bleu
-from experiments.tasks.base import EvaluationSpec
+from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence import SequenceTask
 

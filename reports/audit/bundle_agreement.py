@@ -9,11 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.planning.planned import Plan, PlannedRun
 from experiments.config.evaluation import OF_SEARCH
 from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_of, run_identity, seed_in_words
+from experiments.run_spec import EvaluationSpec
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store, description_of
 from experiments.store.results import EvaluationResult
@@ -44,31 +45,31 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
     if not plan.runs:
         raise UserError("it holds no run.")
     built_in = is_built_in(plan.study.task)
-    counted = built_in and not all(run.imported for run in plan.trainings)
+    counted = built_in and not all(run.spec.imported for run in plan.trainings)
     names = names_can_be_checked or built_in  # no path names the run of a built-in task, so that nothing was left out
     proofs: _Proofs = {}
     for run in plan.trainings:
         where = f"row {run.row}, {seed_in_words(run.seed)}"
         _check_run(where, run, store, plan.study.task, names)
-        if built_in and not run.imported:
+        if built_in and not run.spec.imported:
             counted = _check_parameters(where, run, plan.study.task) and counted
             _check_members(where, run, store)
-        if len({evaluation.spec.set for evaluation in run.evaluations}) < len(run.evaluations):
+        if len({evaluation.set for evaluation in run.evaluations}) < len(run.evaluations):
             raise UserError(f"{where}: it has two evaluations of one set.")
         for evaluation in run.evaluations:
-            record = _check_evaluation(f"{where}, {evaluation.spec.set}", run, evaluation, store, names)
+            record = _check_evaluation(f"{where}, {evaluation.set}", run, evaluation, store, names)
             record.check(built_in)
-            printed = {column.metric: column for column in columns if column.set in (evaluation.spec.set, "*")}
+            printed = {column.metric: column for column in columns if column.set in (evaluation.set, "*")}
             for name, column in printed.items():
-                at = f"{where}, {evaluation.spec.set}: {name}"
+                at = f"{where}, {evaluation.set}: {name}"
                 computed = recomputed(column, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 kept = record.metrics.get(name)
                 if computed is not None and differs(kept, computed):
                     raise UserError(f"{at} is recorded as {kept}, and its counts give {computed:.4f}.")
-                if computed is None and column.counts is not None and built_in and not run.imported:
+                if computed is None and column.counts is not None and built_in and not run.spec.imported:
                     raise UserError(f"{at} cannot be computed again, because {column.counts.file} is missing or empty.")
                 if computed is not None or kept is not None:
-                    rows = proofs.setdefault((name, evaluation.spec.set), {})
+                    rows = proofs.setdefault((name, evaluation.set), {})
                     rows[run.row] = rows.get(run.row, True) and computed is not None
     found = f"{len(plan.trainings)} run{'s' * (len(plan.trainings) > 1)} as planned"
     if not names:
@@ -119,28 +120,34 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
             unrecorded = {**usual_settings(run.config), **run.added}  # of settings that were added later
             for name, value in ours.items():
                 _equal(where, name, value, theirs.get(name, unrecorded.get(name)), "the run recorded")
-    _equal(where, "inputs", dict(run.inputs), about.get("inputs", dict(run.inputs)), "the run recorded")
+    _equal(where, "inputs", dict(run.spec.inputs), about.get("inputs", dict(run.spec.inputs)), "the run recorded")
     _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
-    if run.parent_run is not None:
+    if run.spec.parent_run is not None:
         recorded = result.parent_run.run_id, result.parent_run.step
-        _equal(where, "parent run and its steps", tuple(run.parent_run), recorded, "the run recorded")
+        _equal(where, "parent run and its steps", tuple(run.spec.parent_run), recorded, "the run recorded")
     if names:
         _equal(where, "run_id", run.run_id, _named(run, about), "its settings give")
     settings = dict(flatten(run.config))
-    for name, value in run.overrides.items():
+    for name, value in run.planned_row.overrides.items():
         _equal(where, name, value, settings.get(name), "its settings have")
-    _equal(where, "parameters", run.num_params, result.content.get("num_params", run.num_params), "the run recorded")
+    _equal(
+        where,
+        "parameters",
+        run.spec.num_params,
+        result.content.get("num_params", run.spec.num_params),
+        "the run recorded",
+    )
 
 
 def _named(run: PlannedRun, about: Mapping[str, Any]) -> str:
     """The name that a run's settings give: of a user's trainer those that its record names."""
     roles, recorded = run.config.roles(), about.get("config")
     if roles.frozen_defaults or not isinstance(recorded, Mapping):
-        return run_identity(run.config, run.inputs)
-    if run.named_by is not None:
-        return name_given_by(run.named_by, recorded, run.inputs)
+        return run_identity(run.config, run.spec.inputs)
+    if run.spec.named_by is not None:
+        return name_given_by(run.spec.named_by, recorded, run.spec.inputs)
     kept = {n: v for n, v in flatten(recorded) if n not in ("task", "seed", *roles.not_in_run_id)}  # of version 0.1.0
-    return identity_of(recorded.get("task"), recorded.get("seed"), kept, run.inputs)
+    return identity_of(recorded.get("task"), recorded.get("seed"), kept, run.spec.inputs)
 
 
 def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:
@@ -149,26 +156,23 @@ def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:
         count = load_task(task).num_params(run.config)
     except UserError:
         return False
-    whole = None if count is None else count * max(1, len(run.members))
-    _equal(where, "parameters", run.num_params, whole, "those settings have")
+    whole = None if count is None else count * max(1, len(run.spec.members))
+    _equal(where, "parameters", run.spec.num_params, whole, "those settings have")
     return True
 
 
 def _check_members(where: str, run: PlannedRun, store: Store) -> None:
     """The sums of an ensemble are those of its members."""
-    if run.members:
-        record, sums = store.result(run.run_id), together(members(store, run.members))
+    if run.spec.members:
+        record, sums = store.result(run.run_id), together(members(store, run.spec.members))
         for name in ("num_params", "flops", "target_tokens", "train_s"):
             _equal(where, name, getattr(record, name), sums.get(name), "its members have together")
 
 
-def _check_evaluation(
-    where: str, run: PlannedRun, evaluation: PlannedEvaluation, store: Store, names: bool
-) -> EvaluationResult:
-    record = store.evaluation(run.run_id, evaluation.eval_id)
+def _check_evaluation(where: str, run: PlannedRun, spec: EvaluationSpec, store: Store, names: bool) -> EvaluationResult:
+    record = store.evaluation(run.run_id, spec.eval_id)
     if record is None or "metrics" not in record.model_fields_set:
-        raise UserError(f"{where}: it has no scores of the evaluation {evaluation.eval_id}.")
-    spec = evaluation.spec
+        raise UserError(f"{where}: it has no scores of the evaluation {spec.eval_id}.")
     asked: dict[str, Any] = {"settings": dict(spec.settings), "inputs": dict(spec.inputs)}
     for name, value in (asked if "set" in spec.inputs else {"set": spec.set, **asked}).items():  # as in results.py
         _equal(where, name, value, record.content.get(name, value), "the evaluation recorded")
@@ -179,7 +183,7 @@ def _check_evaluation(
             _equal(where, name, ours, spec.settings[name], "the evaluation has")
     if names:
         named = eval_identity(run.run_id, spec.settings, spec.inputs)
-        _equal(where, "eval_id", evaluation.eval_id, named, "its settings give")
+        _equal(where, "eval_id", spec.eval_id, named, "its settings give")
     return record
 
 

@@ -50,7 +50,7 @@ def write_bundle(
             f"Not finished: {', '.join(unfinished[:6])}{' …' if unfinished[6:] else ''}. A bundle holds a whole table: "
             "run what is missing, or leave rows out with --rows."
         )
-    if to_read := [run.name for run in plan.trainings if run.to_read]:
+    if to_read := [run.name for run in plan.trainings if run.store_state.to_read]:
         raise UserError(
             f"Not recorded yet: metrics that the study reads from the kept logs of {', '.join(to_read[:6])}"
             f"{' …' if to_read[6:] else ''}. `ablations run` with the same words records them, without training."

@@ -33,7 +33,7 @@ def explain(table: Table, cell: str) -> Explanation:
         raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
     found: Explanation = {"from_bundle": table.bundle} if table.bundle else {}
     found |= {"cell": cell, "study": table.name, "row": row.key, "label": row.label}
-    found["changes_from_base"] = dict(row.outcomes[0].run.overrides)
+    found["changes_from_base"] = dict(row.outcomes[0].run.planned_row.overrides)
     found |= {"diff": row.diff.splitlines()} if row.diff else {}
     for cost in costs:
         found[cost.name] = {"computed": cost.value(row, table), "trained": _recorded(row, cost.name)}
@@ -78,7 +78,7 @@ def _value(table: Table, row: Row, column: Column) -> Explanation:
 
 def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
     run, facts = outcome.run, outcome.record
-    found: Explanation = {} if run.members else {"seed": run.seed}
+    found: Explanation = {} if run.spec.members else {"seed": run.seed}
     found |= {"run_id": run.run_id, "state": run.state}
     if run.added:
         found["trained_without"] = dict(run.added)
@@ -87,7 +87,7 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
         found["imported"] = facts.imported.model_dump(exclude_none=True)
     found |= run_facts(facts)
     found |= {"command": facts.command if facts else None, "platform": facts.platform if facts else None}
-    found |= {"corpus": corpus_name(outcome), "inputs": dict(run.inputs)}
+    found |= {"corpus": corpus_name(outcome), "inputs": dict(run.spec.inputs)}
     found["tokenizer"] = (facts.data.tokenizer.sha256 if facts else None) or None
     found["configuration"] = {name: value for name, value in flatten(run.config) if name != "seed"}
     sets = dict.fromkeys(column.set for column in columns)
@@ -98,7 +98,7 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
 
 def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanation:
     scored = outcome.scored[set_]
-    found: Explanation = {"set": set_, "eval_id": scored.eval_id, "settings": dict(flatten(scored.spec.settings))}
+    found: Explanation = {"set": set_, "eval_id": scored.spec.eval_id, "settings": dict(flatten(scored.spec.settings))}
     found["inputs"] = dict(scored.spec.inputs)
     metrics = dict.fromkeys(column.metric for column in columns if column.set == set_)
     found["metrics"] = {metric: outcome.measured(set_, metric) for metric in metrics}
@@ -106,7 +106,7 @@ def _evaluation(outcome: Outcome, set_: str, columns: list[Column]) -> Explanati
     facts = scored.record or EvaluationResult()
     found |= {"sentences": facts.sentences, "device": facts.device, "precision": facts.precision}
     found["code_digest"] = facts.code
-    found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.eval_id}"
+    found["folder"] = f"runs/{outcome.run.run_id}/evaluations/{scored.spec.eval_id}"
     return found
 
 

@@ -173,7 +173,7 @@ def _run(outcome: Outcome) -> tuple[object, ...]:
     """A run under RUN_HEADS."""
     run, facts, seconds = outcome.run, run_facts(outcome.record), training_seconds(outcome)
     minutes = f"{seconds / 60:.1f}" if seconds is not None else ""
-    state = "imported" if run.imported and outcome.record else run.state
+    state = "imported" if run.spec.imported and outcome.record else run.state
     made = (facts["device"] or "", facts["precision"] or "", (facts["commit"] or "")[:10])
     steps = "" if facts["steps"] is None else facts["steps"]
     return run.row, run.seed or "ensemble", run.run_id, state, steps, minutes, *made

@@ -42,8 +42,8 @@ def _sentences(table: Table) -> Iterator[str]:
     yield f"We train {number(len(rows), 'variation')} of the model, each with {times}." if rows else ""
     yield from (note.text for note in imported(table))
     yield from (
-        f"{row.key} is an ensemble of {number(len(row.outcomes[0].run.members), 'training')}, which averages their "
-        "probabilities at each step of the search."
+        f"{row.key} is an ensemble of {number(len(row.outcomes[0].run.spec.members), 'training')}, which averages "
+        "their probabilities at each step of the search."
         for row in table.rows
         if row.ensemble
     )
@@ -261,7 +261,7 @@ def _dev_scores(table: Table) -> str:
 def _data_of(outcome: Outcome) -> str:
     """The corpus that a run was trained on, and what it was scored on."""
     pairs = outcome.record.data.train.kept if outcome.record else None
-    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in without_runs(outcome.run.inputs).items())
+    inputs = ", ".join(f"{name} ({digest[:8]})" for name, digest in without_runs(outcome.run.spec.inputs).items())
     name = corpus_name(outcome) or inputs
     parts = [f"{name}: {number(pairs, 'training pair')}" if pairs is not None else name]
     for name, scored in outcome.scored.items():

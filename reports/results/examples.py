@@ -56,7 +56,7 @@ def collect_examples(plan: Plan, store: Store, set_: str, seed: int, *, differin
 def _examples(run: PlannedRun, store: Store, set_: str) -> list[Example] | None:
     for evaluation in run.evaluations:
         path = store.evaluation_folder(run.run_id, evaluation.eval_id) / EXAMPLE_FILE
-        if evaluation.spec.set == set_ and path.is_file():
+        if evaluation.set == set_ and path.is_file():
             _, why = valid_evaluation(store, run, evaluation)
             if why:
                 raise UserError(why)
@@ -69,7 +69,7 @@ def _is_number_field(found: Mapping[str, Sequence[Example]], name: str) -> bool:
 
 
 def _metrics(plan: Plan) -> set[str]:
-    return {name.rpartition(".")[2] for run in plan.runs for e in run.evaluations for name in e.spec.promised}
+    return {name.rpartition(".")[2] for run in plan.runs for e in run.evaluations for name in e.promised}
 
 
 def _fields(found: Mapping[str, Sequence[Example]], metrics: set[str]) -> tuple[list[str], list[str]]:

@@ -5,9 +5,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ablations.planning.planned import Plan
+from ablations.planning.planned import Plan, PlannedRun
 from experiments.events.history import History
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
@@ -36,14 +36,14 @@ def frames(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> Frames:
 
     outcomes = collect(plan, store, columns)
     runs = [
-        {name: getattr(o.run, name) for name in _RUN}
-        | {"state": o.run.state, "imported": o.run.imported, "stale": o.stale, "num_params": o.run.num_params}
+        _place(o.run)
+        | {"state": o.run.state, "imported": o.run.spec.imported, "stale": o.stale, "num_params": o.run.spec.num_params}
         | run_facts(o.record)
         for o in outcomes
     ]
     evaluations = [
-        {name: getattr(o.run, name) for name in _RUN}
-        | {"eval_id": scored.eval_id, "set": set_, "metric": metric, "value": o.measured(set_, metric)}
+        _place(o.run)
+        | {"eval_id": scored.spec.eval_id, "set": set_, "metric": metric, "value": o.measured(set_, metric)}
         | {"signature": scored.signature(metric), "sentences": scored.record.sentences}
         for o in outcomes
         for set_, scored in o.scored.items()
@@ -56,6 +56,18 @@ def frames(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> Frames:
     )
 
 
+def _place(run: PlannedRun) -> dict[str, Any]:
+    """The columns with which every frame begins."""
+    variation = run.variation
+    return {
+        "row": run.row,
+        "group": variation.group,
+        "label": variation.label,
+        "seed": run.seed,
+        "run_id": run.run_id,
+    }
+
+
 def curves(plan: Plan, store: Store) -> "pd.DataFrame":
     """What runs logged while they trained: one line per row × seed × metric × step, by the names that they logged.
 
@@ -64,7 +76,7 @@ def curves(plan: Plan, store: Store) -> "pd.DataFrame":
     import pandas as pd
 
     lines = [
-        [*(getattr(run, name) for name in _RUN), point.name, point.step, point.value, point.t]
+        [*_place(run).values(), point.name, point.step, point.value, point.t]
         for run in plan.runs
         for point in History(store, run.run_id).read()
     ]

@@ -8,18 +8,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRun
+from ablations.planning.planned import Plan, PlannedRun
 from experiments.dotted import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
 from experiments.messages import number
 from experiments.records import TRAINING
+from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import check_file
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.run_names import compared_settings, planned_settings
 from experiments.store.trees import CODE
-from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.own.code_files import from_home
 from experiments.tasks.own.command import PATTERNS
@@ -109,13 +109,13 @@ def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, 
     place = f"runs/{run.run_id}"
     try:
         record = store.result(run.run_id)
-        if any(store.result(member) is None for member in run.members):
+        if any(store.result(member) is None for member in run.spec.members):
             return None, ""  # a note names it (reports/table/notes.py)
     except Damaged as damage:
         return None, str(damage).replace(f"{store.root}/", "")
     if record is None:
         return None, ""
-    if record.inputs not in (None, run.inputs):
+    if record.inputs not in (None, run.spec.inputs):
         return None, f"{place}/result.json is of a training on other data. {REDO}."
     theirs = dict(flatten(record.config or {}))
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
@@ -129,7 +129,7 @@ def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, 
 
 
 def valid_evaluation(
-    store: Store, run: PlannedRun, planned: PlannedEvaluation, columns: Iterable[Column] = ()
+    store: Store, run: PlannedRun, planned: EvaluationSpec, columns: Iterable[Column] = ()
 ) -> tuple[EvaluationResult | None, str]:
     """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
@@ -137,9 +137,9 @@ def valid_evaluation(
         record = store.evaluation(run.run_id, planned.eval_id)
         if record is None:
             return None, ""
-        asked: dict[str, object] = {"settings": dict(planned.spec.settings), "inputs": dict(planned.spec.inputs)}
-        if "set" not in planned.spec.inputs:  # else a set is its content, whatever its name is here and was there
-            asked = {"set": planned.spec.set, **asked}
+        asked: dict[str, object] = {"settings": dict(planned.settings), "inputs": dict(planned.inputs)}
+        if "set" not in planned.inputs:  # else a set is its content, whatever its name is here and was there
+            asked = {"set": planned.set, **asked}
         other = [name for name, value in asked.items() if getattr(record, name) not in (None, value)]
         if other:
             return None, f"{place}/result.json has other {' and '.join(other)} than the plan. {REDO}."
@@ -151,27 +151,27 @@ def valid_evaluation(
 
 
 def read_again(
-    store: Store, run: PlannedRun, planned: PlannedEvaluation, trained: TrainingResult, made: EvaluationResult | None
+    store: Store, run: PlannedRun, planned: EvaluationSpec, trained: TrainingResult, made: EvaluationResult | None
 ) -> EvaluationResult | None:
     """An evaluation with the numbers that a user's trainer kept, where the study reads others than were recorded.
 
     `ablations run` records the same numbers. Returns `made` where nothing was kept.
     """
-    if not planned.spec.promised:
+    if not planned.promised:
         return made
-    patterns = patterns_of(getattr(run.config, PATTERNS, ()), planned.spec.set)
+    patterns = patterns_of(getattr(run.config, PATTERNS, ()), planned.set)
     before = made if made is not None and made.weights_attempt == trained.attempt else None
     with contextlib.suppress(Damaged, UserError):
         weights = store.attempt_folder(run.run_id, trained.attempt)
-        found = read_kept(weights, planned.spec.set, planned.spec.promised, patterns, before)
+        found = read_kept(weights, planned.set, planned.promised, patterns, before)
         if made is not None:
             lacking = {name: first_sentences(why) for name, why in found.lacking.items() if why}
             return made.model_copy(update={"metrics": found.metrics, "lacking": lacking})
-        promised = {name.removeprefix(f"{planned.spec.set}.") for name in planned.spec.promised}
+        promised = {name.removeprefix(f"{planned.set}.") for name in planned.promised}
         finite = all(map(math.isfinite, found.metrics.values()))
         if finite and promised & found.metrics.keys():  # else it failed, and its state says so
             of_set: dict[str, float | None] = {**found.metrics}
-            return EvaluationResult(run_id=run.run_id, eval_id=planned.eval_id, set=planned.spec.set, metrics=of_set)
+            return EvaluationResult(run_id=run.run_id, eval_id=planned.eval_id, set=planned.set, metrics=of_set)
     return made
 
 
@@ -193,7 +193,6 @@ class Scored:
     """One requested evaluation; `record` is None until it is made."""
 
     spec: EvaluationSpec
-    eval_id: str
     record: EvaluationResult | None
 
     def signature(self, metric: str) -> str | None:
@@ -232,7 +231,7 @@ class Outcome:
     @property
     def stale(self) -> bool:
         """Whether it was trained or scored by other code than the present."""
-        return self.run.state == "stale" or bool(self.run.stale)
+        return self.run.state == "stale" or bool(self.run.store_state.stale)
 
     def code(self, column: Column) -> Mapping[str, str]:
         """Digests of the code that a number of this column depends on, by file; of a built-in task by part.
@@ -243,7 +242,7 @@ class Outcome:
         known, or nothing is in common with other rows.
         """
         scored = self.scored.get(column.set)
-        if self.record is None or self.run.imported:
+        if self.record is None or self.run.spec.imported:
             return {}
         if not self.run.config.setting_roles.frozen_defaults:
             files = self.record.code_files if self.record.base_files is None else self.record.base_files
@@ -278,11 +277,11 @@ def collect(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> list[Ou
             place = (run.run_id, asked.eval_id)
             if place not in evaluated:
                 found, why = valid_evaluation(store, run, asked, columns)
-                if record is not None and not why and (found is None or asked.eval_id in run.to_read):
+                if record is not None and not why and (found is None or asked.eval_id in run.store_state.to_read):
                     found = read_again(store, run, asked, record, found)
                 evaluated[place] = found, why
-            found, harm[asked.spec.set] = evaluated[place]
-            scored[asked.spec.set] = Scored(asked.spec, asked.eval_id, found)
+            found, harm[asked.set] = evaluated[place]
+            scored[asked.set] = Scored(asked, found)
         ended = last_failure(store, run.run_id) if run.state == "failed" else None
         harm = {name: why for name, why in harm.items() if why}
         outcomes.append(Outcome(run, record, scored, harm, ended.kind if ended else ""))
@@ -324,7 +323,7 @@ def lengths_in(store: Store) -> LengthsOf:
 def folder_of(store: Store, outcome: Outcome, set_: str) -> Path | None:
     """The folder of a finished evaluation; None of another."""
     scored = outcome.scored.get(set_)
-    return store.evaluation_folder(outcome.run.run_id, scored.eval_id) if scored and scored.record else None
+    return store.evaluation_folder(outcome.run.run_id, scored.spec.eval_id) if scored and scored.record else None
 
 
 # --- The record of a finished training as one flat line, for frames and `ablations explain`

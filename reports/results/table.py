@@ -128,17 +128,17 @@ class Row:
     @property
     def ensemble(self) -> bool:
         """Whether the row's one entry is an ensemble, which has no seed."""
-        return any(o.run.members for o in self.outcomes)
+        return any(o.run.spec.members for o in self.outcomes)
 
     @property
     def branch(self) -> bool:
         """Whether the row begins with another row's trainings."""
-        return any(o.run.parent_run for o in self.outcomes)
+        return any(o.run.spec.parent_run for o in self.outcomes)
 
     @property
     def imported(self) -> bool:
         """Whether the row was trained elsewhere, and its numbers were brought here by `ablations import`."""
-        return any(o.run.imported for o in self.outcomes)
+        return any(o.run.spec.imported for o in self.outcomes)
 
     @property
     def stale(self) -> bool:

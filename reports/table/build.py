@@ -104,7 +104,9 @@ def _families(study: Study, grouped: Outcomes) -> list[tuple[str | None, Outcome
     """The rows that are compared with each other, with their base: all, or each of the study's families."""
     if not study.families:
         return [(_base_key(study, grouped), grouped)]
-    families = {group: {k: o for k, o in grouped.items() if o[0].run.group == group} for group in study.families}
+    families = {
+        group: {k: o for k, o in grouped.items() if o[0].run.variation.group == group} for group in study.families
+    }
     return [(_base_key(study, family, group), family) for group, family in families.items() if family]
 
 
@@ -144,12 +146,12 @@ def _rows(grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_
     rows = tuple(
         Row(
             key=run.row,
-            group=run.group,
-            label=run.label,
+            group=run.variation.group,
+            label=run.variation.label,
             settings=change,
             measures={column.key: _measure(outcomes, column) for column in columns},
             num_params=_num_params(outcomes),
-            paper={key: run.paper.get(key) for key in paper_keys},
+            paper={key: run.variation.paper.get(key) for key in paper_keys},
             outcomes=tuple(outcomes),
         )
         for run, change, outcomes in zip(first, shown, grouped.values(), strict=True)
@@ -160,7 +162,7 @@ def _rows(grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:
     """Computed from the configuration; where the task cannot, what a finished run counted."""
     counted = [outcome.record.num_params for outcome in outcomes if outcome.record]
-    return next((n for n in (outcomes[0].run.num_params, *counted) if n is not None), None)
+    return next((n for n in (outcomes[0].run.spec.num_params, *counted) if n is not None), None)
 
 
 def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
@@ -170,7 +172,7 @@ def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
         values=tuple(value for _, value in found if value is not None),
         requested=len(asked),
         lacking=tuple(_why(o, column) for o, value in found if value is None),
-        reported=(outcomes[0].run.paper).get(column.paper) if column.paper else None,
+        reported=(outcomes[0].run.variation.paper).get(column.paper) if column.paper else None,
     )
 
 

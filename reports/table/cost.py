@@ -40,7 +40,7 @@ def _with_parent(outcome: Outcome, table: Table, of: Callable[[Outcome], float |
 
     None where a part of it is not known.
     """
-    own, start = of(outcome), outcome.run.parent_run
+    own, start = of(outcome), outcome.run.spec.parent_run
     if own is None or start is None:
         return own
     parent = table.trainings.get(start.run_id)
@@ -53,7 +53,7 @@ def _counted(outcome: Outcome) -> float | None:
     facts = outcome.record
     if facts is None or facts.flops is not None:
         return facts.flops if facts else None
-    return outcome.run.cost or None  # a user's task: `cost` of its settings, if it is declared
+    return outcome.run.spec.cost or None  # a user's task: `cost` of its settings, if it is declared
 
 
 def by_time(row: Row, table: Table) -> float | None:
@@ -241,7 +241,7 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
     """How printed costs were found, and of which devices and rows they are not known."""
     yield from (Note(cost.about) for cost in printed if cost.about)
     if any(cost.key in ("flops", "hours") for cost in printed):
-        branches = [outcome for outcome in table.outcomes if outcome.record is not None and outcome.run.parent_run]
+        branches = [outcome for outcome in table.outcomes if outcome.record is not None and outcome.run.spec.parent_run]
         lacking = [outcome.run.row for outcome in branches if _with_parent(outcome, table, _done) is None]
         if rows := ", ".join(dict.fromkeys(lacking)):
             yield Note(f"Costs of training are blank for {rows}: no record of the parent run is here.", "gap")
@@ -293,7 +293,7 @@ def spent_on(table: Table, plan: Plan, found: Spending) -> TableSpent:
 
 def _runs(row: Row) -> list[str]:
     """The runs of a row, with its members and parent runs; each once."""
-    return list(dict.fromkeys(i for o in row.outcomes for i in (o.run.run_id, *o.run.reads)))
+    return list(dict.fromkeys(i for o in row.outcomes for i in (o.run.run_id, *o.run.spec.reads)))
 
 
 def _trials(run_ids: Sequence[str], found: Spending, shown: set[str]) -> list[str]:

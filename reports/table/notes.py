@@ -246,7 +246,7 @@ def places(table: Table) -> dict[tuple[str, int], list[Row]]:
     named = {outcome.run.run_id: outcome.run.row for outcome in table.members}
     found: dict[tuple[str, int], list[Row]] = {}
     for row in table.rows:
-        if row.branch and (start := row.outcomes[0].run.parent_run):
+        if row.branch and (start := row.outcomes[0].run.spec.parent_run):
             found.setdefault((named.get(start.run_id, start.run_id), start.step), []).append(row)
     return found
 
@@ -271,7 +271,9 @@ def branches(table: Table) -> Iterator[Note]:
     lacking = [
         f"{outcome.run.name}, as {run.name} {_HOW.get(run.state, run.state)}"
         for outcome in table.outcomes
-        if outcome.record is None and outcome.run.parent_run and (run := parent_runs.get(outcome.run.parent_run.run_id))
+        if outcome.record is None
+        and outcome.run.spec.parent_run
+        and (run := parent_runs.get(outcome.run.spec.parent_run.run_id))
         if run.state not in ("finished", "stale", "waiting")
     ]
     if lacking:

@@ -30,7 +30,7 @@ def training(table: Table) -> Iterator[Note]:
         parts = [*_corpus(facts), _vocabulary(facts, settings), *_unknown(facts)]
         yield _sentence(f"Corpus: {corpus_name(outcome)}, ", parts)
         yield from _other_units(table, outcome)
-    elif inputs := without_runs(outcome.run.inputs):
+    elif inputs := without_runs(outcome.run.spec.inputs):
         yield Note(f"Data: {', '.join(f'{name} ({digest[:8]})' for name, digest in inputs.items())}.")
     side = "" if outcome.setting("data.window") else " and side"
     parts = [
@@ -81,7 +81,7 @@ def corpus_name(outcome: Outcome) -> str:
     """The corpus's name, without path, and its digest: "multi30k (1f2e3d4c)"; "" for a task without a corpus."""
     path = str(outcome.setting("data.algorithm") or outcome.setting("data.corpus") or "")
     corpus = path.rstrip("/").rpartition("/")[2]
-    digest = " ".join(value[:8] for value in without_runs(outcome.run.inputs).values())
+    digest = " ".join(value[:8] for value in without_runs(outcome.run.spec.inputs).values())
     return f"{corpus} ({digest})" if corpus and digest else corpus
 
 
@@ -174,7 +174,7 @@ def _sentence(opening: str, parts: Iterable[str]) -> Note:
 def decoding(table: Table) -> Iterator[Note]:
     """The evaluated sets and settings of base, and the sizes of sets with other sentences."""
     base = typical(table)
-    if base.run.imported:
+    if base.run.spec.imported:
         return
     sets: dict[str, list[str]] = {}
     for name, scored in base.scored.items():
@@ -256,8 +256,8 @@ TOOL = "transformer-ablations"
 
 def made_with(table: Table) -> Iterator[Note]:
     """The devices, packages and code that trained the rows; each kind once, in the rows' order."""
-    done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.imported]
-    trained = [o for o in done if not o.run.members]  # an ensemble is only decoded
+    done = [o for o in (*table.outcomes, *table.members) if o.record is not None and not o.run.spec.imported]
+    trained = [o for o in done if not o.run.spec.members]  # an ensemble is only decoded
     for opening, of, made in (("Trained on", device, trained), ("Software:", software, done)):
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
         if found:
@@ -406,7 +406,9 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
     holders: dict[str, list[str]] = {}
     for row in rows:
         for outcome in row.outcomes:
-            here = outcome.record is not None and not outcome.run.imported  # a note says that the others are unknown
+            here = (
+                outcome.record is not None and not outcome.run.spec.imported
+            )  # a note says that the others are unknown
             value = of(outcome) if here else None
             if value:
                 text = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -427,11 +429,11 @@ def _code(table: Table) -> str:
     said = [*dict.fromkeys(filter(None, map(_differing, table.families)))]
     groups: dict[tuple[str, str], list[str]] = {}
     for row in table.rows:
-        parts = {part for outcome in row.outcomes for part in outcome.run.stale}
+        parts = {part for outcome in row.outcomes for part in outcome.run.store_state.stale}
         if row.stale:
             made = [word for part, word in _MADE.items() if part in parts]
             words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
-            changed = _names(what for outcome in row.outcomes for what in outcome.run.changed)
+            changed = _names(what for outcome in row.outcomes for what in outcome.run.store_state.changed)
             groups.setdefault((words or "made", changed), []).append(row.key)
     for (verb, changed), keys in groups.items():
         which = f" ({changed})" if changed else ""

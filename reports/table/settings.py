@@ -16,7 +16,7 @@ Settings = Mapping[str, Any]
 def changes(runs: Sequence[PlannedRun], base: PlannedRun | None) -> list[dict[str, Any]]:
     """Per run, the settings that differ from the base row's; without one, what its row changes."""
     if base is None:
-        return [dict(run.overrides) for run in runs]
+        return [dict(run.planned_row.overrides) for run in runs]
     reference = _settings(base)
     return [{n: v for n, v in _settings(run).items() if v != reference.get(n)} for run in runs]
 

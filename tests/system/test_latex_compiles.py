@@ -79,14 +79,14 @@ class Published(Store):
     def result(self, run_id: str) -> TrainingResult:
         run = self.run(run_id)
         return TrainingResult.read(
-            {"num_params": run.num_params, "device": "a P100", "device_kind": "cuda", "precision": "fp32"}
+            {"num_params": run.spec.num_params, "device": "a P100", "device_kind": "cuda", "precision": "fp32"}
         )
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult:
         run = self.run(run_id)
         off = run.seed - 2
-        bleu = run.paper.get("bleu", run.paper.get("bleu_test", 0.0))
-        metrics = {"perplexity": run.paper.get("perplexity", 5.0) + 0.02 * off, "bleu": bleu + 0.1 * off}
+        bleu = run.variation.paper.get("bleu", run.variation.paper.get("bleu_test", 0.0))
+        metrics = {"perplexity": run.variation.paper.get("perplexity", 5.0) + 0.02 * off, "bleu": bleu + 0.1 * off}
         signature = "nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:2.6.0"
         return EvaluationResult.read({"metrics": metrics, "signature": {"bleu": signature}})
 

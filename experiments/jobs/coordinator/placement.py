@@ -28,10 +28,11 @@ from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Wai
 from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
+from experiments.run_spec import EvaluationSpec
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import Store
-from experiments.tasks.base import EvaluationSpec, Task
+from experiments.tasks.base import Task
 from experiments.training import retention
 from experiments.training.warm_start import checkpoint_of
 

@@ -34,13 +34,14 @@ from experiments.dotted import unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
 from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.records import CONTEXT_GB
+from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.durable import open_regular
 from experiments.store.imports import local_files
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.trees import keep, planned
-from experiments.tasks.base import Context, EvaluationSpec, Progress, Task
+from experiments.tasks.base import Context, Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.direction import direction
 from experiments.tasks.own.code_files import (

@@ -14,7 +14,8 @@ from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
 from experiments.config.run_config import RunConfig
 from experiments.errors import UserError
-from experiments.tasks.base import EvaluationSpec, Task
+from experiments.run_spec import EvaluationSpec
+from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.sequence import SequenceTask
 from experiments.training.warm_start import why_no_branch

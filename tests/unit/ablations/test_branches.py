@@ -46,10 +46,12 @@ def test_its_identity_is_a_function_of_parent_run_step_and_settings(own_study, p
     runs = runs_of(plan)
     for seed in (1, 2, 3):
         base, smooth = runs["base", seed], runs["smooth", seed]
-        assert smooth.parent_run == ParentRun(base.run_id, 300) and smooth.seed == smooth.config.seed == seed
-        assert smooth.run_id == run_identity(smooth.config, with_parent_run(base.inputs, smooth.parent_run))
-        assert smooth.run_id != run_identity(smooth.config, base.inputs), "never that of a row trained from the start"
-        assert without_runs(smooth.inputs) == base.inputs and base.parent_run is None
+        assert smooth.spec.parent_run == ParentRun(base.run_id, 300) and smooth.seed == smooth.config.seed == seed
+        assert smooth.run_id == run_identity(smooth.config, with_parent_run(base.spec.inputs, smooth.spec.parent_run))
+        assert smooth.run_id != run_identity(smooth.config, base.spec.inputs), (
+            "never that of a row trained from the start"
+        )
+        assert without_runs(smooth.spec.inputs) == base.spec.inputs and base.spec.parent_run is None
     names = {
         plan_of(own_study(text)).runs[-1].run_id
         for text in (
@@ -85,21 +87,21 @@ def test_it_has_the_settings_of_its_parent_run_and_its_own(own_study, plan_of):
 def test_profiles_scale_its_step_as_they_scale_train_steps(own_study, plan_of):
     study = own_study(STUDY + branch(start='row = "base", step = 300, by_profile = {short = 25}'))
     steps = {
-        name: runs_of(plan_of(study, profile=name))["smooth", 1].parent_run.step for name in ("small", "short")
+        name: runs_of(plan_of(study, profile=name))["smooth", 1].spec.parent_run.step for name in ("small", "short")
     }  # fmt: skip
     assert steps == {"small": 150, "short": 25}
     run = runs_of(plan_of(study, profile="short"))["smooth", 1]
-    assert (run.own_steps, run.cost) == (
+    assert (run.spec.own_steps, run.spec.cost) == (
         35,
-        pytest.approx(35 / 60 * runs_of(plan_of(study, profile="short"))["base", 1].cost),
+        pytest.approx(35 / 60 * runs_of(plan_of(study, profile="short"))["base", 1].spec.cost),
     )
 
 
 def test_only_its_own_steps_are_forecast(own_study, plan_of):
     runs = runs_of(plan_of(own_study(STUDY + branch())))
     base, smooth = runs["base", 1], runs["smooth", 1]
-    assert (base.own_steps, smooth.own_steps) == (600, 300)
-    assert step_cost(base) == step_cost(smooth) and smooth.cost == base.cost / 2
+    assert (base.spec.own_steps, smooth.spec.own_steps) == (600, 300)
+    assert step_cost(base) == step_cost(smooth) and smooth.spec.cost == base.spec.cost / 2
 
 
 def test_it_has_its_parent_runs_seeds(own_study, plan_of):
@@ -127,12 +129,12 @@ def test_a_plan_is_read_back_from_json_with_its_parent_runs(own_study, plan_of):
     for rows in ("smooth", None):
         plan = plan_of(own_study(STUDY + branch(start='row = "wide", step = 300')), rows=rows)
         again = plan_from_json(plan_to_json(plan))
-        assert [(run.row, run.seed, run.run_id, run.config, run.parent_run) for run in again.trainings] == [
-            (run.row, run.seed, run.run_id, run.config, run.parent_run) for run in plan.trainings
+        assert [(run.row, run.seed, run.run_id, run.config, run.spec.parent_run) for run in again.trainings] == [
+            (run.row, run.seed, run.run_id, run.config, run.spec.parent_run) for run in plan.trainings
         ]
         assert [run.row for run in again.members] == ["wide"]
     told = {line["row"]: line.get("parent_run") for line in plan_as_json(plan)}
-    assert told == {"base": None, "wide": None, "smooth": plan.runs[-1].parent_run._asdict()}
+    assert told == {"base": None, "wide": None, "smooth": plan.runs[-1].spec.parent_run._asdict()}
 
 
 def test_a_branch_that_changes_nothing_is_a_row_like_others(own_study, plan_of):

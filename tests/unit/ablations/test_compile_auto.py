@@ -70,7 +70,7 @@ def test_a_table_with_a_row_that_changes_modules_is_not_compiled(plan_of, monkey
 @pytest.mark.parametrize("selected", [{"rows": "A-h4"}, {"rows": "C-dmodel256"}, {"seeds": 3}])
 def test_a_selection_of_rows_or_seeds_changes_no_answer(plan_of, monkeypatch, selected):
     whole = plan_of(TABLE3, profile="demo", sets=AUTO)
-    costs = [run.cost for run in whole.runs]
+    costs = [run.spec.cost for run in whole.runs]
     mean = sum(costs) / len(costs)
     assert min(costs) < mean * 0.9 and max(costs) > mean * 1.1
     for pays_from, answer in ((mean * 0.999, "cuda"), (mean * 1.001, False)):

@@ -36,11 +36,11 @@ def test_its_identity_is_a_function_of_its_members(own_study, plan_of):
     plan = plan_of(own_study(STUDY + ensemble()), seeds=3)
     runs = {(run.row, run.seed): run for run in plan.runs}
     three, trained = runs["three", NO_SEED], [runs["base", seed] for seed in (1, 2, 3)]
-    assert three.members == tuple(sorted(run.run_id for run in trained))
+    assert three.spec.members == tuple(sorted(run.run_id for run in trained))
     assert [run.run_id for run in plan.members] == [run.run_id for run in trained]  # nothing is trained twice
-    assert three.run_id == run_identity(three.config, with_members(trained[0].inputs, three.members))
-    assert three.run_id not in three.members and members_in(trained[0].inputs) == ()
-    assert without_runs(three.inputs) == trained[0].inputs
+    assert three.run_id == run_identity(three.config, with_members(trained[0].spec.inputs, three.spec.members))
+    assert three.run_id not in three.spec.members and members_in(trained[0].spec.inputs) == ()
+    assert without_runs(three.spec.inputs) == trained[0].spec.inputs
     again = plan_of(own_study(STUDY + ensemble(seeds="[3, 1, 2]", key="other"))).runs[-1]
     assert again.run_id == three.run_id and again.eval_ids == three.eval_ids
     fewer = plan_of(own_study(STUDY + ensemble(seeds="[1, 2]"))).runs[-1]
@@ -51,7 +51,7 @@ def test_decoding_changes_its_evaluations_and_none_of_its_members(own_study, pla
     more = 'set = {evaluation.checkpoint = "average:5", evaluation.beam_size = 1, training.keep_checkpoints = 5}'
     plain = plan_of(own_study(STUDY + ensemble()))
     other = plan_of(own_study(STUDY + ensemble(more=more)))
-    assert other.runs[-1].run_id == plain.runs[-1].run_id and other.runs[-1].members == plain.runs[-1].members
+    assert other.runs[-1].run_id == plain.runs[-1].run_id and other.runs[-1].spec.members == plain.runs[-1].spec.members
     assert other.runs[-1].eval_ids != plain.runs[-1].eval_ids
     assert {spec.settings["checkpoint"] for run in other.members for spec in run.read_by} == {"average:5"}
     assert all(not run.evaluations for run in other.members)
@@ -62,8 +62,8 @@ def test_it_has_the_settings_of_its_members_row_in_every_profile(own_study, plan
     plan = plan_of(own_study(STUDY + ensemble(of="wide", more="by_profile.small = {evaluation.beam_size = 2}")))
     wide, three = (next(run for run in plan.runs if run.row == key) for key in ("wide", "three"))
     assert three.config.model == wide.config.model and three.config.training == wide.config.training
-    assert three.num_params == 3 * wide.num_params
-    assert three.overrides.keys() - wide.overrides.keys() <= {"evaluation.beam_size"}
+    assert three.spec.num_params == 3 * wide.spec.num_params
+    assert three.planned_row.overrides.keys() - wide.planned_row.overrides.keys() <= {"evaluation.beam_size"}
     assert {run.row for run in plan.members} == {"wide"}
 
 

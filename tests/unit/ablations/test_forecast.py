@@ -1,6 +1,5 @@
 """The predicted time of runs whose task predicts no cost, from records with given times."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE
 from experiments.store.spec import FILE as SPEC
+from tests.planned_runs import with_state
 
 STUDY = """
 name = "mine"
@@ -90,7 +90,9 @@ def test_a_run_lasts_as_long_as_the_attempts_that_made_its_present_weights(chose
 def test_the_median_is_that_of_the_runs_that_train(chosen: Selected, attempt: Any) -> None:
     first, second = (run for run in chosen.plan.trainings if run.row == "base")
     record(chosen, first.run_id, attempt(first.run_id, 21, "finished"), 20.0)
-    read = [replace(run, to_read=("e" * 16,), state="finished") for run in chosen.plan.trainings if run.row == "fast"]
+    read = [
+        with_state(run, to_read=("e" * 16,), state="finished") for run in chosen.plan.trainings if run.row == "fast"
+    ]
     found = forecast.forecast(chosen, chosen.plan, [second, *read], SLOTS)
     assert found.seconds == {second.run_id: 21.0, **dict.fromkeys((run.run_id for run in read), 0)}
     assert "21 s of work (median run 21 s)" in " ".join(forecast.lines(found, SLOTS, "cpu:1"))
@@ -112,8 +114,8 @@ def test_runs_that_train_again_are_not_said_to_be_only_read(chosen: Selected, at
     runs = chosen.plan.trainings
     for run in runs:
         record(chosen, run.run_id, attempt(run.run_id, 10, "finished"), 10.0)
-    read = [replace(run, state="finished", to_read=tuple(run.eval_ids)) for run in runs]
-    stale = [replace(run, state="stale", stale=("training",)) if run.row == "base" else run for run in read]
+    read = [with_state(run, state="finished", to_read=tuple(run.eval_ids)) for run in runs]
+    stale = [with_state(run, state="stale", stale=("training",)) if run.row == "base" else run for run in read]
     assert "acc (test) of fast: read" in say_read(chosen.plan, stale, "rerun") and "of base" in say_renewed(
         stale, "rerun"
     )

@@ -42,7 +42,7 @@ def test_the_solved_value_is_better_than_its_neighbours(by, own_study):
         other = {name: value + step * (value // values[-1]) for name, value in zip(names, values, strict=True)}
         if other.get("d_model", 2) % 2 == 0:  # positions are sinusoidal
             count = num_params(model.model_copy(update=other), 100)
-            assert abs(count - base.num_params) >= abs(conv.num_params - base.num_params), step
+            assert abs(count - base.spec.num_params) >= abs(conv.spec.num_params - base.spec.num_params), step
     if len(names) > 1:
         assert values == [values[-1] * ratio for ratio in (4, 16, 1, 1)]
 
@@ -68,8 +68,12 @@ def test_a_run_with_a_solved_value_is_the_run_with_the_same_value_by_hand(own_st
     solved = run_of(plan_of(own_study(BY_D_FF + SMALL + BASE + CONVOLUTION)), "conv")
     by_hand = CONVOLUTION.replace("}", f", model.d_ff = {solved.config.model.d_ff}}}")
     written = run_of(plan_of(own_study(SMALL + BASE + by_hand)), "conv")
-    assert solved.overrides["model.d_ff"] == solved.config.model.d_ff != 64
-    assert (solved.run_id, solved.eval_ids, solved.overrides) == (written.run_id, written.eval_ids, written.overrides)
+    assert solved.planned_row.overrides["model.d_ff"] == solved.config.model.d_ff != 64
+    assert (solved.run_id, solved.eval_ids, solved.planned_row.overrides) == (
+        written.run_id,
+        written.eval_ids,
+        written.planned_row.overrides,
+    )
 
 
 def test_flops_are_matched_by_steps(own_study):
@@ -78,7 +82,7 @@ def test_flops_are_matched_by_steps(own_study):
     plan = plan_of(own_study(head + SMALL + "[base.training]\ntrain_steps = 1000\nwarmup_steps = 10\n" + BASE + deep))
     base, row = run_of(plan, "base"), run_of(plan, "deep")
     one_step = TASK.cost(row.config) / row.config.training.train_steps
-    assert abs(row.cost - base.cost) <= one_step / 2 and row.config.training.warmup_steps == 10
+    assert abs(row.spec.cost - base.spec.cost) <= one_step / 2 and row.config.training.warmup_steps == 10
     assert plan.notes[0].startswith("Operations of training are matched to base's by training.train_steps: deep within")
 
 
@@ -91,10 +95,13 @@ def test_rows_without_a_change_in_the_count_keep_their_runs(own_study):
 
 def test_a_row_s_word_goes_before_the_profile_s_and_the_study_s(own_study):
     text = BY_D_FF + SMALL + '[profile.p]\nmatch = "none"\n[profile.q]\nby = "model.d_model"\n' + BASE + CONVOLUTION
-    by_profile = {name: run_of(plan_of(own_study(text), profile=name), "conv").overrides for name in "pq"}
+    by_profile = {name: run_of(plan_of(own_study(text), profile=name), "conv").planned_row.overrides for name in "pq"}
     assert set(by_profile["p"]) == {"model.encoder"} and "model.d_model" in by_profile["q"]
     own = text + 'match = "params"\nby = "model.d_ff"\n'
-    assert set(run_of(plan_of(own_study(own), profile="p"), "conv").overrides) == {"model.encoder", "model.d_ff"}
+    assert set(run_of(plan_of(own_study(own), profile="p"), "conv").planned_row.overrides) == {
+        "model.encoder",
+        "model.d_ff",
+    }
     assert plan_of(own_study(text + 'match = "none"\n'), profile="q").notes == ()
 
 
@@ -106,7 +113,7 @@ def test_what_is_given_to_every_row_is_not_solved_for(own_study):
 
 def test_the_note_says_which_row_is_not_within_one_percent(own_study):
     plan = plan_of(own_study('match = "params"\nby = "width"\n' + SMALL + BASE + CONVOLUTION))
-    off = run_of(plan, "conv").num_params / run_of(plan, "base").num_params - 1
+    off = run_of(plan, "conv").spec.num_params / run_of(plan, "base").spec.num_params - 1
     assert abs(off) > WITHIN
     assert plan.notes == (f"Parameters are matched to base's by width: conv is {100 * off:+.1f} % off, the nearest.",)
 
@@ -120,7 +127,11 @@ def test_ensembles_and_branches_have_the_solved_values_of_their_rows(own_study):
     conv = run_of(plan_of(study, rows="conv"), "conv")
     plan = plan_of(study, rows="both,on")
     assert {run.config.model.d_ff for run in plan.trainings} == {conv.config.model.d_ff}
-    assert conv.run_id in {member.run_id for member in plan.members} == {*run_of(plan, "both").members} | {conv.run_id}
+    assert (
+        conv.run_id
+        in {member.run_id for member in plan.members}
+        == {*run_of(plan, "both").spec.members} | {conv.run_id}
+    )
 
 
 def test_a_plan_read_back_has_the_solved_rows(own_study):
@@ -147,10 +158,10 @@ def test_built_in_studies_meet_base_within_one_percent(name, profile, base, meas
             for language in ("en", "de", "fr"):
                 (tmp_path / f"{each}.{language}").write_text(f"a line in {language}\n" * 30, encoding="utf-8")
     plan = plan_of(load_study(name), profile=profile, corpus=corpus)
-    target = getattr(run_of(plan, base), measure)
+    target = getattr(run_of(plan, base).spec, measure)
     for run in plan.runs:
-        if not run.members and not run.parent_run:
-            assert getattr(run, measure) == pytest.approx(target, rel=WITHIN), run.row
+        if not run.spec.members and not run.spec.parent_run:
+            assert getattr(run.spec, measure) == pytest.approx(target, rel=WITHIN), run.row
 
 
 MISTAKES = {

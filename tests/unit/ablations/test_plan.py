@@ -14,6 +14,7 @@ from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError
 from experiments.identity import ParentRun, of_imported, run_identity, with_members, with_parent_run
+from tests.planned_runs import with_spec, with_state
 
 TABLE3 = load_study("table3")
 BASE = '[[variation]]\nkey = "base"\n'
@@ -64,7 +65,7 @@ def test_seeds_differ_in_nothing_but_the_seed(plan_of):
 
 def test_run_id_is_that_of_its_configuration(plan_of):
     for run in plan_of(TABLE3, seeds=2, rows="A,base").runs:
-        assert run.run_id == run_identity(run.config, run.inputs)
+        assert run.run_id == run_identity(run.config, run.spec.inputs)
 
 
 def test_rows_that_differ_in_decoding_share_one_training(own_study, plan_of):
@@ -121,9 +122,9 @@ def test_state_is_looked_up_by_run_and_its_evaluations(task):
 
     chosen = Selection(rows=("base",), overrides={"evaluation.sets": ["dev", "test2016"]})
     (run,) = plan_study(TABLE3, chosen, task, Path("unused"), state_of).runs
-    assert (run.state, run.stale) == ("stale", ("score",))
+    assert (run.state, run.store_state.stale) == ("stale", ("score",))
     assert asked == [(run.run_id, run.eval_ids)]
-    assert [e.spec.set for e in run.evaluations] == ["dev", "test2016"]
+    assert [e.set for e in run.evaluations] == ["dev", "test2016"]
     assert len(set(run.eval_ids)) == 2
 
 
@@ -149,14 +150,14 @@ def test_an_imported_row_is_named_by_its_place_and_costs_nothing_here(own_study,
     text = BASE + '[[variation]]\nkey = "theirs"\nimported = true\nset = {model.d_k = 8}\n'
     base, one, other = plan_of(own_study(text), seeds=2).runs[0], *plan_of(own_study(text), rows="theirs", seeds=2).runs
     changed = plan_of(own_study(text.replace("d_k = 8", "d_k = 16")), rows="theirs", seeds=2).runs
-    assert (one.cost, one.num_params, one.imported, base.imported) == (0.0, None, True, False)
-    assert base.cost > 0 and one.inputs == other.inputs == of_imported("mine", "theirs")
-    assert one.run_id != other.run_id == run_identity(other.config, other.inputs)
-    assert {spec.spec.set: dict(spec.spec.settings) for spec in one.evaluations} == {
-        evaluation.spec.set: {"imported": evaluation.spec.set} for evaluation in base.evaluations
+    assert (one.spec.cost, one.spec.num_params, one.spec.imported, base.spec.imported) == (0.0, None, True, False)
+    assert base.spec.cost > 0 and one.spec.inputs == other.spec.inputs == of_imported("mine", "theirs")
+    assert one.run_id != other.run_id == run_identity(other.config, other.spec.inputs)
+    assert {spec.set: dict(spec.settings) for spec in one.evaluations} == {
+        evaluation.set: {"imported": evaluation.set} for evaluation in base.evaluations
     }
-    assert all(dict(evaluation.spec.inputs) == {} for evaluation in one.evaluations)
-    assert [run.inputs for run in changed] == [one.inputs, other.inputs]
+    assert all(dict(evaluation.inputs) == {} for evaluation in one.evaluations)
+    assert [run.spec.inputs for run in changed] == [one.spec.inputs, other.spec.inputs]
 
 
 def test_equal_rows_are_refused_only_where_they_share_a_seed(own_study, plan_of):
@@ -173,13 +174,17 @@ def test_what_a_run_trains_itself(plan_of):
     """An ensemble nothing, a branch what lies after its parent run's step."""
     (run,) = plan_of(TABLE3, profile="paper", rows="base").runs
     steps = run.config.training.train_steps
-    assert run.own_steps == steps
-    assert replace(run, inputs=with_members(run.inputs, ["a" * 16])).own_steps == 0
-    assert replace(run, inputs=with_parent_run(run.inputs, ParentRun("a" * 16, 300))).own_steps == steps - 300
+    assert run.spec.own_steps == steps
+    assert with_spec(run, inputs=with_members(run.spec.inputs, ["a" * 16])).spec.own_steps == 0
+    assert (
+        with_spec(run, inputs=with_parent_run(run.spec.inputs, ParentRun("a" * 16, 300))).spec.own_steps == steps - 300
+    )
 
 
 def test_runs_that_were_trained_without_a_setting_are_told_once_a_row(plan_of):
     one, two = plan_of(TABLE3, profile="paper", rows="base", seeds=2).runs
-    done = [replace(run, added={"size": 2.0}, state=state) for run, state in ((one, "finished"), (two, "stale"))]
+    done = [
+        with_state(replace(run, added={"size": 2.0}), state=state) for run, state in ((one, "finished"), (two, "stale"))
+    ]
     assert of_added(done) == ["base: trained without size, and counted as size = 2.0."]
-    assert of_added([replace(one, added={"size": 2.0}), replace(two, state="finished")]) == []
+    assert of_added([replace(one, added={"size": 2.0}), with_state(two, state="finished")]) == []

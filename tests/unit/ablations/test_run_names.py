@@ -62,7 +62,7 @@ def call(store: Path, *words: str | Path, code: int = 0) -> Result:
 def states(study: Path, store: Path, **options: object) -> list[str]:
     """By row; runs are kept that are stale, because their trainer was edited, or whose numbers are to be read only."""
     runs = choose(str(study), Selectors(store=store, **options)).plan.runs  # type: ignore[arg-type]
-    return ["finished" if run.state == "stale" or run.to_make else run.state for run in runs]
+    return ["finished" if run.state == "stale" or run.store_state.to_make else run.state for run in runs]
 
 
 @pytest.fixture

@@ -29,6 +29,6 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
     state_of, config = run_states(store, task), task.config_type()
     left = "score" if trained else ""  # the fake task has no part that decodes
     asked, both, other = (state_of(RUN, ids, config) for ids in ([ASKED], [OTHER, ASKED], [OTHER]))
-    assert asked == both and (asked.word, asked.to_make) == ("failed", left)
-    assert (other.word, other.to_make) == ("missing" if trained else "failed", left)
+    assert asked == both and (asked.state, asked.to_make) == ("failed", left)
+    assert (other.state, other.to_make) == ("missing" if trained else "failed", left)
     assert asked.stale == (("training",) if trained else ())  # its record names no code

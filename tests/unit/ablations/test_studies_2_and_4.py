@@ -257,8 +257,8 @@ def test_table_4_s_search_is_what_the_paper_chose_on_section_22() -> None:
 @pytest.mark.parametrize("profile", ["demo", "small"])
 def test_table_4_plans_on_generated_trees(profile: str, tmp_path: Path) -> None:
     runs = plan_of("table4", tmp_path, profile=profile).runs
-    assert [[e.spec.set for e in run.evaluations] for run in runs] == [["dev", "test"]] * 3
-    assert runs[0].run_id != runs[1].run_id and runs[0].inputs != runs[1].inputs
+    assert [[e.set for e in run.evaluations] for run in runs] == [["dev", "test"]] * 3
+    assert runs[0].run_id != runs[1].run_id and runs[0].spec.inputs != runs[1].spec.inputs
 
 
 def test_a_row_may_be_otherwise_in_one_profile(own_study, rows_of, mistake) -> None:  # type: ignore[no-untyped-def]
@@ -366,7 +366,7 @@ def test_table_2_reads_the_layout_of_docs_wmt14(tmp_path: Path) -> None:
     assert len({run.run_id for run in runs}) == len(runs) == RUNS_2
     for run in runs:
         pair = run.row[-5:]
-        assert [evaluation.spec.set for evaluation in run.evaluations] == ["newstest2014"]
+        assert [evaluation.set for evaluation in run.evaluations] == ["newstest2014"]
         expected = ("bpe", 37_000) if pair == "en-de" else ("wordpiece", 32_000)
         assert (run.config.data.units, run.config.data.vocab_size) == (
             ("char", 37_000) if run.row.startswith("bytenet") else expected
@@ -375,4 +375,4 @@ def test_table_2_reads_the_layout_of_docs_wmt14(tmp_path: Path) -> None:
         "table3", tmp_path, profile="paper", corpus=str(tmp_path / "en-de"), rows="base",
         sets=["data.dev=newstest2013", "data.test=newstest2014"],
     )  # fmt: skip
-    assert [evaluation.spec.set for evaluation in one.runs[0].evaluations] == ["dev"]
+    assert [evaluation.set for evaluation in one.runs[0].evaluations] == ["dev"]

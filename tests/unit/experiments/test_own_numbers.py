@@ -13,8 +13,9 @@ from experiments.client.ablations_task import RunContext, UserError
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.events.lines import LAST_STEP
+from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import read_json
-from experiments.tasks.base import Context, EvaluationSpec
+from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
 from experiments.tasks.own.patterns import Readings

@@ -10,7 +10,7 @@ from experiments.data.corpora.tree import parse_line
 from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.evalb import Status, score_sentence, summarise, with_golds_punctuation
 from experiments.identity import run_identity
-from experiments.tasks.base import EvaluationSpec
+from experiments.run_spec import EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.parsing import TASK, ParsingConfig
 from model.network import build_model

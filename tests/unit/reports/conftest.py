@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from ablations.planning.planned import Plan, PlannedEvaluation, PlannedRow, PlannedRun
+from ablations.planning.planned import Plan, PlannedRow, PlannedRun, RunState
 from ablations.study.study import Study
 from experiments.config.run_config import RunConfig
+from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
-from experiments.tasks.base import EvaluationSpec
 from experiments.tasks.columns import Column
 from experiments.tasks.translation import BLEU, PERPLEXITY
 from reports.render.cells import Grid
@@ -101,33 +101,19 @@ class Bench:
         for seed, result, state in zip(seeds, results, states, strict=True):
             run_id = f"{key}#{seed}"
             evaluations = tuple(
-                PlannedEvaluation(EvaluationSpec(name, {"beam_size": 4}, inputs or {"text": name}), f"{run_id}@{name}")
+                EvaluationSpec(name, {"beam_size": 4}, inputs or {"text": name}, eval_id=f"{run_id}@{name}")
                 for name in sets
             )
-            self.runs.append(
-                PlannedRun(
-                    row=key,
-                    group=row.group,
-                    label=row.label,
-                    seed=seed,
-                    config=config.model_copy(update={"seed": seed}),
-                    run_id=run_id,
-                    inputs={"corpus": corpus},
-                    evaluations=evaluations,
-                    num_params=num_params,
-                    cost=1.0,
-                    overrides=changes,
-                    paper=row.paper,
-                    state=state,
-                )
-            )
+            of_seed = config.model_copy(update={"seed": seed})
+            spec = run_spec(of_seed, run_id, {"corpus": corpus}, num_params=num_params, cost=1.0)
+            self.runs.append(PlannedRun(spec, self.rows[-1], RunState(state), evaluations))
             if result is not None:
                 self._finish(self.runs[-1], result, record or {}, scored or {})
         return self
 
     def _finish(self, run: PlannedRun, result: tuple[float, float], record: Any, scored: Any) -> None:
         self.store.results[run.run_id] = {
-            "run_id": run.run_id, "step": 400, "wall_s": 12.5, "code_digest": "c0de", "num_params": run.num_params,
+            "run_id": run.run_id, "step": 400, "wall_s": 12.5, "code_digest": "c0de", "num_params": run.spec.num_params,
             "revision": {"commit": "0123456789abcdef", "dirty": False}, "versions": {"torch": "2.13.0"},
             "device": "a processor (1 thread)", "device_kind": "cpu", "threads": 1, "precision": "fp32", "data": {},
         } | record  # fmt: skip

@@ -22,7 +22,9 @@ def runs(made: Made) -> dict[str, str]:
 
 def decoded(made: Made, row: str) -> list[str]:
     outcome = made.rows()[row].outcomes[0]
-    folders = [made.store / "runs" / outcome.run.run_id / "evaluations" / s.eval_id for s in outcome.scored.values()]
+    folders = [
+        made.store / "runs" / outcome.run.run_id / "evaluations" / s.spec.eval_id for s in outcome.scored.values()
+    ]
     return [(folder / DECODED).read_text() for folder in folders]
 
 

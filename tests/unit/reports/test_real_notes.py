@@ -113,7 +113,7 @@ def test_evaluations_in_int8_of_version_0_1_0_stay_aside(small, tmp_path):
     home = made.store / "runs" / outcome.run.run_id
     for number, scored in enumerate(outcome.scored.values()):
         eval_id = f"{number:016x}"
-        folder = shutil.copytree(home / "evaluations" / scored.eval_id, home / "evaluations" / eval_id)
+        folder = shutil.copytree(home / "evaluations" / scored.spec.eval_id, home / "evaluations" / eval_id)
         settings = {**scored.record.settings, "precision": "int8"}
         scored.record.write(folder / "result.json", eval_id=eval_id, settings=settings, precision="int8")
     usual = outcome.record.config["evaluation"]
@@ -173,7 +173,7 @@ def test_operations_are_counted_from_the_pairs_that_were_seen(small):
         for step in range(7):
             flops += sum(3 * forward_flops(config.model, 120, *(side[i] for side in lengths)) for i in plan.batch(step))
         assert counted(row, table) == record["flops"] == flops
-        assert not math.isclose(flops, row.outcomes[0].run.cost, rel_tol=0.01)  # the forecast
+        assert not math.isclose(flops, row.outcomes[0].run.spec.cost, rel_tol=0.01)  # the forecast
     assert "| 3.3e18 |" in render(made.table(), "markdown")
 
 

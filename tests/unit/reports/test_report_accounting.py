@@ -48,7 +48,7 @@ def by_hand(store: Path) -> list[dict[str, Any]]:
 
 def run_ids(table: Any) -> set[str]:
     every = {o.run.run_id for row in table.rows for o in row.outcomes}
-    return every | {member for row in table.rows for o in row.outcomes for member in o.run.members}
+    return every | {member for row in table.rows for o in row.outcomes for member in o.run.spec.members}
 
 
 @pytest.mark.parametrize("kind", KINDS)

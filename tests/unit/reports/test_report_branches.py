@@ -1,7 +1,6 @@
 """Rows that share steps with another: their mark, their note, and a test that pairs their seeds."""
 
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from experiments.identity import ParentRun, with_parent_run
 from reports.render.formats import render
 from reports.results import dunnett
 from reports.table.build import record
+from tests.planned_runs import with_spec
 
 CHANCE = np.random.default_rng(3)
 BASE = [(math.exp(1.6 + x), 25 + 10 * x) for x in CHANCE.normal(0, 0.05, 6)]
@@ -33,8 +33,8 @@ def with_branches(bench, *rows):
         bench.row(f"T{number}", {"training.label_smoothing": 0.2 + number / 10}, results=results)
         for place in range(len(bench.runs) - len(results), len(bench.runs)):
             run = bench.runs[place]
-            bench.runs[place] = replace(run, inputs=with_parent_run(run.inputs, PARENT))
-            bench.store.results[run.run_id]["inputs"] = dict(bench.runs[place].inputs)
+            bench.runs[place] = with_spec(run, inputs=with_parent_run(run.spec.inputs, PARENT))
+            bench.store.results[run.run_id]["inputs"] = dict(bench.runs[place].spec.inputs)
     return bench
 
 
@@ -88,9 +88,9 @@ def test_the_table_marks_what_is_shared_and_says_how_it_is_tested(bench):
 def test_where_all_rows_are_branches_dunnett_is_not_named(bench):
     bench.row("base", results=BASE)
     bench.row("T", {"training.label_smoothing": 0.2}, results=shifted(0.3, NOISE[0]))
-    bench.runs[6:] = [replace(run, inputs=with_parent_run(run.inputs, PARENT)) for run in bench.runs[6:]]
+    bench.runs[6:] = [with_spec(run, inputs=with_parent_run(run.spec.inputs, PARENT)) for run in bench.runs[6:]]
     for run in bench.runs[6:]:
-        bench.store.results[run.run_id]["inputs"] = dict(run.inputs)
+        bench.store.results[run.run_id]["inputs"] = dict(run.spec.inputs)
     table = bench.table()
     assert table.test == "seeds" and found_in(table, "bleu")["T"].marked
     assert "Welch" not in render(table, "markdown")
@@ -114,10 +114,10 @@ def test_a_branchs_costs_include_its_parent_runs(bench):
     bench.study["claim"] = [{"check": f"T is worse than base in {cost}"} for cost in ("flops", "hours")]
     for seed in (1, 2):
         run, parent = bench.runs[seed + 1], f"{seed:016x}"
-        bench.runs[seed - 1] = replace(bench.runs[seed - 1], run_id=parent)
+        bench.runs[seed - 1] = with_spec(bench.runs[seed - 1], run_id=parent)
         bench.store.results[parent] = bench.store.results.pop(f"base#{seed}")
-        inputs = with_parent_run(run.inputs, ParentRun(parent, 300))
-        bench.runs[seed + 1] = replace(run, inputs=inputs)
+        inputs = with_parent_run(run.spec.inputs, ParentRun(parent, 300))
+        bench.runs[seed + 1] = with_spec(run, inputs=inputs)
         bench.store.results[run.run_id]["inputs"] = dict(inputs)
     table = bench.table()
     base, branch = (record(row, table) for row in table.rows)

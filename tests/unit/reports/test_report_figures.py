@@ -13,6 +13,7 @@ from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
 from reports.figures import curves, effects, style
 from reports.render import page as colours
+from tests.planned_runs import with_spec
 
 pytestmark = pytest.mark.slow  # matplotlib
 NASTY = [
@@ -40,7 +41,9 @@ def finished(bench, text, tmp_path):
         for step in (1, 2, 3):
             events.emit("metrics", step=step, metrics={"perplexity": 9.0 / step})
     rows = tuple(
-        replace(row, outcomes=tuple(replace(o, run=replace(o.run, run_id=renamed[o.run.run_id])) for o in row.outcomes))
+        replace(
+            row, outcomes=tuple(replace(o, run=with_spec(o.run, run_id=renamed[o.run.run_id])) for o in row.outcomes)
+        )
         for row in table.rows
     )
     rows = (rows[0], replace(rows[1], key=text, group=text[:5], label=text))

@@ -74,7 +74,7 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> Made:
 def kept(made: Made, row: str) -> np.ndarray:
     """(errors, words) of each sentence, as the store holds them."""
     found = made.rows()[row].outcomes[0]
-    folder = Store.open(made.store).evaluation_folder(found.run.run_id, found.scored["test"].eval_id)
+    folder = Store.open(made.store).evaluation_folder(found.run.run_id, found.scored["test"].spec.eval_id)
     lines = (folder / "examples.jsonl").read_text().splitlines()
     return np.array([[json.loads(line)[name] for name in ("errors", "words")] for line in lines])
 
@@ -110,7 +110,7 @@ def test_a_score_that_its_counts_do_not_give_is_left_out(speech: Made, tmp_path:
     assert said(table, "wrong (seed 1) is left out", "result.json says wer = ", "and the counts beside it give")
     assert [row.measures["wer_test"].mean is None for row in table.rows] == [False, False, False, True]
     for row, outcome in zip(table.rows[:3], collect(made.chosen().plan, Store.open(made.store)), strict=False):
-        folder = Store.open(made.store).evaluation_folder(outcome.run.run_id, outcome.scored["test"].eval_id)
+        folder = Store.open(made.store).evaluation_folder(outcome.run.run_id, outcome.scored["test"].spec.eval_id)
         assert recomputed(table.columns[0], folder, EvaluationResult()) == pytest.approx(row.measures["wer_test"].mean)
 
 

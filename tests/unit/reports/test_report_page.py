@@ -12,6 +12,7 @@ from reports.render import html
 from reports.render.html import Drawn
 from reports.results.results import Ended
 from reports.spec.note import Note
+from tests.planned_runs import with_spec
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",
@@ -65,7 +66,9 @@ def hostile(bench, text):
 @pytest.mark.parametrize("text", NASTY)
 def test_names_are_text(bench, text):
     outcome = bench.row("failed").table().rows[0].outcomes[0]
-    failed = [(replace(outcome, run=replace(outcome.run, row=text, run_id=text)), Ended(1, text, text))]
+    row = replace(outcome.run.planned_row, variation=outcome.run.variation.model_copy(update={"key": text}))
+    run = replace(with_spec(outcome.run, run_id=text), planned_row=row)
+    failed = [(replace(outcome, run=run), Ended(1, text, text))]
     drawing = b'<?xml version="1.0"?><svg viewBox="0 0 1 1"><path d="M0"/></svg>'
     page = Page(html.render(hostile(bench, text), {"f": Drawn(text, drawing, drawing)}, failed))
     tags = [tag for tag, _ in page.elements]

@@ -16,6 +16,7 @@ from experiments.store.results import Earlier, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column, Counts
 from reports.results.frames import frames
 from reports.results.results import collect, differs, failures, last_failure, read_counts, recomputed
+from tests.planned_runs import with_spec
 
 
 def test_frames_have_a_line_per_run_and_one_per_metric(bench):
@@ -204,7 +205,7 @@ class TestEnds:
         self.attempt(store, "x" * 5000)
         bench.row("base", results=[None, None], states=["failed", "missing"])
         plan = bench.plan()
-        plan = replace(plan, runs=(replace(plan.runs[0], run_id=self.RUN), *plan.runs[1:]))
+        plan = replace(plan, runs=(with_spec(plan.runs[0], run_id=self.RUN), *plan.runs[1:]))
         first, second = collect(plan, bench.store)
         [(outcome, ended)] = failures([first, second], store)
         assert outcome is first and ended.message == "x" * 2000 and ended.attempt == 1

@@ -17,6 +17,7 @@ from reports.results.significance import BOTH, DUNNETT, ENOUGH_SEEDS, OF_ONE_ROW
 from reports.spec.note import Note
 from reports.table.build import record
 from reports.table.notes import kendall
+from tests.planned_runs import with_spec
 
 BASE = [(5.0, 25.0), (5.1, 25.2), (4.9, 24.9)]
 WORSE = [(5.6, 22.1), (5.5, 22.0), (5.7, 22.3)]
@@ -112,7 +113,7 @@ def test_an_ensemble_is_compared_but_not_tested_between_seeds(bench):
     """It is one entry without a seed: it neither shows a spread nor keeps the other rows from their test."""
     without = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=WORSE).table()
     bench.row("E", results=[(4.5, 27.0)])
-    bench.runs[-1] = replace(bench.runs[-1], inputs=with_members(bench.runs[-1].inputs, ["base#1", "base#2"]))
+    bench.runs[-1] = with_spec(bench.runs[-1], inputs=with_members(bench.runs[-1].spec.inputs, ["base#1", "base#2"]))
     table = bench.table()
     assert table.test == "seeds"
     for key in ("ppl", "bleu"):

@@ -14,7 +14,7 @@ from ablations.study.study_file import builtin_studies
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import flatten
 from experiments.identity import digest
-from experiments.tasks.base import EvaluationSpec
+from experiments.run_spec import EvaluationSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
 from model.cost import num_params

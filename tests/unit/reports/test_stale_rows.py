@@ -7,6 +7,7 @@ import pytest
 from experiments.config.run_config import RunConfig
 from reports.render.formats import formats, render
 from reports.table.build import record
+from tests.planned_runs import with_state
 
 OLD, NEW = {"train.py": "1" * 40, "lib.py": "2" * 40}, {"train.py": "3" * 40, "lib.py": "2" * 40}
 SEEDS = [(5.0, 25.0), (5.1, 25.1), (5.2, 25.2)]
@@ -28,7 +29,7 @@ def made(bench, **codes):
         results = BETTER if number else SEEDS
         bench.row(key, changes, results=results, record=facts, states=["stale" if stale else "finished"] * 3)
     bench.study["claim"] = [{"check": f"{key} is better than base in bleu"} for key in codes if key != "base"]
-    bench.runs = [replace(run, stale=("training",) * (run.state == "stale")) for run in bench.runs]
+    bench.runs = [with_state(run, stale=("training",) * (run.state == "stale")) for run in bench.runs]
     return bench.table()
 
 

@@ -1,0 +1,105 @@
+"""The description of a run: one frozen record from the plan to the result.
+
+The plan makes a `RunSpec`. The queue, the attempt and the result keep it whole, and add their own fields. Imports no
+torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from experiments.config.task_config import TaskConfig, total_steps
+from experiments.identity import (
+    NO_SEED,
+    ParentRun,
+    eval_identity,
+    imported_in,
+    lineage,
+    members_in,
+    parent_run_in,
+)
+
+
+@dataclass(frozen=True)
+class EvaluationSpec:
+    """One decoding and scoring of a run's weights: all its settings, and digests of the decoded set.
+
+    promised: the metrics that the study prints of a user's trainer: "dev.accuracy", or "accuracy" if it prints one set
+    only. They are in no identity, so that another metric decodes nothing again.
+    eval_id: the identity; "" until the run is known (`named`).
+    """
+
+    set: str
+    settings: Mapping[str, Any]
+    inputs: Mapping[str, str]
+    promised: tuple[str, ...] = ()
+    eval_id: str = ""
+
+    def named(self, run_id: str) -> Self:
+        """Return this evaluation of a run, with its identity."""
+        return replace(self, eval_id=eval_identity(run_id, self.settings, self.inputs))
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        """Read an evaluation back. Raises TypeError or KeyError for missing and for unknown fields."""
+        return cls(**{**values, "promised": tuple(values.get("promised", ()))})
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One training with one seed, or one ensemble, which trains nothing."""
+
+    run_id: str
+    config: Mapping[str, Any]  # all settings, nested, with task and seed
+    inputs: Mapping[str, str]  # digests of what training reads; the run_ids of its members or its parent run too
+    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
+    steps: int | None = None  # optimizer updates, from the beginning; None: no setting gives them, or an ensemble
+    num_params: int | None = None  # None: known only after training; an ensemble has those of all members
+    cost: float = 0.0  # predicted floating-point operations of training, of a branch's own steps; 0: unknown
+    folder: str = ""  # the study's folder, where a user's own task is found; "" for a built-in study
+    python: str = ""  # the interpreter of a user's function, as the study names it; "": this program's
+    lineage: str = ""  # equal for runs that may continue each other (experiments/identity.py)
+
+    @property
+    def task(self) -> str:
+        """The name of the task that trains it."""
+        return str(self.config.get("task", ""))
+
+    @property
+    def seed(self) -> int:
+        """The seed; NO_SEED for an ensemble."""
+        return NO_SEED if self.members else int(self.config.get("seed", 1))
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """The run_ids of an ensemble's members; () for a training."""
+        return members_in(self.inputs)
+
+    @property
+    def imported(self) -> bool:
+        """Whether the run was trained elsewhere; nothing trains it here."""
+        return imported_in(self.inputs)
+
+    @property
+    def parent_run(self) -> ParentRun | None:
+        """Where a branch begins; None for a training from the start."""
+        return parent_run_in(self.inputs)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The run_ids that must be trained before: an ensemble's members, a branch's parent run."""
+        return (*self.members, *([self.parent_run.run_id] if self.parent_run else []))
+
+    @property
+    def own_steps(self) -> int | None:
+        """Steps that this run trains itself; None if unknown. 0 for an ensemble."""
+        if self.members:
+            return 0
+        return self.steps if self.steps is None or self.parent_run is None else self.steps - self.parent_run.step
+
+
+def run_spec(config: TaskConfig, run_id: str, inputs: Mapping[str, str], **fields: Any) -> RunSpec:
+    """Return the record of a run with validated settings; `fields`: those that do not follow from the settings."""
+    steps = None if members_in(inputs) else total_steps(config)
+    of_settings = {"steps": steps, "lineage": lineage(config, inputs)}
+    return RunSpec(run_id, config.model_dump(mode="json"), dict(inputs), **{**of_settings, **fields})
