@@ -22,7 +22,7 @@ from benchmarks.machine import keep_report, machine
 from benchmarks.measured import exit_code, median
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
-from model.layers.attention import attend
+from model.layers.attention.kernels import attend
 
 # tiny, base, big, two rows of Table 3 (B): heads, d_k, d_v
 HEADS = ((4, 32, 32), (8, 64, 64), (16, 64, 64), (8, 32, 64), (8, 16, 64))

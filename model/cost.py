@@ -2,16 +2,15 @@
 
 Imports no torch. One multiplication and one addition are two floating-point operations. Only matrix products are
 counted: norms, softmax, dropout and embedding look-ups are left out, as is usual. Each kind of sub-layer counts
-itself (model/specs.py).
+itself (NAME_spec.py in model/layers).
 """
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from model import architecture
-from model.config import ModelConfig
-from model.settings import ModelSettings
-from model.specs import Cost, Length, Side, class_sizes
+from model.config import ModelConfig, SublayerSpec
+from model.layers.spec import Cost, Length
+from model.settings import SIDES, ModelSettings, Side, class_sizes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -22,12 +21,10 @@ TRAINING = 3  # cost of forward + backward, in forward passes: the backward pass
 STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
-def _costs(
-    config: ModelConfig, source: Length, target: Length
-) -> Iterator[tuple[architecture.SublayerSpec, Length, Side, Cost]]:
+def _costs(config: ModelConfig, source: Length, target: Length) -> Iterator[tuple[SublayerSpec, Length, Side, Cost]]:
     """Every sub-layer with the length of its sequence, its side and its cost."""
-    for side, length in zip(architecture.SIDES, (source, target), strict=True):
-        for layer in architecture.layers(config, side):
+    for side, length in zip(SIDES, (source, target), strict=True):
+        for layer in config.layers(side):
             for part in layer:
                 yield part, length, side, part.options.cost(part.config, length, source, side)
 
@@ -43,7 +40,7 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     positions = config.max_length * config.d_model if config.positions == "learned" else 0
     total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
     total += _classes(config, vocab_size) * _output_width(config)
-    for side in architecture.SIDES:
+    for side in SIDES:
         if not getattr(config, side):  # a language model has no encoder
             continue
         parts = _own(config, side)
@@ -56,9 +53,9 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     return total
 
 
-def _own(config: ModelConfig, side: Side) -> list[architecture.SublayerSpec]:
+def _own(config: ModelConfig, side: Side) -> list[SublayerSpec]:
     """The sub-layers with weights of their own: those of layers that share weights come once."""
-    own = dict(zip(architecture.groups(config, side), architecture.layers(config, side), strict=True))
+    own = dict(zip(config.groups(side), config.layers(side), strict=True))
     return [part for layer in own.values() for part in layer]
 
 
@@ -94,7 +91,7 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 
     Where layers share their experts, a token is taken to use the same ones in each.
     """
-    parts = [(part, side) for side in architecture.SIDES for part in _own(config, side)]
+    parts = [(part, side) for side in SIDES for part in _own(config, side)]
     costs = [part.options.cost(part.config, 1, 1, side) for part, side in parts]
     idle = sum(cost.params - cost.active for cost in costs if cost.active is not None)
     return num_params(config, vocab_size) - idle
@@ -115,7 +112,7 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
 
 def _layer_flops(config: ModelConfig, source_length: Length, target_length: Length) -> dict[Side, Length]:
     """Operations of the layers of either side in a forward pass."""
-    sums: dict[Side, Any] = dict.fromkeys(architecture.SIDES, 0)
+    sums: dict[Side, Any] = dict.fromkeys(SIDES, 0)
     for part, length, side, cost in _costs(config, source_length, target_length):
         sums[side] = sums[side] + cost.flops + 2 * length * _joining(part.config)
     return sums
@@ -202,7 +199,7 @@ def activation_bytes(
 
 def sequential_operations(config: "ModelConfig", side: Side, length: int) -> int:
     """Operations over positions that must follow one another: a recurrent sub-layer has one for each position."""
-    return sum(part.options.sequential(length) for layer in architecture.layers(config, side) for part in layer)
+    return sum(part.options.sequential(length) for layer in config.layers(side) for part in layer)
 
 
 def path_length(config: "ModelConfig", side: Side, length: int) -> int | None:
@@ -224,7 +221,7 @@ def shortest_paths(config: "ModelConfig", side: Side, length: int) -> "NDArray[n
 
     distances = range(0 if side == "decoder" else 1 - length, length)  # i − j
     paths = np.where(np.eye(length, dtype=bool), 0.0, np.inf)
-    for layer in architecture.layers(config, side):
+    for layer in config.layers(side):
         for part in layer:
             operations = {distance: part.options.operations(part.config, distance, side) for distance in distances}
             paths = _through(paths, operations, part.config.residual)

@@ -12,11 +12,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from model import architecture
 from model.config import ModelConfig
-from model.layers.attention import CrossAttention, SelfAttention
+from model.layers.attention.multi_head import CrossAttention, SelfAttention
 from model.layers.contract import BLOCKED, CacheShape, Inputs, blocking_bias, without_autocast
-from model.layers.feed_forward import FeedForward
+from model.layers.position_wise.feed_forward import FeedForward
 from model.parts.embedding import Embedding
 from model.parts.residual import Residual
 from model.products import Projection
@@ -159,7 +158,7 @@ def applies(config: ModelConfig) -> bool:
             return False
     return all(
         tuple(part.kind for part in layer) == _LAYER and all(part.config == config for part in layer)
-        for layer in architecture.layers(config, "decoder")
+        for layer in config.layers("decoder")
     )
 
 

@@ -1,4 +1,4 @@
-"""Read an architecture's line of text. Knows the grammar, and no kind of sub-layer. Imports no torch.
+"""The grammar of an architecture's line of text: read it, write it, count its layers. Knows no kind. Imports no torch.
 
     line    = [item {"," item}]
     item    = [count "*"] (sublayer | "(" line ")")        count = an integer, or N
@@ -10,7 +10,7 @@ and counts repeat sub-layers.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 Value = int | float | bool | str
@@ -137,3 +137,59 @@ class _Reader:
         self._place = token.end()
         kind = str(token.lastgroup)
         return _Token(kind, token[kind], token.start(kind) + 1)
+
+
+# Writing a line
+
+
+def canonical(text: str) -> str:
+    """Return the line in one spelling, so that spaces do not make another run. Raises GrammarError."""
+    return ", ".join(written(item) for item in parse(text))
+
+
+def written(item: Repeated) -> str:
+    """Return an item as text: "6 * (self_attention, feed_forward(d_ff=8))"."""
+    count = "" if item.times == 1 else f"{item.times or 'N'} * "
+    if not isinstance(item.content, Named):
+        return f"{count}({', '.join(written(inner) for inner in item.content)})"
+    options = ", ".join(f"{name}={value_text(value)}" for name, value in item.content.options.items())
+    return f"{count}{item.content.name}{f'({options})' if options else ''}"
+
+
+def value_text(value: Value) -> str:
+    """Return a value as a line has it: true and false in small letters."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# Counting and repeating; `n` stands for N
+
+
+def total(items: Iterable[Repeated], n: int) -> int:
+    """Return the number of sub-layers."""
+    count = 0
+    for times, content in items:
+        inside = 1 if isinstance(content, Named) else total(content, n)
+        count += inside * (n if times is None else times)
+    return count
+
+
+def layers(items: Iterable[Repeated], n: int) -> Iterator[tuple[Repeated, ...]]:
+    """Yield the items of each layer: groups of the outermost level, and sub-layers outside of brackets."""
+    for times, content in items:
+        for _ in range(n if times is None else times):
+            yield (Repeated(1, content),) if isinstance(content, Named) else content
+
+
+def sublayers(items: Iterable[Repeated], n: int) -> Iterator[Named]:
+    """Yield every sub-layer, as often as it is repeated."""
+    for times, content in items:
+        for _ in range(n if times is None else times):
+            if isinstance(content, Named):
+                yield content
+            else:
+                yield from sublayers(content, n)
+
+
+def has_n(items: Iterable[Repeated]) -> bool:
+    """Return whether N occurs in a line."""
+    return any(item.times is None or (not isinstance(item.content, Named) and has_n(item.content)) for item in items)

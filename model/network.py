@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from model.config import ModelConfig
 from model.fast import DecoderState, applies, quick_state
-from model.layers.attention import KERNELS, Attention
+from model.layers.attention.kernels import KERNELS
+from model.layers.attention.multi_head import Attention
 from model.layers.contract import CacheShape, Inputs, Sublayer
 from model.parts.embedding import Classes, Embedding
 from model.parts.positions import LearnedPositions
@@ -132,7 +133,7 @@ class EncoderDecoder(Network):
         return state.next_logits(hidden_BKD)
 
     def set_attention_kernel(self, name: str) -> None:
-        """Choose a kernel of attention.KERNELS for equation 1; "auto" (the default) chooses by device.
+        """Choose a kernel of attention/kernels.py for equation 1; "auto" (the default) chooses by device.
 
         Raises ValueError for an unknown name.
         """

@@ -1,10 +1,14 @@
 """Settings of a network, each checked alone; config.py checks their combinations. Imports no torch."""
 
+import math
 from typing import Literal
 
 from pydantic import Field
 
 from model.strict import StrictModel
+
+Side = Literal["encoder", "decoder"]
+SIDES: tuple[Side, ...] = ("encoder", "decoder")
 
 
 class ModelSettings(StrictModel):
@@ -109,3 +113,17 @@ class ModelSettings(StrictModel):
     def longest(self) -> int | None:
         """The longest sequence that the network reads, EOS counted; None: any."""
         return self.max_length if self.positions == "learned" else None
+
+    def layers_of(self, side: Side) -> int:
+        """The number N of the side's line."""
+        own = self.encoder_layers if side == "encoder" else self.decoder_layers
+        return own or self.num_layers
+
+
+def class_sizes(vocab_size: int) -> tuple[int, int]:
+    """Return the pieces of a class and the number of classes of a hierarchical softmax.
+
+    Both are about √V. No class is empty.
+    """
+    size = math.isqrt(max(0, vocab_size - 1)) + 1
+    return size, -(-vocab_size // size)

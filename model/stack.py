@@ -7,53 +7,25 @@ Shapes: B sentences, T positions, R rows of a search (sentence by beam), D d_mod
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from model import architecture
-from model.config import ModelConfig
-from model.layers.attention import CrossAttention, SelfAttention
+from model.config import LayerSpec, ModelConfig
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, blocking_bias
-from model.layers.convolution import Convolution
-from model.layers.experts import Experts
-from model.layers.factorised_lstm import FactorisedLSTM
-from model.layers.feed_forward import Average, FeedForward, Projection
-from model.layers.memory import LastState, SamePosition
-from model.layers.memory_network import MemoryNetwork
-from model.layers.neural_gpu import NeuralGPU
-from model.layers.recurrent import AttentionalLSTM, Recurrent
+from model.parts.distances import share
 from model.parts.dropout import Dropout, drawn
-from model.parts.positions import POSITIONAL, share
-from model.parts.residual import RESIDUAL, make_norm
-from model.settings import ModelSettings
-from model.specs import Side
-
-SUBLAYERS: dict[str, Callable[[ModelSettings, Any], Sublayer]] = {  # built with settings and options of the kind
-    "self_attention": SelfAttention,
-    "cross_attention": CrossAttention,
-    "feed_forward": FeedForward,
-    "rnn": Recurrent,
-    "gru": Recurrent,
-    "lstm": Recurrent,
-    "convolution": Convolution,
-    "average": Average,
-    "experts": Experts,
-    "last_state": LastState,
-    "same_position": SamePosition,
-    "attentional_lstm": AttentionalLSTM,
-    "factorised_lstm": FactorisedLSTM,
-    "memory_network": MemoryNetwork,
-    "neural_gpu": NeuralGPU,
-    "projection": Projection,
-}
+from model.parts.norms import make_norm
+from model.parts.positions import POSITIONAL
+from model.parts.residual import RESIDUAL, deepnorm
+from model.settings import Side
 
 
 class Layer(nn.Module):
     """Sub-layers in sequence, registered and saved by the names of their kinds; a second one of a kind is name_2."""
 
-    def __init__(self, sublayers: Sequence[architecture.SublayerSpec], side: Side) -> None:
+    def __init__(self, sublayers: LayerSpec, side: Side) -> None:
         super().__init__()
         seen: Counter[str] = Counter()
         self.names: list[str] = []
@@ -61,7 +33,7 @@ class Layer(nn.Module):
             seen[part.kind] += 1
             self.names.append(part.kind if seen[part.kind] == 1 else f"{part.kind}_{seen[part.kind]}")
         for name, part in zip(self.names, sublayers, strict=True):
-            self.add_module(name, SUBLAYERS[part.kind](part.config, part.options))
+            self.add_module(name, part.options.build(part.config))
         for name, part in zip(self.names, sublayers, strict=True):
             self.add_module(f"{name}_residual", RESIDUAL[part.config.norm](part.config, side))
 
@@ -96,8 +68,8 @@ class Stack(nn.Module):
         self.positions: nn.Module = POSITIONAL[config.positions](config)
         self.dropout = Dropout(config.dropout)
         # Layers of a group share one set of weights: ALBERT (Lan 2019, arXiv 1909.11942, section 3.1) has one group.
-        self.order = architecture.groups(config, side)
-        own = dict(zip(self.order, architecture.layers(config, side), strict=True))
+        self.order = config.groups(side)
+        own = dict(zip(self.order, config.layers(side), strict=True))
         self.layers = nn.ModuleList(Layer(layer, side) for layer in own.values())
         share(self.layers)
         self.layer_drop = config.layer_drop
@@ -105,7 +77,7 @@ class Stack(nn.Module):
         self.final_norm: nn.Module = make_norm(config) if config.norm in ("pre", "sandwich") else nn.Identity()
         # The input takes part in what the decoder reads (Gehring 2017, arXiv 1705.03122, equation 2).
         self.adds_input = side == "encoder" and config.memory_embeddings
-        self.beta = architecture.deepnorm(config, side)[1] if config.residual_scale == "deepnorm" else 1.0
+        self.beta = deepnorm(config, side)[1] if config.residual_scale == "deepnorm" else 1.0
 
     def __iter__(self) -> Iterator[Layer]:
         """The layers in the order in which they compute; those of a group are one."""

@@ -3,8 +3,9 @@
 import random
 from typing import Any
 
-from model import architecture
 from model.config import ModelConfig
+from model.layers.registry import kinds
+from model.settings import Side
 
 SIZES: dict[str, Any] = {
     "num_layers": 2, "d_model": 8, "d_ff": 12, "num_heads": 2, "d_k": 4, "d_v": 4, "max_length": 16, "dropout": 0.0,
@@ -106,11 +107,11 @@ def random_config(seed: int, **settings: Any) -> ModelConfig:
             continue  # a decoder without a way to the source, settings that do not fit each other
 
 
-def _line(draw: random.Random, side: architecture.Side) -> str:
-    kinds = [name for name, kind in architecture.KINDS.items() if side in kind.sides]
+def _line(draw: random.Random, side: Side) -> str:
+    names = [name for name, kind in kinds().items() if side in kind.sides]
 
     def sublayer() -> str:
-        name = draw.choice(kinds)
+        name = draw.choice(names)
         return name + draw.choice(OPTIONS.get(name, [""]))
 
     groups = []

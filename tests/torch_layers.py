@@ -3,8 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from model.layers.attention import CrossAttention, SelfAttention
-from model.parts.residual import NORM_EPSILON
+from model.layers.attention.multi_head import CrossAttention, SelfAttention
+from model.parts.norms import NORM_EPSILON
 from model.stack import Layer
 
 

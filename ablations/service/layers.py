@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from experiments.errors import UserError
 from experiments.jobs.engines.base import import_path
-from model import architecture
 from model.config import ModelConfig
 from model.cost import path_length, sequential_operations
 
@@ -95,7 +94,7 @@ def _type(
 ) -> LayerType:
     """`sublayer`: one layer, or the whole stack if `one` names one of it. layers: 0 if no stack connects all."""
     single = _language_model(sizes, one or sublayer, window)
-    (part,) = architecture.layers(single, "decoder")[0]
+    (part,) = single.layers("decoder")[0]
     flops = part.options.cost(part.config, sizes.n, 0, "decoder").flops
     operations = sequential_operations(single, "decoder", sizes.n)
     stack = sublayer if one else f"{layers} * {sublayer}"

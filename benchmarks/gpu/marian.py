@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
 from experiments.device import Device
 from model.config import ModelConfig
+from model.parts.norms import NORM_EPSILON
 from model.parts.positions import sinusoids
-from model.parts.residual import NORM_EPSILON
 
 LONGEST = 512
 AT_ONCE = 256  # sentences of a batch

@@ -15,8 +15,9 @@ from experiments.config.evaluation import UNNAMED_AT_DEFAULT, EvaluationConfig
 from experiments.config.field_types import Lines
 from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.config.training import SCHEDULES, TrainingConfig, momentum, unread_in_training
-from model import architecture, cost
+from model import cost
 from model.config import ModelConfig
+from model.settings import SIDES
 
 # Settings that are not part of run_id. Data files: the inputs' digests cover them. Evaluation: it is separate from
 # training. Checkpoints and evaluations during training do not change its numbers; their spacing is part of eval_id
@@ -59,8 +60,8 @@ class RunConfig(TaskConfig):
 
     def described(self) -> list[str]:
         """The layers of an encoder or a decoder that is not the paper's, and the unused parameters of experts."""
-        sides = [side for side in architecture.SIDES if getattr(self.model, side) != getattr(type(self.model)(), side)]
-        lines = [f"{side}: {'; '.join(architecture.expanded(self.model, side)) or 'none'}" for side in sides]
+        sides = [side for side in SIDES if getattr(self.model, side) != getattr(type(self.model)(), side)]
+        lines = [f"{side}: {'; '.join(self.model.expanded(side)) or 'none'}" for side in sides]
         idle = cost.num_params(self.model, 1) - cost.active_params(self.model, 1)  # equal for every vocabulary
         if idle:
             lines.append(f"experts: of the parameters a token leaves {idle / 1e6:.2f}M unused")
@@ -79,7 +80,7 @@ class RunConfig(TaskConfig):
         """Settings on which neither the data nor the network nor the training depends."""
         unread = {f"training.{name}" for name, _ in unread_in_training(self.training)}
         unread |= {"data.vocab_size"} if self.data.sized_by_text else set()
-        read = architecture.settings_read(self.model)
+        read = self.model.settings_read()
         return [n for n in names if n in unread or (n.startswith("model.") and n.removeprefix("model.") not in read)]
 
     def why_unread(self, name: str) -> str:
@@ -91,7 +92,7 @@ class RunConfig(TaskConfig):
             return dict(unread_in_training(self.training))[rest]
         return (
             f'model.encoder = "{self.model.encoder}" and model.decoder = "{self.model.decoder}" do not read it; '
-            f"{architecture.readers(self.model, rest)}"
+            f"{self.model.readers(rest)}"
         )
 
     @model_validator(mode="after")
@@ -105,7 +106,7 @@ class RunConfig(TaskConfig):
         if training.optimizer == "sgd" and training.nesterov and not momentum(training):
             raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: set one of them otherwise")
         compiled = training.compile in (True, "cuda")  # auto compiles nothing where a row cannot be compiled
-        if compiled and (eager := architecture.not_compiled(self.model)):
+        if compiled and (eager := self.model.not_compiled()):
             raise ValueError(
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
                 "training.compile to false in this row"
@@ -127,7 +128,7 @@ class RunConfig(TaskConfig):
         if self.needs_encoder and not self.model.encoder:
             raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
         for name in UNNAMED_AT_DEFAULT:
-            if getattr(self.evaluation, name) and not architecture.attends_to_source(self.model):
+            if getattr(self.evaluation, name) and not self.model.attends_to_source():
                 raise ValueError(
                     f"evaluation.{name} reads the attention to the source, and no layer of model.decoder = "
                     f'"{self.model.decoder}" has one: leave it at its default in this row'

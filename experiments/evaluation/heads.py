@@ -21,7 +21,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_model, load_tokenizers, spacing
 from experiments.training.network_rows import change_network
-from model.layers.attention import watching
+from model.layers.attention.watching import watching
 from model.network import build_model
 from model.protocol import Network
 

@@ -16,7 +16,7 @@ from experiments.errors import Preempted
 from experiments.evaluation.beam import Hypothesis, SearchSettings, beam_search
 from experiments.evaluation.likelihood import by_length, check_length, evaluating, pad, pad_sources
 from model.config import ModelConfig
-from model.layers.attention import watching
+from model.layers.attention.watching import watching
 from model.protocol import Network
 
 # Places in the key/value cache of one batch: sentences × beam × longest output. For base each takes 24 KB in fp32, so
@@ -196,7 +196,7 @@ def texts_of(
     """The text of each output (pieces) of a line; with `replace_unknown` with the source piece in place of each UNK.
 
     That is the piece which the UNK's position attends to most: the mean over all attentions to the source and their
-    heads. The network must have one (architecture.attends_to_source).
+    heads. The network must have one (ModelConfig.attends_to_source).
     """
     source_tokenizer, target_tokenizer = tokenizers
     texts = [target_tokenizer.decode(pieces) for pieces in outputs]

@@ -24,7 +24,7 @@ from experiments.evaluation.export import exported_config
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_chosen, load_tokenizers
 from experiments.evaluation.translate import texts_of, translate
-from model.layers.attention import KINDS, watching
+from model.layers.attention.watching import KINDS, watching
 from model.protocol import Network
 
 WINDOWS = (64, 256, 1024, 4096)  # lines in memory at once: few at first, so that output begins early

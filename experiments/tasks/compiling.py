@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 from experiments.config.run_config import RunConfig
-from model.architecture import not_compiled
 
 COMPILE = "training.compile"
 
@@ -24,7 +23,7 @@ def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> t
     costs: predicted operations of one training of each row; 0: unknown.
     """
     for row, config in configs.items():
-        if kinds := not_compiled(config.model):
+        if kinds := config.model.not_compiled():
             return False, f"{COMPILE} = auto: no row is compiled, because torch cannot compile {kinds[0]} of {row}."
         if config.modules:
             return False, f"{COMPILE} = auto: no row is compiled, because {row} changes modules of the network."

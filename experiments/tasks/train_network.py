@@ -46,7 +46,6 @@ from experiments.training.parallel import joined
 from experiments.training.threads import fastest_threads
 from experiments.training.trainer import train
 from model import cost
-from model.architecture import not_compiled
 from model.network import build_model
 from model.protocol import Network
 
@@ -276,7 +275,7 @@ class Batches:
         """Choose the size of micro-batches, at most `most` places per side, and their shapes."""
         gpu = self._kind == "cuda"
         compiled = compiles(config.training, gpu)
-        few = compiled or (not not_compiled(config.model) and (gpu or _builds_kernels(config, context)))
+        few = compiled or (not config.model.not_compiled() and (gpu or _builds_kernels(config, context)))
         # A GPU gets the whole step at once: two small micro-batches are twice the launches for a little less padding.
         whole = gpu or "micro_batch_tokens" in context.pinned
         sizes = [most] if whole else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)

@@ -17,7 +17,7 @@ from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.errors import Diverged
-from model.layers.attention import watching
+from model.layers.attention.watching import watching
 from model.protocol import Network
 
 EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs share them

@@ -17,7 +17,6 @@ from experiments.client.ablations_task.modules import Heads, Stand
 from experiments.config.training import TrainingConfig
 from experiments.device import Device
 from experiments.training.gradients import add_gradients
-from model import architecture
 from model.protocol import Network
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,7 @@ class Recorder(Protocol):
 
 def unusable(model: Network, settings: TrainingConfig, device: Device, ranks: int) -> str:
     """Return why the passes of a training cannot be captured; "" if they can."""
-    kinds = architecture.not_compiled(model.config)
+    kinds = model.config.not_compiled()
     reasons = {
         "the device is a processor": not device.is_cuda,
         "several processes train the run together": ranks > 1,

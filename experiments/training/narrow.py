@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from experiments.training.gradients import add_gradients
-from model.layers.attention import Attention
-from model.layers.feed_forward import FeedForward
+from model.layers.attention.multi_head import Attention
+from model.layers.position_wise.feed_forward import FeedForward
 
 
 class NarrowWeights:

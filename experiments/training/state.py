@@ -36,9 +36,10 @@ from experiments.training.parallel import Group
 from experiments.training.retention import meta_of
 from experiments.training.schedules import Plateau
 from experiments.training.warm_start import digest_of
-from model import architecture
-from model.layers.attention import BEST_KERNEL, Attention
+from model.layers.attention.kernels import BEST_KERNEL
+from model.layers.attention.multi_head import Attention
 from model.protocol import Network
+from model.settings import SIDES
 
 log = logging.getLogger(__name__)
 
@@ -331,7 +332,7 @@ def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) 
     inductor.compile_threads = threads  # its own choice is every core, for each of the runs beside it
     symbols.use_duck_shape = False  # two lengths that are equal in the first batch are still two variables
     # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
-    kinds = {(side, layer) for side in architecture.SIDES for layer in architecture.layers(model.config, side)}
+    kinds = {(side, layer) for side in SIDES for layer in model.config.layers(side)}
     limit = GRAPHS * len(kinds)
     dynamo.recompile_limit, dynamo.accumulated_recompile_limit = limit, max(limit, dynamo.accumulated_recompile_limit)
     dynamo.fail_on_recompile_limit_hit = True

@@ -79,7 +79,7 @@ class State:
 
 
 class Sublayer(nn.Module):
-    """One kind of computation. It is built with (config, options) of its kind (model/specs.py).
+    """One kind of computation. It is built with (config, options) of its kind (layers/spec.py).
 
     `forward` computes all positions of whole sequences. `start` and `step` compute the same one position at a time, for
     all beams of a search: row b·K + k of x is beam k of sentence b. Dropout, residual and norm stand outside

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.specs import class_sizes
+from model.settings import class_sizes
 
 ROW_MULTIPLE = 64  # matrix kernels are faster for multiples of it
 

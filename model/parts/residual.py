@@ -1,4 +1,4 @@
-"""Residual connections, which surround every sub-layer (sections 3.1 and 5.4), and their norms.
+"""Residual connections, which surround every sub-layer (sections 3.1 and 5.4), with their norms.
 
 Shapes: see model/stack.py.
 """
@@ -9,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from model.architecture import deepnorm
+from model import grammar
 from model.parts.dropout import Dropout
-from model.settings import ModelSettings
-from model.specs import Side
+from model.parts.norms import make_norm
+from model.settings import SIDES, ModelSettings, Side
 
 
 class Residual(nn.Module):
@@ -94,28 +94,17 @@ class SandwichNorm(Residual):
 RESIDUAL: dict[str, type[Residual]] = {"post": PostNorm, "pre": PreNorm, "sandwich": SandwichNorm, "none": Residual}
 
 
-# --- Norms over the width of the residual stream
+def deepnorm(config: ModelSettings, side: Side) -> tuple[float, float]:
+    """Return DeepNorm's α, the factor on x, and β, the factor on first weights.
 
-
-NORM_EPSILON = 1e-6  # tensor2tensor's; the paper gives none
-
-
-class ScaleNorm(nn.Module):
-    """g · x / ‖x‖ with one trained g, √d_model at first (Nguyen & Salazar 2019, arXiv 1910.05895, section 2.3)."""
-
-    def __init__(self, d_model: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.tensor(d_model**0.5))
-
-    def forward(self, x: Tensor) -> Tensor:
-        scaled: Tensor = x * (self.weight / x.norm(dim=-1, keepdim=True).clamp(min=NORM_EPSILON))
-        return scaled
-
-
-def make_norm(config: ModelSettings) -> nn.Module:
-    """The norm that `norm_kind` names: LayerNorm, RMSNorm (Zhang & Sennrich 2019, arXiv 1910.07467) or ScaleNorm."""
-    if config.norm_kind == "rms":
-        return nn.RMSNorm(config.d_model, eps=NORM_EPSILON)
-    if config.norm_kind == "scale":
-        return ScaleNorm(config.d_model)
-    return nn.LayerNorm(config.d_model, eps=NORM_EPSILON)
+    Wang 2022, arXiv 2203.00555, figure 2: for N layers of the encoder and M layers of the decoder. The settings may be
+    those of one sub-layer, with what its brackets replace.
+    """
+    lines = [grammar.layers(grammar.parse(getattr(config, one)), config.layers_of(one)) for one in SIDES]
+    encoder, decoder = (len(list(layers)) for layers in lines)
+    if not encoder:
+        return (2 * decoder) ** 0.25, (8 * decoder) ** -0.25
+    if side == "decoder":
+        return (3 * decoder) ** 0.25, (12 * decoder) ** -0.25
+    depth = (encoder**4 * decoder) ** (1 / 16)
+    return 0.81 * depth, 0.87 / depth

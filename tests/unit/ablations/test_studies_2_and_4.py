@@ -17,7 +17,6 @@ from experiments.errors import UserError
 from experiments.identity import ParentRun
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
-from model.architecture import layers
 from reports.table.build import build_table
 
 # Vaswani et al. 2017, read again from the paper. Table 2: key, BLEU on newstest2014, training cost (FLOPs).
@@ -290,7 +289,7 @@ def test_a_row_may_be_otherwise_in_one_profile(own_study, rows_of, mistake) -> N
 def _widths(key: str, side: str) -> list[tuple[int, int]]:
     """Width and kernel of each convolution of a row of table2, in order."""
     model = rows_of("table2", profile="paper")[key].config.model
-    parts = (part for layer in layers(model, side) for part in layer)  # type: ignore[arg-type]
+    parts = (part for layer in model.layers(side) for part in layer)  # type: ignore[arg-type]
     return [(part.config.d_model, part.options.kernel) for part in parts if part.kind == "convolution"]  # type: ignore[attr-defined]
 
 
@@ -311,14 +310,14 @@ def test_table_2_s_lstms_have_their_papers_widths() -> None:
     rows = rows_of("table2", profile="paper")
     for key in ("moe-en-de", "moe-en-fr"):
         model = rows[key].config.model
-        parts = [part for layer in (*layers(model, "encoder"), *layers(model, "decoder")) for part in layer]
+        parts = [part for layer in (*model.layers("encoder"), *model.layers("decoder")) for part in layer]
         assert [(p.config.d_model, p.options.units) for p in parts if p.kind == "lstm"] == [(512, 2048)] * 4  # type: ignore[attr-defined]
     deep = rows["deep-att-en-fr"].config.model
-    columns = [part.options for layer in layers(deep, "encoder") for part in layer]
+    columns = [part.options for layer in deep.layers("encoder") for part in layer]
     assert len(columns) == 9 and all(options.columns for options in columns)  # type: ignore[attr-defined]
     assert [options.backward for options in columns] == [False, True] * 4 + [False]  # type: ignore[attr-defined]
     assert (deep.d_model, deep.embedding_size) == (2 * 512, 256)
-    assert [p.config.d_model for la in layers(deep, "decoder") for p in la if p.kind == "lstm"] == [512] * 7
+    assert [p.config.d_model for la in deep.layers("decoder") for p in la if p.kind == "lstm"] == [512] * 7
 
 
 def test_table_2_decodes_as_the_papers_of_its_rows() -> None:

@@ -4,8 +4,8 @@ import pytest
 
 from ablations.study.study import load_study
 from experiments.tasks.translation import TASK
-from model import architecture
 from model.cost import num_params
+from model.settings import SIDES
 
 CHARACTERS = {"demo": 66, "small": 150}  # pieces of ByteNet's vocabulary: the generated corpus, about those of a text
 
@@ -36,7 +36,7 @@ def test_characters_of_the_generated_corpus_are_as_many_as_the_sizes_were_chosen
 @pytest.mark.parametrize("profile", ["demo", "small", "paper"])
 def test_each_step_has_the_layers_that_it_is_named_after(profile, rows_of):
     rows = rows_of(load_study("history"), profile=profile)
-    kinds = {key: [_parts(row.config.model, side) for side in architecture.SIDES] for key, row in rows.items()}
+    kinds = {key: [_parts(row.config.model, side) for side in SIDES] for key, row in rows.items()}
     for key in ("rnn", "gru", "lstm"):
         assert kinds[key] == [{key}, {key, "last_state"}], key
     assert kinds["lstm-reversed"] == kinds["lstm"]
@@ -50,8 +50,8 @@ def test_each_step_has_the_layers_that_it_is_named_after(profile, rows_of):
     assert rows["transformer"].variation.is_base
     dilations = {
         part.options.dilation
-        for side in architecture.SIDES
-        for layer in architecture.layers(rows["bytenet"].config.model, side)
+        for side in SIDES
+        for layer in rows["bytenet"].config.model.layers(side)
         for part in layer
         if part.kind == "convolution"
     }
@@ -59,7 +59,7 @@ def test_each_step_has_the_layers_that_it_is_named_after(profile, rows_of):
 
 
 def _parts(model, side):
-    return {part.kind for layer in architecture.layers(model, side) for part in layer} - {"projection"}
+    return {part.kind for layer in model.layers(side) for part in layer} - {"projection"}
 
 
 def test_the_papers_depths(rows_of):
@@ -67,7 +67,7 @@ def test_the_papers_depths(rows_of):
     depths = {
         key: [
             sum(part.kind in ("lstm", "attentional_lstm", "convolution") for part in _all(row.config.model, side))
-            for side in architecture.SIDES
+            for side in SIDES
         ]
         for key, row in rows.items()
     }
@@ -77,4 +77,4 @@ def test_the_papers_depths(rows_of):
 
 
 def _all(model, side):
-    return [part for layer in architecture.layers(model, side) for part in layer]
+    return [part for layer in model.layers(side) for part in layer]

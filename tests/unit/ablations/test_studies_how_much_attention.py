@@ -3,7 +3,7 @@
 import pytest
 
 from ablations.study.study import load_study
-from model import architecture
+from model.settings import SIDES
 
 PROFILES = ["paper", "small", "demo"]
 LETTERS = {"self_attention": "s", "cross_attention": "c", "feed_forward": "f", "lstm": "r", "convolution": "k"}
@@ -30,15 +30,13 @@ def study():
 
 
 def parts(model, side):
-    return [part for layer in architecture.layers(model, side) for part in layer]
+    return [part for layer in model.layers(side) for part in layer]
 
 
 def test_six_layers_as_defined(study, rows_of):
     rows = rows_of(study, profile="paper")
     found = {
-        key: tuple(
-            "".join(LETTERS[part.kind] for part in parts(rows[key].config.model, side)) for side in architecture.SIDES
-        )
+        key: tuple("".join(LETTERS[part.kind] for part in parts(rows[key].config.model, side)) for side in SIDES)
         for key in SEQUENCES
     }
     assert found == SEQUENCES
@@ -78,7 +76,7 @@ def test_the_first_layer_of_a_recurrent_encoder_reads_both_ways_and_convolutions
     for key, row in rows_of(study, profile=profile).items():
         recurrent = [part.options.bidirectional for part in parts(row.config.model, "encoder") if part.kind == "lstm"]
         assert recurrent in ([], [True] + [False] * (row.config.model.num_layers - 1)), key
-        for side in architecture.SIDES:
+        for side in SIDES:
             for part in parts(row.config.model, side):
                 if part.kind == "convolution":
                     assert (part.options.gated, part.options.rectified) == (("glu" in key), ("glu" not in key)), key

@@ -9,8 +9,8 @@ from ablations.service.selected import task_of
 from ablations.study.selectors import Selection
 from ablations.study.study import load_study
 from experiments.config.run_config import RunConfig
-from model import architecture
 from model.cost import num_params, shortest_paths
+from model.settings import SIDES
 
 NAMED = ("factorised-lstm", "memory-network", "neural-gpu")  # a row each, not one for either side
 
@@ -33,8 +33,8 @@ def test_a_row_has_its_type_where_it_says_and_as_many_layers_as_base(profile, ro
             continue
         kind, _, where = key.partition("-")
         model = row.config.model
-        for side in architecture.SIDES:
-            stack = architecture.layers(model, side)
+        for side in SIDES:
+            stack = model.layers(side)
             assert len(stack) == model.num_layers, key
             replaced = kind if where in (side, "both") else "base"
             first = [layer[0] for layer in stack]  # the sub-layer that a row replaces

@@ -4,8 +4,8 @@ import pytest
 
 from ablations.study.study import load_study
 from experiments.tasks.translation import TASK
-from model import architecture
 from model.cost import active_params, num_params
+from model.settings import SIDES
 
 PROFILES = ["paper", "small", "demo"]
 # Millions as counted, where they round to another number than the paper prints (24 layers: 224, untied: 273, …).
@@ -71,7 +71,7 @@ def test_a_token_pays_for_experts_as_for_one_network(study, profile, rows_of):
     vanilla = rows["vanilla"].config
     for key in ("mixture-of-experts", "switch"):
         config = rows[key].config
-        kinds = [part.kind for side in architecture.SIDES for layer in architecture.layers(config.model, side)
+        kinds = [part.kind for side in SIDES for layer in config.model.layers(side)
                  for part in layer]  # fmt: skip
         networks = 2 * config.model.num_layers
         assert kinds.count("experts") + kinds.count("feed_forward") == networks

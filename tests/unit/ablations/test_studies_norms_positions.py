@@ -8,8 +8,8 @@ from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.tasks.translation import TASK
-from model.architecture import SIDES, layers
 from model.cost import num_params
+from model.settings import SIDES
 
 PROFILES = ("paper", "small", "demo")
 
@@ -27,7 +27,7 @@ def test_a_vector_for_each_distance_up_to_k_in_keys_and_in_values(profile):
     """Section 3.2: 2k + 1 vectors of d_z, here one table a layer with self-attention; the rest of the rows is equal."""
     rows = rows_of("relative-positions", profile=profile)
     counts, model = sizes(rows), rows["k16"].config.model
-    stack = sum(part.kind == "self_attention" for side in SIDES for layer in layers(model, side) for part in layer)
+    stack = sum(part.kind == "self_attention" for side in SIDES for layer in model.layers(side) for part in layer)
     for key, row in rows.items():
         k, kinds = row.config.model.position_clip, 1 if key in ("keys", "values") else 2
         vectors = 0 if key == "neither" else (2 * k + 1) * kinds

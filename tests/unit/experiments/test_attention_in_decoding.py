@@ -22,7 +22,7 @@ from experiments.identity import eval_identity
 from experiments.tasks.network import evaluation_settings
 from model.config import ModelConfig
 from model.ensemble import Ensemble
-from model.layers.attention import watching
+from model.layers.attention.watching import watching
 from model.network import build_model
 from model.protocol import Network
 

@@ -6,8 +6,7 @@ import torch
 from experiments.config.training import TrainingConfig
 from experiments.tasks.train_network import compiles
 from experiments.training.state import compile_layers
-from model.architecture import not_compiled
-from model.layers.feed_forward import GATED, PLAIN
+from model.layers.position_wise.activations import GATED, PLAIN
 from model.network import build_model
 from tests.lines import random_config
 from tests.slow import mostly_slow
@@ -57,7 +56,7 @@ def test_one_graph_of_a_kind_of_layer_serves_all_lengths():
     assert graphs_of(STILL, SHAPES) == 2
 
 
-@pytest.mark.parametrize("seed", mostly_slow([s for s in range(60) if not not_compiled(random_config(s))][:30], 0))
+@pytest.mark.parametrize("seed", mostly_slow([s for s in range(60) if not random_config(s).not_compiled()][:30], 0))
 def test_any_network_that_compiles_is_traced_at_several_lengths(seed):
     graphs_of(random_config(seed, dropout=0.0, max_length=64), SHAPES)
 

@@ -14,8 +14,8 @@ from experiments.client.ablations_task.trainer import Channel, RunContext
 from experiments.data.batching import Batch
 from experiments.errors import UserError
 from experiments.training.network_rows import change_network
-from model import architecture
 from model.config import ModelConfig
+from model.layers.registry import kinds
 from model.network import EncoderDecoder, build_model
 
 D, HEADS = 8, 4
@@ -467,7 +467,7 @@ def test_weights_of_a_changed_network_are_restored_with_its_means() -> None:
     assert torch.equal(again(*pieces), model(*pieces))
 
 
-@pytest.mark.parametrize("kind", [name for name, kind in architecture.KINDS.items() if "encoder" in kind.sides])
+@pytest.mark.parametrize("kind", [name for name, kind in kinds().items() if "encoder" in kind.sides])
 def test_every_kind_of_sub_layer_can_be_left_out(kind: str) -> None:
     model = network(encoder=f"2 * {kind}{'(width=8)' if kind == 'projection' else ''}")
     change_network(model, ["encoder.layers[0] -> remove"])

@@ -9,9 +9,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
 from model.layers.contract import Inputs
-from model.layers.feed_forward import GATED, PLAIN, FeedForward
+from model.layers.position_wise.activations import GATED, PLAIN
+from model.layers.position_wise.feed_forward import FeedForward
+from model.layers.spec import Spec
 from model.network import build_model
-from model.specs import Spec
 from tests.kept import keeping
 
 

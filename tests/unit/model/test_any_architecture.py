@@ -5,7 +5,7 @@ import torch
 
 from model.config import ModelConfig
 from model.cost import active_params, num_params
-from model.layers.experts import Experts
+from model.layers.position_wise.experts import Experts
 from model.network import build_model
 from model.protocol import Network
 from tests.lines import random_config
@@ -87,7 +87,11 @@ def check_alone(model: Network) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @torch.inference_mode()
 def test_nothing_leaks_from_the_future(seed: int) -> None:
-    model = network(seed)
+    check_future(network(seed))
+
+
+def check_future(model: Network) -> None:
+    """Hidden states do not depend on later pieces, and those of later positions do."""
     source_BS, mask_BS, target_BT = sentences(model)
     changed = target_BT.clone()
     changed[:, 4:] = (changed[:, 4:] + 5) % 20
@@ -101,7 +105,12 @@ def test_nothing_leaks_from_the_future(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_gradients_reach_every_parameter(seed: int) -> None:
-    model = network(seed).train()
+    check_gradients(network(seed))
+
+
+def check_gradients(model: Network) -> None:
+    """The loss depends on every parameter."""
+    model.train()
     source_BS, mask_BS, target_BT = sentences(model)
     hidden = model(source_BS, mask_BS, target_BT)
     loss = (model.logits(hidden) * torch.randn(B, T, 20, dtype=torch.float64)).sum()
@@ -112,7 +121,11 @@ def test_gradients_reach_every_parameter(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", [*range(200), *range(LANGUAGE_MODELS, LANGUAGE_MODELS + 60)])
 def test_the_count_equals_the_module(seed: int) -> None:
-    config: ModelConfig = random_config(seed, **({"encoder": ""} if seed >= LANGUAGE_MODELS else {}))
+    check_count(random_config(seed, **({"encoder": ""} if seed >= LANGUAGE_MODELS else {})))
+
+
+def check_count(config: ModelConfig) -> None:
+    """Parameters counted from the text equal those of the built network."""
     rows = 64  # the vocabulary needs no padding rows
     built = build_model(config, rows, device="meta")
     total = sum(parameter.numel() for parameter in built.parameters())

@@ -5,11 +5,12 @@ import math
 import pytest
 import torch
 
-from model.layers import attention
-from model.layers.attention import KERNELS, CrossAttention, SelfAttention, attend
+from model.layers.attention import kernels
+from model.layers.attention.kernels import KERNELS, attend
+from model.layers.attention.multi_head import CrossAttention, SelfAttention
 from model.layers.contract import Inputs, blocking_bias
+from model.layers.spec import Spec
 from model.protocol import Network
-from model.specs import Spec
 
 
 def heads(batch=3, num_heads=2, queries=5, memory=7, d_k=4, d_v=6):
@@ -136,7 +137,7 @@ def test_a_processor_takes_the_fused_kernel_where_it_is_quicker(
     queries, memory, dtype, d_v, dropout, fused, monkeypatch
 ):
     calls = []
-    monkeypatch.setattr(attention, "attend_sdpa", lambda q, k, v, *_: calls.append("sdpa") or q @ k.mT @ v)
+    monkeypatch.setattr(kernels, "attend_sdpa", lambda q, k, v, *_: calls.append("sdpa") or q @ k.mT @ v)
     q, k, v = (torch.randn(2, 2, n, d).to(dtype) for n, d in ((queries, 4), (memory, 4), (memory, d_v)))
     attend(q, k, v, dropout=dropout)
     assert bool(calls) == fused

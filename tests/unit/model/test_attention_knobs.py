@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import architecture
 from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
-from model.layers.attention import CrossAttention, SelfAttention
+from model.layers.attention.attention_spec import blocked
+from model.layers.attention.multi_head import CrossAttention, SelfAttention
 from model.layers.contract import CacheShape, Inputs, StepContext, blocking_bias
+from model.layers.spec import Spec
 from model.network import build_model
 from model.parts.compatibility import COMPATIBILITY
-from model.specs import Spec, blocked
 from tests.kept import keeping
 from tests.slow import mostly_slow
 from tests.unit.model.test_attention import equation_1
@@ -291,6 +291,6 @@ def test_heads_that_cannot_be_divided_and_empty_windows_are_refused():
 
 
 def test_options_of_positions_are_read_with_their_kind_alone():
-    reads = {kind: architecture.settings_read(ModelConfig(positions=kind)) for kind in ("sinusoidal", "relative")}
+    reads = {kind: ModelConfig(positions=kind).settings_read() for kind in ("sinusoidal", "relative")}
     assert reads["relative"] - reads["sinusoidal"] == {"position_clip", "position_keys", "position_values"}
     assert math.isclose(1.0, ModelConfig().rotary_share) and "rotary_share" not in reads["relative"]

@@ -5,18 +5,19 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import specs
 from model.config import ModelConfig
 from model.layers.contract import Inputs
-from model.layers.convolution import Convolution
-from model.layers.feed_forward import FeedForward
+from model.layers.convolutions.convolution import Convolution
+from model.layers.convolutions.convolution_spec import ConvolutionSpec
+from model.layers.position_wise.feed_forward import FeedForward
+from model.layers.position_wise.feed_forward_spec import FeedForwardSpec
 from model.network import initialise
 
 B, T, D = 3, 9, 8
 
 
 def built(**options: object) -> Convolution:
-    return Convolution(ModelConfig(d_model=D, d_ff=D), specs.ConvolutionSpec(**options)).double()  # type: ignore[arg-type]
+    return Convolution(ModelConfig(d_model=D, d_ff=D), ConvolutionSpec(**options)).double()  # type: ignore[arg-type]
 
 
 def torch_conv(ours: Convolution, kernel: int, dilation: int, out: int) -> nn.Conv1d:
@@ -47,7 +48,7 @@ def test_a_rectified_one_is_the_linear_one_without_its_negative_part(causal):
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     torch.testing.assert_close(rectified(x_BTD, Inputs(causal)), linear(x_BTD, Inputs(causal)).clamp(min=0))
     with pytest.raises(ValueError, match="a gated linear unit or a ReLU"):
-        specs.ConvolutionSpec(gated=True, rectified=True).check(ModelConfig(), "decoder")
+        ConvolutionSpec(gated=True, rectified=True).check(ModelConfig(), "decoder")
 
 
 @pytest.mark.parametrize("dilation", [1, 2])
@@ -63,7 +64,7 @@ def test_separable_equals_torchs_grouped_convolution_and_one_of_width_1(dilation
 def test_feed_forward_is_two_convolutions_of_kernel_1_with_a_relu_between():
     """Section 3.3: "Another way of describing this is as two convolutions with kernel size 1"."""
     first, second = built(kernel=1), built(kernel=1)
-    network = FeedForward(ModelConfig(d_model=D, d_ff=D), specs.FeedForwardSpec()).double()
+    network = FeedForward(ModelConfig(d_model=D, d_ff=D), FeedForwardSpec()).double()
     network.inner.load_state_dict(first.window.state_dict())
     network.outer.load_state_dict(second.window.state_dict())
     x_BTD, inputs = torch.randn(B, T, D, dtype=torch.float64), Inputs(True)
@@ -72,7 +73,7 @@ def test_feed_forward_is_two_convolutions_of_kernel_1_with_a_relu_between():
 
 def test_counts_from_512_to_512():
     def params(**options: object) -> int:
-        return specs.ConvolutionSpec(**options).cost(ModelConfig(), 1, 1, "decoder").params  # type: ignore[arg-type]
+        return ConvolutionSpec(**options).cost(ModelConfig(), 1, 1, "decoder").params  # type: ignore[arg-type]
 
     assert params(kernel=3, gated=True) == 1_573_888  # 3·512·1024 + 1024: one bias for each of both halves
     assert params(kernel=3) == 3 * 512**2 + 512
@@ -84,12 +85,12 @@ def test_operations_equal_those_that_torch_counts(options):
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         built(**options)(x_BTD, Inputs(True))
-    cost = specs.ConvolutionSpec(**options).cost(ModelConfig(d_model=D), T, T, "decoder")
+    cost = ConvolutionSpec(**options).cost(ModelConfig(d_model=D), T, T, "decoder")
     assert counted.get_total_flops() == B * cost.flops
 
 
 def test_weights_are_drawn_with_the_fans_of_what_one_output_reads():
-    model = nn.ModuleList([Convolution(ModelConfig(), specs.ConvolutionSpec(kernel=7, separable=True))])
+    model = nn.ModuleList([Convolution(ModelConfig(), ConvolutionSpec(kernel=7, separable=True))])
     torch.manual_seed(0)
     initialise(model)
     (convolution,) = model

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from model.config import ModelConfig
-from model.layers.attention import SelfAttention
+from model.layers.attention.multi_head import SelfAttention
 from model.layers.contract import Inputs
+from model.layers.spec import Spec
 from model.network import build_model
-from model.parts.positions import Alibi, DistanceBias, buckets, slopes
-from model.specs import Spec
+from model.parts.distances import Alibi, DistanceBias, buckets, slopes
 
 T, D, K, V, H = 9, 8, 4, 6, 2
 

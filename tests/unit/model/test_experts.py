@@ -4,12 +4,15 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import specs
 from model.config import ModelConfig
 from model.layers import contract
+from model.layers.attention.average import Average
+from model.layers.attention.average_spec import AverageSpec
 from model.layers.contract import Inputs
-from model.layers.experts import Experts
-from model.layers.feed_forward import Average, FeedForward
+from model.layers.position_wise.experts import Experts
+from model.layers.position_wise.experts_spec import ExpertsSpec
+from model.layers.position_wise.feed_forward import FeedForward
+from model.layers.position_wise.feed_forward_spec import FeedForwardSpec
 
 B, T, D = 3, 9, 8
 CONFIG = ModelConfig(d_model=D, d_ff=12)
@@ -17,17 +20,17 @@ INPUTS = Inputs(True)
 
 
 def built(config: ModelConfig = CONFIG, **options: int) -> Experts:
-    return Experts(config, specs.ExpertsSpec(**options)).double()
+    return Experts(config, ExpertsSpec(**options)).double()
 
 
 @pytest.mark.parametrize("activation", ["relu", "swish", "swiglu"])
 def test_one_expert_equals_feed_forward(activation):
     config = CONFIG.model_copy(update={"activation": activation})
-    ours, network = built(config, count=1), FeedForward(config, specs.FeedForwardSpec()).double()
+    ours, network = built(config, count=1), FeedForward(config, FeedForwardSpec()).double()
     network.load_state_dict(ours.experts[0].state_dict())
     x_BTD = torch.randn(B, T, D, dtype=torch.float64)
     torch.testing.assert_close(ours(x_BTD, INPUTS), network(x_BTD, INPUTS), atol=0, rtol=0)
-    cost, one = (kind.cost(config, T, T, "encoder") for kind in (specs.ExpertsSpec(count=1), specs.FeedForwardSpec()))
+    cost, one = (kind.cost(config, T, T, "encoder") for kind in (ExpertsSpec(count=1), FeedForwardSpec()))
     assert cost.params == cost.active == one.params + D
 
 
@@ -50,7 +53,7 @@ def test_operations_and_active_weights(count, active, activation, matrices):
     ours, x_BTD = built(config, count=count, active=active), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         ours(x_BTD, INPUTS)
-    cost = specs.ExpertsSpec(count=count, active=active).cost(config, T, T, "encoder")
+    cost = ExpertsSpec(count=count, active=active).cost(config, T, T, "encoder")
     assert counted.get_total_flops() == B * cost.flops
     of_one = sum(parameter.numel() for parameter in ours.experts[0].parameters())
     assert cost.params == sum(parameter.numel() for parameter in ours.parameters())
@@ -66,7 +69,7 @@ def test_more_active_experts_than_there_are():
 @pytest.mark.parametrize("feed_forward", [False, True])
 @pytest.mark.parametrize("gated", [False, True])
 def test_the_average_is_the_mean_of_each_prefix(feed_forward, gated):
-    options = specs.AverageSpec(feed_forward=feed_forward, gated=gated)
+    options = AverageSpec(feed_forward=feed_forward, gated=gated)
     ours, x_BTD = Average(CONFIG, options).double(), torch.randn(B, T, D, dtype=torch.float64)
     with FlopCounterMode(display=False) as counted:
         found_BTD = ours(x_BTD, INPUTS)

@@ -5,11 +5,12 @@ import torch
 
 from model.cost import shortest_paths
 from model.layers.contract import Inputs
-from model.layers.factorised_lstm import FactorisedLSTM
-from model.layers.memory_network import MemoryNetwork
-from model.layers.neural_gpu import NeuralGPU
-from model.recurrent_specs import FactorisedLSTMSpec, NeuralGPUSpec
-from model.specs import MemoryNetworkSpec
+from model.layers.convolutions.neural_gpu import NeuralGPU
+from model.layers.convolutions.neural_gpu_spec import NeuralGPUSpec
+from model.layers.memory.memory_network import MemoryNetwork
+from model.layers.memory.memory_network_spec import MemoryNetworkSpec
+from model.layers.recurrence.factorised_lstm import FactorisedLSTM
+from model.layers.recurrence.factorised_lstm_spec import FactorisedLSTMSpec
 
 D = 8
 

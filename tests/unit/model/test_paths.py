@@ -6,14 +6,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import architecture
 from model.config import ModelConfig
 from model.cost import active_params, forward_flops, num_params, path_length, sequential_operations, shortest_paths
 from model.layers.contract import Inputs
-from model.layers.recurrent import Recurrent
+from model.layers.recurrence.recurrent import Recurrent
 from model.network import build_model
 from model.parts.residual import Residual
-from model.specs import Side
+from model.settings import Side
 from tests.lines import random_config
 from tests.slow import OF_SEEDS, mostly_slow
 
@@ -50,7 +49,7 @@ def dependences(config: ModelConfig, side: Side, length: int) -> torch.Tensor:
 @pytest.mark.parametrize("seed", mostly_slow(range(30), 10, OF_SEEDS))
 def test_a_path_is_finite_where_the_jacobian_is_not_zero(seed: int, side: Side) -> None:
     config = random_config(seed)
-    if not architecture.layers(config, side):
+    if not config.layers(side):
         return
     paths = torch.from_numpy(shortest_paths(config, side, T))
     assert torch.equal(paths.isfinite(), dependences(config, side, T))
@@ -121,7 +120,7 @@ def unrolled(part: Recurrent, network: torch.nn.RNNBase, x_BTD: torch.Tensor) ->
 @torch.inference_mode()
 def test_arithmetic_of_recurrent_cells_equals_the_cells_unrolled(kind: str) -> None:
     config = language_model(kind)
-    (part,) = architecture.layers(config, "decoder")[0]
+    (part,) = config.layers("decoder")[0]
     cell = getattr(torch.nn, {"rnn": "RNNCell", "gru": "GRUCell", "lstm": "LSTMCell"}[kind])(8, 8)
     state = None
     with FlopCounterMode(display=False) as counter:

@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from model.architecture import IN_ATTENTION
-from model.config import ModelConfig
+from model.config import IN_ATTENTION, ModelConfig
 from model.parts.positions import POSITIONAL, sinusoids
 
 

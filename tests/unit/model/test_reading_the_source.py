@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from model import architecture
 from model.config import ModelConfig
 from model.layers.contract import Inputs, Sublayer
-from model.layers.recurrent import AttentionalLSTM
+from model.layers.recurrence.attentional_lstm import AttentionalLSTM
 from model.network import build_model
 from tests.lines import SIZES
 
@@ -126,4 +125,4 @@ def test_what_surrounds_a_sublayer_may_be_in_its_brackets():
     first, second = build_model(config, 20).encoder.layers
     names = [{name for name, _ in layer.named_parameters() if "residual" in name} for layer in (first, second)]
     assert names == [set(), {"lstm_residual.norm.weight", "lstm_residual.norm.bias"}]
-    assert "residual" in architecture.settings_read(config)
+    assert "residual" in config.settings_read()

@@ -5,12 +5,12 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from model import architecture, cost
+from model import cost
 from model.config import ModelConfig
-from model.layers import recurrent
 from model.layers.contract import CacheShape, Inputs, StepContext
+from model.layers.recurrence.recurrent import Recurrent
+from model.layers.recurrence.recurrent_spec import GRUSpec, LSTMSpec, RecurrentSpec, RNNSpec
 from model.network import build_model
-from model.recurrent_specs import GRUSpec, LSTMSpec, RecurrentSpec, RNNSpec
 
 TORCH = {RNNSpec: nn.RNN, GRUSpec: nn.GRU, LSTMSpec: nn.LSTM}
 CELLS = {RNNSpec: nn.RNNCell, GRUSpec: nn.GRUCell, LSTMSpec: nn.LSTMCell}
@@ -18,9 +18,9 @@ COUNTS = {RNNSpec: 525_312, GRUSpec: 1_575_936, LSTMSpec: 2_101_248}
 B, T, D = 3, 6, 8
 
 
-def built(options: RecurrentSpec, **settings: object) -> recurrent.Recurrent:
+def built(options: RecurrentSpec, **settings: object) -> Recurrent:
     config = ModelConfig(d_model=D, **settings)  # type: ignore[arg-type]
-    return recurrent.Recurrent(config, options).double()
+    return Recurrent(config, options).double()
 
 
 @pytest.mark.parametrize("kind", TORCH)
@@ -53,7 +53,7 @@ def test_counts_from_512_to_512(kind):
         cost = options.cost(ModelConfig(), 1, 1, "encoder")
         assert cost.params == times * COUNTS[kind]
         with torch.device("meta"):
-            module = recurrent.Recurrent(ModelConfig(), options)
+            module = Recurrent(ModelConfig(), options)
         assert sum(parameter.numel() for parameter in module.parameters()) == cost.params
 
 
@@ -82,7 +82,7 @@ def test_an_option_that_it_lacks_is_named():
 
 
 def test_what_the_row_does_not_read_is_known():
-    read = architecture.settings_read(ModelConfig(encoder="lstm", decoder="lstm, cross_attention"))
+    read = ModelConfig(encoder="lstm", decoder="lstm, cross_attention").settings_read()
     assert "bias" in read and "d_ff" not in read
 
 
@@ -130,7 +130,7 @@ def test_a_projection_sets_the_width_of_the_layers_after_it_and_attention_reads_
         decoder="2 * (convolution, cross_attention), projection(width=12), (convolution, cross_attention), "
         "projection(width=8)",
     )  # fmt: skip
-    widths = [part.config.d_model for layer in architecture.layers(config, "encoder") for part in layer]
+    widths = [part.config.d_model for layer in config.layers("encoder") for part in layer]
     assert widths == [8, 12, 12, 12, 8]
     model = build_model(config, 64)
     wide = model.decoder.layers[3].cross_attention

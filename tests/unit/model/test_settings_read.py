@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from model.architecture import settings_read
 from model.config import ModelConfig
 from model.network import build_model
 from tests.lines import SETTINGS, SIZES, random_config
@@ -30,6 +29,6 @@ def outputs(config: ModelConfig) -> torch.Tensor:
 @torch.inference_mode()
 def test_what_is_not_read_changes_nothing(seed: int) -> None:
     config = random_config(seed)
-    for name in sorted(OTHERS.keys() - settings_read(config)):
+    for name in sorted(OTHERS.keys() - config.settings_read()):
         changed = ModelConfig(**{**SIZES, **config.model_dump(), name: OTHERS[name]})
         torch.testing.assert_close(outputs(changed), outputs(config), atol=0, rtol=0, msg=name)

@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from model import architecture
 from model.config import ModelConfig
 from model.cost import num_params
 from model.network import build_model
-from model.parts.residual import RESIDUAL, make_norm
+from model.parts.norms import make_norm
+from model.parts.residual import RESIDUAL, deepnorm
 
 X = torch.randn(3, 5, 8, dtype=torch.float64)
 
@@ -48,8 +48,8 @@ def test_norms(small_config):
 def test_deepnorm_by_the_papers_formulas_for_18_and_6_layers(small_config):
     config = small_config(residual_scale="deepnorm", encoder_layers=18, decoder_layers=6)
     depth = (18**4 * 6) ** 0.0625
-    assert architecture.deepnorm(config, "encoder") == pytest.approx((0.81 * depth, 0.87 / depth))
-    assert architecture.deepnorm(config, "decoder") == pytest.approx((18**0.25, 72**-0.25))
+    assert deepnorm(config, "encoder") == pytest.approx((0.81 * depth, 0.87 / depth))
+    assert deepnorm(config, "decoder") == pytest.approx((18**0.25, 72**-0.25))
     torch.manual_seed(1)
     plain = build_model(small_config(encoder_layers=18, decoder_layers=6), 20)
     torch.manual_seed(1)

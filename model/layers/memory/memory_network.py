@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
+from model.layers.memory.memory_network_spec import MemoryNetworkSpec
 from model.settings import ModelSettings
-from model.specs import MemoryNetworkSpec
 
 
 class MemoryNetwork(Sublayer):

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
+from model.layers.memory.one_position_spec import LastStateSpec, SamePositionSpec
 from model.settings import ModelSettings
-from model.specs import LastStateSpec, SamePositionSpec
 
 
 class LastState(Sublayer):

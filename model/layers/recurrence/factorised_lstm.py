@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
-from model.recurrent_specs import FactorisedLSTMSpec
+from model.layers.recurrence.factorised_lstm_spec import FactorisedLSTMSpec
 from model.settings import ModelSettings
 
 

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
-from model.recurrent_specs import NeuralGPUSpec
+from model.layers.convolutions.neural_gpu_spec import NeuralGPUSpec
 from model.settings import ModelSettings
 
 

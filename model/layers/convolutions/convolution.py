@@ -5,8 +5,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
+from model.layers.convolutions.convolution_spec import ConvolutionSpec
 from model.settings import ModelSettings
-from model.specs import ConvolutionSpec
 
 
 class Convolution(Sublayer):

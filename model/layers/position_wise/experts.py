@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from model.layers.contract import Inputs, State, StepContext, Sublayer, add
-from model.layers.feed_forward import FeedForward
+from model.layers.position_wise.experts_spec import ExpertsSpec
+from model.layers.position_wise.feed_forward import FeedForward
 from model.parts.dropout import normal_like
 from model.settings import ModelSettings
-from model.specs import ExpertsSpec
 
 
 class Experts(Sublayer):

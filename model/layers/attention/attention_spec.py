@@ -1,0 +1,208 @@
+"""Options and cost of multi-head attention (section 3.2): self-attention and cross-attention. No torch.
+
+Formulas: T queries, M keys and values, D d_model, h num_heads, g kv_heads, r window.
+"""
+
+import math
+from typing import ClassVar
+
+from model.layers.spec import Cost, Length, Spec
+from model.settings import ModelSettings, Side
+
+SMALLEST_BLOCK = 16  # queries; on a processor the fastest of 16, 32, 64 and 128 (torch 2.13, fp32)
+
+
+def blocks(window: int, side: Side) -> tuple[int, int, int]:
+    """Return how a window is computed in blocks of queries.
+
+    The three numbers are: queries in a block, memory positions before its first query, memory positions after its last
+    query. A block has at least as many queries as there are positions before and after it, so that each block of the
+    memory is read by two blocks of queries.
+    """
+    before = window // 2
+    after = 0 if side == "decoder" else before
+    return max(SMALLEST_BLOCK, before + after), before, after
+
+
+def blocked(window: int | None, length: Length, side: Side) -> tuple[Length, Length]:
+    """Return the pairs of query and key that self-attention computes, and the memory positions stored for them.
+
+    Without a window these are all pairs, T². With one they are the pairs of its blocks, O(r·T), if these are less than
+    half of all pairs: only then blocks are faster.
+    """
+    if window is None:
+        return length**2, length
+    size, before, after = blocks(window, side)
+    stored = -(-length // size) * (size + before + after)
+    in_blocks = 2 * stored * size < length**2  # a bool for each of the lengths
+    return length**2 + in_blocks * (stored * size - length**2), length + in_blocks * (stored - length)
+
+
+class AttentionSpec(Spec):
+    """What self-attention and cross-attention have in common."""
+
+    reads: ClassVar[tuple[str, ...]] = (
+        "num_heads", "kv_heads", "d_k", "d_v", "compatibility", "attention_dropout", "qk_norm", "attention_gate",
+        "bias",
+    )  # fmt: skip
+
+    def check(self, config: ModelSettings, side: Side) -> None:
+        """Raise ValueError if the heads of queries cannot be divided among those of keys and values."""
+        if config.kv_heads and config.num_heads % config.kv_heads:
+            divisors = [n for n in range(1, config.num_heads + 1) if config.num_heads % n == 0]
+            raise ValueError(
+                f"kv_heads = {config.kv_heads} does not divide num_heads = {config.num_heads}, and each head of keys "
+                f"and values serves equally many queries: take one of {', '.join(map(str, divisors))}"
+            )
+
+    def _widths(self, config: ModelSettings) -> tuple[int, int, int]:
+        """Return the widths of all queries, h·d_k; of all keys and values, g·(d_k + d_v); of all heads, h·d_v."""
+        kv_heads = config.kv_heads or config.num_heads
+        return config.num_heads * config.d_k, kv_heads * (config.d_k + config.d_v), config.num_heads * config.d_v
+
+    def _params(self, config: ModelSettings) -> int:
+        """Count the weights of the projections, the gate, the comparison of queries with keys, and the norms."""
+        queries, keys_values, heads = self._widths(config)
+        inputs = queries + keys_values
+        if config.attention_gate:
+            inputs += heads
+        params = config.d_model * (inputs + heads)
+        if config.bias:
+            params += inputs + config.d_model
+        if config.compatibility == "bilinear":
+            params += queries * config.d_k
+        elif config.compatibility == "additive":
+            params += queries
+        if config.qk_norm:
+            params += 2 * config.d_k
+        return params
+
+    def _pairs(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> tuple[Length, Length]:
+        """Return the pairs of query and key that are computed, and the memory positions stored for them."""
+        return length * memory, memory
+
+    def _cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """Return the cost for `length` queries and `memory` keys and values.
+
+        Products: D·h·(d_k + d_v) for a query, D·g·(d_k + d_v) for a key and its value, h·(d_k + d_v) for each pair. A
+        gate adds D·h·d_v and a bilinear form h·d_k² for a query. An additive score is a product of d_k elements too. T²
+        is counted whole, also for causal attention: most kernels compute it.
+        """
+        pairs, stored = self._pairs(config, length, memory, side)
+        queries, keys_values, heads = self._widths(config)
+        gate = heads if config.attention_gate else 0
+        bilinear = queries * config.d_k if config.compatibility == "bilinear" else 0
+        of_queries = config.d_model * (queries + heads + gate) + bilinear
+        products = length * of_queries + memory * config.d_model * keys_values + (queries + heads) * pairs
+        # q and k as they are compared, v, their average, and the weights; k and v for each head of queries
+        kept = (length + stored) * (queries + heads) + config.num_heads * pairs
+        if config.compatibility == "additive":  # the tanh of each pair in place of q and k
+            kept = kept + queries * pairs - (length + stored) * queries
+        if config.compatibility == "bilinear":  # q also before the matrix, and the matrix for each sentence
+            kept = kept + length * queries + bilinear
+        if config.qk_norm:  # q, k and v before the norms, and normalised q and k before the norms' weights
+            normed = length * config.num_heads + memory * (config.kv_heads or config.num_heads)
+            kept = kept + length * queries + memory * keys_values + normed * (config.d_k + 1)
+        kept = kept + 2 * length * gate  # the gate, and the average before it
+        return Cost(self._params(config), 2 * products, kept)
+
+
+class SelfAttentionSpec(AttentionSpec):
+    """Queries, keys and values are projections of the same sequence."""
+
+    computation: ClassVar[str] = "model.layers.attention.multi_head:SelfAttention"
+    reads: ClassVar[tuple[str, ...]] = (
+        *AttentionSpec.reads, "window", "position_clip", "position_keys", "position_values", "position_buckets",
+        "position_distance", "position_shared", "rotary_share",
+    )  # fmt: skip
+    reads_distances: ClassVar[bool] = True
+    read_with: ClassVar[dict[str, tuple[str, ...]]] = {  # settings that are read with one value of `positions` alone
+        "relative": ("position_clip", "position_keys", "position_values"),
+        "bias": ("position_buckets", "position_distance", "position_shared"),
+        "rotary": ("rotary_share",),
+    }
+
+    def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
+        """Leave out the settings that belong to other positions than the network's."""
+        unread: set[str] = set()
+        for positions, names in self.read_with.items():
+            if positions != config.positions:
+                unread.update(names)
+        return tuple(name for name in self.reads if name not in unread)
+
+    def check(self, config: ModelSettings, side: Side) -> None:
+        """Raise ValueError for heads or positions with which the sub-layer cannot be built."""
+        super().check(config, side)
+        if config.positions == "rotary":
+            width = config.d_k * config.rotary_share
+            if abs(width - round(width)) > 1e-6 or round(width) % 2:
+                raise ValueError(
+                    f"rotary positions turn pairs of elements, and d_k · rotary_share = {config.d_k} · "
+                    f"{config.rotary_share:g} = {width:g} is not an even number: change d_k or rotary_share"
+                )
+        if config.positions == "bias":
+            exact = config.position_buckets // (2 if side == "decoder" else 4)
+            if not exact or config.position_distance <= exact or (side == "encoder" and config.position_buckets % 2):
+                raise ValueError(
+                    f"position_buckets = {config.position_buckets}, position_distance = {config.position_distance}: an "
+                    "encoder needs an even number of buckets from 4 on, a decoder 2 or more, and the distance must "
+                    f"be larger than the {exact} distances that have a bucket of their own"
+                )
+        if config.positions == "relative" and not (config.position_keys or config.position_values):
+            raise ValueError("relative positions are in neither keys nor values: set position_keys or position_values")
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """Return the cost with T keys and values.
+
+        Relative positions add a product of d_k elements, and one of d_v elements, for each pair and head.
+        """
+        cost = self._cost(config, length, length, side)
+        if config.positions == "bias" and not config.position_shared:
+            return cost._replace(params=cost.params + config.position_buckets * config.num_heads)
+        if config.positions != "relative":
+            return cost
+        keys = config.d_k if config.position_keys else 0
+        values = config.d_v if config.position_values else 0
+        params = (2 * config.position_clip + 1) * (keys + values)
+        if config.compatibility == "additive":  # adds the vectors to the keys
+            kept, products_of_pair = cost.kept, values
+        else:
+            kept, products_of_pair = cost.kept + length * config.num_heads * keys, keys + values  # q is kept once more
+        pairs, _ = blocked(config.window, length, side)
+        products = config.num_heads * pairs * products_of_pair
+        return Cost(cost.params + params, cost.flops + 2 * products, kept)
+
+    def shared(self, config: ModelSettings) -> dict[str, int]:
+        """Count T5's table of position biases, if all layers of a stack have one."""
+        if config.positions != "bias" or not config.position_shared:
+            return {}
+        heads, buckets = config.num_heads, config.position_buckets
+        return {f"position bias of {heads} heads in {buckets} buckets": heads * buckets}
+
+    def _pairs(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> tuple[Length, Length]:
+        return blocked(config.window, length, side)
+
+    def sequential(self, length: int) -> int:
+        """Return 1: all positions are computed at once."""
+        return 1
+
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
+        """Return 1 for every position of the window."""
+        return 1.0 if config.window is None or abs(distance) <= config.window // 2 else math.inf
+
+
+class CrossAttentionSpec(AttentionSpec):
+    """Queries are projections of the decoder's sequence, keys and values of the encoder's output."""
+
+    computation: ClassVar[str] = "model.layers.attention.multi_head:CrossAttention"
+    sides: ClassVar[tuple[Side, ...]] = ("decoder",)
+    reads_memory: ClassVar[bool] = True
+    joins_widths: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """Return the cost with S keys and values, projected from `other_width` elements."""
+        cost = self._cost(config, length, memory, side)
+        _, keys_values, _ = self._widths(config)
+        more = ((self.other_width or config.d_model) - config.d_model) * keys_values
+        return cost._replace(params=cost.params + more, flops=cost.flops + 2 * memory * more)

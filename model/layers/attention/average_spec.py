@@ -1,0 +1,48 @@
+"""Options and cost of average attention. No torch."""
+
+import math
+from typing import ClassVar
+
+from model.layers.position_wise.feed_forward_spec import FeedForwardSpec
+from model.layers.spec import Cost, Length
+from model.settings import ModelSettings, Side
+
+
+class AverageSpec(FeedForwardSpec):
+    """Average of all positions so far, in place of a decoder's self-attention; each of its two parts is optional."""
+
+    computation: ClassVar[str] = "model.layers.attention.average:Average"
+    sides: ClassVar[tuple[Side, ...]] = ("decoder",)
+
+    feed_forward: bool = True
+    gated: bool = True
+
+    def reads_here(self, config: ModelSettings) -> tuple[str, ...]:
+        """Return nothing without the network and the gates: these alone have settings."""
+        if self.feed_forward:
+            return super().reads_here(config)  # with the bias, which the gates have too
+        return ("bias",) if self.gated else ()
+
+    def sequential(self, length: int) -> int:
+        """Return 1: a cumulative sum is one operation in training."""
+        return 1
+
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
+        """Return 1 for every position so far."""
+        return 1.0 if distance >= 0 else math.inf
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """Return the cost of the feed-forward network, and T·(2·D)² products of the gates."""
+        total = Cost(params=0, flops=0, kept=0)
+        if self.feed_forward:
+            network = super().cost(config, length, memory, side)
+            total = network._replace(kept=network.kept + length * config.d_model)  # the average, its input
+        if self.gated:
+            wide = 2 * config.d_model
+            biases = wide if config.bias else 0
+            total = Cost(
+                params=total.params + wide**2 + biases,
+                flops=total.flops + 2 * length * wide**2,
+                kept=total.kept + length * 2 * wide,  # the gates' input and the gates
+            )
+        return total

@@ -1,0 +1,128 @@
+"""softmax(q kᵀ / √d_k + bias) v (equation 1) in several ways, of which a device takes the fastest.
+
+Shapes: B sentences, H heads, Q queries, M memory positions, K d_k, V d_v.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from model.layers.contract import causal_bias
+from model.parts.dropout import dropout as drop
+
+Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
+
+
+def attend_plain(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 as batched products. For short sentences on a CPU faster than the fused kernel's backward pass.
+
+    Scores are stored memory-major, so the softmax over the last but one axis reads contiguous queries. A softmax over a
+    last axis of 15 elements takes two to four times as long, its backward pass three to seven times (torch 2.13, CPU).
+    """
+    scores_BHMQ = (k_BHMK @ q_BHQK.mT).mul_(q_BHQK.shape[-1] ** -0.5)
+    M, Q = scores_BHMQ.shape[-2:]
+    # Expanded for every query: adding a bfloat16 bias that is strided or broadcast over queries is ten times slower.
+    if bias is not None:
+        scores_BHMQ += bias.mT.expand(*bias.shape[:-2], M, Q).contiguous()
+    if causal:
+        scores_BHMQ += causal_bias(Q, scores_BHMQ.dtype, scores_BHMQ.device).mT.contiguous()
+    weights_BHMQ = drop(softmax_over_memory(scores_BHMQ), dropout)
+    return weights_BHMQ.mT @ v_BHMV
+
+
+def attend_sdpa(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 by torch's fused kernels. torch chooses one by the device, by d_k = d_v and by the bias."""
+    return F.scaled_dot_product_attention(q_BHQK, k_BHMK, v_BHMV, attn_mask=bias, dropout_p=dropout, is_causal=causal)
+
+
+FUSED_FROM = 32  # positions
+
+
+def attend_by_length(
+    q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
+) -> Tensor:
+    """Equation 1 by the faster kernel on a processor, as measured by benchmarks/attention.py.
+
+    fp32: the fused kernel from 32 positions on, 1.04 to 1.8 times as fast. bf16: never up to 512 positions, because its
+    backward pass is 1.1 to 16 times as slow. For d_k ≠ d_v and for dropout, torch falls back to a slower kernel.
+    """
+    positions = min(q_BHQK.shape[-2], k_BHMK.shape[-2])
+    alike = q_BHQK.shape[-1] == v_BHMV.shape[-1] and not dropout
+    fused = q_BHQK.dtype == torch.float32 and positions >= FUSED_FROM and alike
+    return (attend_sdpa if fused else attend_plain)(q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
+
+
+KERNELS: dict[str, Kernel] = {"plain": attend_plain, "sdpa": attend_sdpa, "by_length": attend_by_length}
+BEST_KERNEL = {"cuda": "sdpa", "cpu": "by_length"}  # for the kernel "auto", by device; plain on other devices
+
+
+def attend(
+    q_BHQK: Tensor,
+    k_BHMK: Tensor,
+    v_BHMV: Tensor,
+    bias: Tensor | None = None,
+    *,
+    causal: bool = False,
+    dropout: float = 0.0,
+    kernel: str = "auto",
+) -> Tensor:
+    """softmax(q kᵀ / √d_k + bias) v, of shape (B, H, Q, V) (equation 1).
+
+    bias: broadcastable to (B, H, Q, M), from contract.blocking_bias; None blocks nothing.
+    causal: query t sees memory 0 … t only; requires Q = M and no bias.
+    dropout: rate on the attention weights.
+    """
+    if kernel == "auto":
+        kernel = BEST_KERNEL.get(q_BHQK.device.type, "plain")
+    if bias is not None:
+        bias = bias.to(q_BHQK.dtype)  # autocast makes queries narrower than the bias
+    return KERNELS[kernel](q_BHQK, k_BHMK, v_BHMV, bias, causal, dropout)
+
+
+# torch's softmax is slow over the memory positions where these are not the last axis: it computes 32 queries at a time
+# and the remaining ones one by one. For 85 × 4 × 24 × 24 scores in bfloat16 it takes 0.96 ms, this one 0.25 ms (2.13,
+# CPU, one thread).
+LOG2_E = 1 / math.log(2)
+AT_A_TIME = 32  # queries per pass of torch's kernel
+
+
+def softmax_over_memory(scores_MQ: Tensor) -> Tensor:
+    """(…, M, Q) → the same shape; each query's weights sum to 1. Computed in at least fp32."""
+    # Asked first: a compiled graph of any length must not depend on whether the length is a multiple.
+    if torch.compiler.is_compiling() or not scores_MQ.is_cpu or scores_MQ.shape[-1] % AT_A_TIME == 0:
+        return scores_MQ.softmax(dim=-2)
+    weights_MQ: Tensor = _Softmax.apply(scores_MQ)  # type: ignore[no-untyped-call]
+    return weights_MQ
+
+
+class _Softmax(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, scores_MQ: Tensor) -> Tensor:
+        wide_MQ = scores_MQ.to(torch.promote_types(scores_MQ.dtype, torch.float32))
+        power_MQ = torch.sub(wide_MQ, _maximum(wide_MQ)).mul_(LOG2_E).exp2_()
+        weights_MQ = power_MQ.mul_(power_MQ.sum(-2, keepdim=True).reciprocal_()).to(scores_MQ.dtype)
+        ctx.save_for_backward(weights_MQ)
+        return weights_MQ
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient_MQ: Tensor) -> Tensor:
+        (weights_MQ,) = ctx.saved_tensors
+        return torch._softmax_backward_data(gradient_MQ, weights_MQ, -2, weights_MQ.dtype)
+
+
+def _maximum(scores_MQ: Tensor) -> Tensor:
+    """(…, 1, Q), by halving: torch's amax over this axis takes four times as long."""
+    while (length := scores_MQ.shape[-2]) > 1:
+        half = (length + 1) // 2
+        scores_MQ = torch.maximum(scores_MQ[..., :half, :], scores_MQ[..., length - half :, :])
+    return scores_MQ

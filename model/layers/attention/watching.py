@@ -1,0 +1,44 @@
+"""Record the weights of every attention of a network while it computes.
+
+Shapes: B sentences, T positions, M memory positions, D d_model, H heads.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from model.layers.attention.multi_head import CrossAttention, SelfAttention
+from model.layers.recurrence.attentional_lstm import AttentionalLSTM
+
+KINDS = ("encoder", "decoder", "cross")
+See = Callable[[str, Tensor], None]  # gets a kind, and weights (B, H, T, M)
+
+
+@contextmanager
+def watching(model: nn.Module, see: See) -> Iterator[None]:
+    """In this context, `see` is called with the weights of each attention before it computes, in order.
+
+    The weights are computed once more, by the plain formula; outputs stay the same.
+    """
+    hooks = [
+        module.register_forward_pre_hook(_look(see))
+        for module in model.modules()
+        if isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _look(see: See) -> Any:
+    def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
+        assert isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
+        x_BTD, inputs = arguments
+        kind = "cross" if not isinstance(module, SelfAttention) else "decoder" if inputs.causal else "encoder"
+        see(kind, module.weights(x_BTD, inputs))
+
+    return hook

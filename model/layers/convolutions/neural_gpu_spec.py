@@ -1,0 +1,76 @@
+"""Options and cost of the Extended Neural GPU: a gated convolution that is applied again and again. No torch."""
+
+import math
+from typing import ClassVar
+
+from pydantic import Field
+
+from model.layers.spec import Cost, Length, Spec
+from model.settings import ModelSettings, Side
+
+
+class NeuralGPUSpec(Spec):
+    """A unit of gated convolutions.
+
+    A decoder applies it once for each piece, an encoder `steps` times, or once for each piece if unset.
+    """
+
+    computation: ClassVar[str] = "model.layers.convolutions.neural_gpu:NeuralGPU"
+    reads: ClassVar[tuple[str, ...]] = ("bias",)
+    compiles: ClassVar[bool] = False  # a loop over positions: as many graphs as lengths
+
+    kernel: int = Field(3, ge=1)
+    steps: int | None = Field(None, ge=1)
+
+    @property
+    def reads_memory(self) -> bool:  # type: ignore[override]
+        """True in decoders, which begin with the encoder's output."""
+        return self.side == "decoder"
+
+    @property
+    def reach(self) -> int:
+        """Positions on either side that one application reads: the candidate's window of the reset gate's windows."""
+        return 2 * (self.kernel // 2)
+
+    def check(self, config: ModelSettings, side: Side) -> None:
+        """Raise ValueError for a window without a middle, and for a decoder with `steps`."""
+        if self.kernel % 2 == 0:
+            raise ValueError(f"kernel={self.kernel} has no middle: take an odd one, such as kernel={self.kernel + 1}")
+        if self.steps is not None and side == "decoder":
+            raise ValueError("steps is read in an encoder alone: a decoder applies its unit once for each piece")
+
+    def sequential(self, length: int) -> int:
+        """Return the number of applications: one for each piece, or `steps`."""
+        return self.steps or length
+
+    def operations(self, config: ModelSettings, distance: int, side: Side) -> float:
+        """Return the applications that move a signal so far; the gate g carries it through the others."""
+        if side == "decoder" and distance < 0:
+            return math.inf
+        if self.reach:
+            needed = max(1, math.ceil(abs(distance) / self.reach))
+        elif distance == 0:
+            needed = 1
+        else:
+            return math.inf
+        if self.steps is not None and needed > self.steps:
+            return math.inf
+        return float(needed)
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """Return the cost: 3·k·D² products for each place and application.
+
+        A decoder has 6·k·D², as it reads a tape too, and T·(1 + reach) places.
+        """
+        width = config.d_model
+        if side == "decoder":
+            convolutions, windows = 6, 3
+            applied = length**2 * (1 + self.reach)  # places × applications
+        else:
+            convolutions, windows = 3, 2
+            applied = length * (self.steps or length)
+        weights = convolutions * self.kernel * width**2
+        # of each place: windows of s and of r ⊙ s (and of p), both gates, the candidate, r ⊙ s, s
+        kept = applied * width * (windows * self.kernel + 6)
+        biases = 3 * width if config.bias else 0
+        return Cost(weights + biases, 2 * applied * weights, kept)

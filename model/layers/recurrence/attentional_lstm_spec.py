@@ -1,0 +1,37 @@
+"""Options and cost of an LSTM that reads the result of its attention at the step before. No torch."""
+
+from typing import ClassVar
+
+from model.layers.recurrence.recurrent_spec import OneByOneSpec
+from model.layers.spec import Cost, Length
+from model.settings import ModelSettings, Side
+
+
+class AttentionalLSTMSpec(OneByOneSpec):
+    """Luong's decoder with input feeding. `compatibility`: dot, bilinear ("general"), additive ("concat")."""
+
+    computation: ClassVar[str] = "model.layers.recurrence.attentional_lstm:AttentionalLSTM"
+    reads: ClassVar[tuple[str, ...]] = ("compatibility", "bias")
+    sides: ClassVar[tuple[Side, ...]] = ("decoder",)
+    reads_memory: ClassVar[bool] = True
+    attends: ClassVar[bool] = True
+
+    def cost(self, config: ModelSettings, length: Length, memory: Length, side: Side) -> Cost:
+        """Return the cost: for each position 12·D² products of the gates and 2·D² of the output; 2·D for each pair.
+
+        A bilinear score adds D² for each position, an additive one D² for each position and for each memory.
+        """
+        width = config.d_model
+        square = width**2
+        of_query = square if config.compatibility in ("bilinear", "additive") else 0
+        of_key = square if config.compatibility == "additive" else 0
+        weights = 14 * square + of_query + of_key
+        products = length * (14 * square + of_query) + memory * of_key + 2 * width * length * memory
+        # of each position: gates, two states, the tanh of one, two inputs of the output, the output; and its weights
+        kept = length * 10 * width + length * memory
+        if config.compatibility == "additive":
+            weights += width  # the vector v
+            kept = kept + length * width * memory + memory * width
+        if config.bias:
+            weights += 4 * width
+        return Cost(weights, 2 * products, kept)
