@@ -16,6 +16,7 @@ from tests.clusters import ray_cluster, slurm
 __all__ = ["ray_cluster", "slurm"]
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the processors; networks are of width 8
 ROOT = Path(__file__).parent
+EXTRAS = ROOT / "ablations" / "extras"
 # hypothesis by itself looks at the clock, and a loaded machine is slow
 PATIENT = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("everyday", max_examples=25, **PATIENT)
@@ -25,7 +26,7 @@ hypothesis.settings.load_profile("large" if os.environ.get("CI") else "everyday"
 
 def _is_unit(file: Path) -> bool:
     """Whether a file of tests lies in tests/unit, or in an extra's folder `tests` but not in `tests/system`."""
-    extra = file.is_relative_to(ROOT / "ablations" / "extras") and file.parent.name != "system"
+    extra = file.is_relative_to(EXTRAS) and file.parent.name != "system"
     return extra or file.is_relative_to(ROOT / "tests" / "unit")
 
 
@@ -34,6 +35,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if not _is_unit(item.path) and "smoke" not in item.keywords:
             item.add_marker("process")
+        for extra in (mark.args[0] for mark in item.iter_markers("extra")):
+            if not (EXTRAS / extra).is_dir():
+                item.add_marker(pytest.mark.skip(reason=f"needs the extra {extra}"))
 
 
 ASKED = {"git", "ldconfig", "gcc", "cc", "ld", "objdump", "fc-list", "fc-match", "nvidia-smi"}  # of the machine, in ms

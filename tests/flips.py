@@ -20,12 +20,11 @@ from typing import Any
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
-from ablations.service.selected import Selectors, choose_table
+from ablations.service.selected import Selectors, choose_table, holds_table
 from ablations.service.tables import table_of
 from experiments.data.corpora import files
 from experiments.data.corpora.builtin import generate
 from experiments.errors import UserError
-from reports.audit.bundle_archive import is_bundle
 from reports.audit.verify import lasting
 from reports.render.formats import RENDERERS, render
 from reports.results.results import collect
@@ -187,7 +186,7 @@ class Printing:
         return found
 
     def _found(self) -> dict[str, str]:
-        if is_bundle(self._study.name):
+        if holds_table(self._study.name):
             return self._print()
         chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store), print)
         plan = chosen.plan
@@ -209,7 +208,7 @@ class Printing:
             "verify": ("verify", self._before["csv"], self._study, *seeds, "--json"),
             **{f"explain {row}": ("explain", self._study, row, *seeds, "--json") for row in self._rows()},
         }
-        if is_bundle(self._study.name):
+        if holds_table(self._study.name):
             words["verify alone"] = ("verify", self._study, "--json")
         return printed(self._study, self._store, self._seeds) | {
             name: self._said(*given) for name, given in words.items()

@@ -1,6 +1,5 @@
-"""Verbs that exchange results with others: `ablations bundle`, `import` and `export`."""
+"""Verbs that exchange results with others: `ablations import` and `export`."""
 
-import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from ablations.cli import options
-from ablations.cli.terminal import print_json
+from ablations.cli.terminal import print_json, say
 from ablations.service import choose_run
 from ablations.service.enqueue import row_of
 from ablations.service.external import (
@@ -24,74 +23,29 @@ from ablations.service.external import (
 )
 from ablations.service.external_study import study_text
 from ablations.service.factors import Choice, choose, guessed_metrics
-from ablations.service.selected import Selectors, StoreOptions
+from ablations.service.selected import Selectors, StoreOptions, holds_table, open_table
 from ablations.service.selected import choose as choose_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.external import External
 from experiments.exchange.import_runs import import_runs, runs_in
-from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.messages import number
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
 from experiments.store.layout import Store, TableRow, keep_row
 from experiments.tasks.columns import Column
 from experiments.tracking.rebuild import write_lacking
-from reports.audit.bundle_archive import SUFFIX, is_bundle
-from reports.audit.bundle_read import read_bundle
-from reports.audit.bundle_write import traces, write_bundle
-
-
-def bundle(
-    study: options.StudyName,
-    *,
-    selectors: Selectors,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The archive; STUDY{SUFFIX} if unset.")] = None,
-    weights: Annotated[bool, typer.Option("--weights", help="Include the trained weights.")] = False,
-    anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or code changes.")
-    ] = False,
-    as_recorded: Annotated[bool, typer.Option("--as-recorded", help="Keep host names and absolute paths.")] = False,
-    as_json: options.Json = False,
-) -> None:
-    """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
-    if anonymous and as_recorded:
-        raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
-    chosen = choose_study(study, selectors, there=True)
-    path = out or Path(f"{chosen.study.name}{SUFFIX}")
-    if not path.name.endswith(SUFFIX):
-        raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
-    if not path.absolute().parent.is_dir():
-        raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Create it, or name another one.")
-    plan, opened, folder = chosen.plan, chosen.store, chosen.study.folder
-    if as_recorded:
-        redaction = NOTHING
-    else:
-        redaction = (
-            identity(opened, folder) if anonymous else places(opened, [r.run_id for r in plan.trainings], folder)
-        )
-    count = write_bundle(path, plan, opened, chosen.columns, chosen.asked, redaction, weights)
-    size = f"{path.stat().st_size / 1e6:.1f} MB"
-    left = list(traces(path, opened.root)) if anonymous else []
-    if as_json:
-        runs = {"runs": len(plan.trainings), "files": count, "bytes": path.stat().st_size}
-        print_json({"file": str(path), **runs, "not_anonymous": left})
-        return
-    typer.echo(f"{path}: {number(len(plan.trainings), 'run')}, {number(count, 'file')}, {size}")
-    for found in left:
-        typer.echo(f"not anonymous: {found}", err=True)
 
 
 def import_stored(source: Path, store_options: StoreOptions, as_json: bool = False) -> None:
     """Import finished runs of a bundle or another store; runs that this store already has stay unchanged."""
-    with tempfile.TemporaryDirectory(prefix="ablations-import-") as folder:
-        origin, found = _origin(source, Path(folder))
-        target = store_options.open(create=True)
-        with target.coordinator_lock():
-            taken = list(import_runs(origin, target, runs_in(origin)))
-            for run_id, rows in found.items():
-                for row in rows if target.result(run_id) else ():
-                    keep_row(target, run_id, row)
-            write_lacking(target)
+    origin, found = _origin(source)
+    target = store_options.open(create=True)
+    with target.coordinator_lock():
+        taken = list(import_runs(origin, target, runs_in(origin)))
+        for run_id, rows in found.items():
+            for row in rows if target.result(run_id) else ():
+                keep_row(target, run_id, row)
+        write_lacking(target)
     if as_json:
         runs = [{"run_id": item.run_id, "how": item.how, "evaluations": item.evaluations} for item in taken]
         print_json({"store": str(target.root), "runs": runs})
@@ -108,17 +62,16 @@ def import_stored(source: Path, store_options: StoreOptions, as_json: bool = Fal
             typer.echo(f"{item.run_id}: {other}", err=True)
 
 
-def _origin(source: Path, folder: Path) -> tuple[Store, dict[str, list[TableRow]]]:
-    """The store to import from; the rows of a bundle's runs, which are in its plan (in a store they are in folders)."""
-    if is_bundle(source.name):
-        found = read_bundle(source, folder)
-        typer.echo(f"{source}: {found.checked.runs}. {found.checked.word}", err=True)
-        rows: dict[str, list[TableRow]] = {}
-        for run in found.plan.trainings:
-            rows.setdefault(run.run_id, []).append(row_of(found.plan, run, found.store))
+def _origin(source: Path) -> tuple[Store, dict[str, list[TableRow]]]:
+    """The store to import from, and the rows of its runs if they are in a plan; a store has them in its folders."""
+    if holds_table(source.name):
+        found = open_table(source, say)
+        plan, rows = found.plan, dict[str, list[TableRow]]()
+        for run in plan.trainings:
+            rows.setdefault(run.run_id, []).append(row_of(plan, run, found.store))
         return found.store, rows
     if not (source / "store.json").is_file():
-        raise UserError(f"{source} is neither a bundle ({SUFFIX}) nor a store (it has no store.json).")
+        raise UserError(f"{source} is neither a bundle (.tar.gz) nor a store (it has no store.json).")
     return Store.open(source, create=False), {}
 
 

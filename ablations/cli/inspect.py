@@ -11,16 +11,16 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import DONE, FAILED, answer, say
-from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, open_bundle
+from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, holds_table
 from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
 from experiments.errors import UserError
+from experiments.extensions import added, load
 from experiments.messages import number
 from experiments.store import ledger
 from experiments.store.durable import read_regular
 from reports.audit import explain as explaining
 from reports.audit import paper as papers
 from reports.audit import verify as verifying
-from reports.audit.bundle_archive import is_bundle
 from reports.audit.compare import as_records, as_text
 from reports.audit.compare import compare as compare_tables
 from reports.render.numbers import defined
@@ -52,9 +52,9 @@ def verify(
     A file contains its study, selectors and choices of columns; options given here replace those. Of a paper: its
     claims and the numbers that it prints (docs/paper.md).
     """
-    if study is None and is_bundle(file.name):
-        _verify_bundle(file, as_json)
-        return
+    if study is None or file.is_dir():
+        for place in added("verifiers").values():
+            load(place)(file, selectors, as_json)
     if file.is_dir() or study is None:
         read = _papers_of(file)
         if file.is_dir() or any(paper.says_something or paper.unread_claims for paper in read):
@@ -111,7 +111,7 @@ def _compared(
     wrong = ledger.damaged(chosen.store)
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
     lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
-    lines = [*(lines if verdict.same else _listed(file, verdict.changed)), *wrong]
+    lines = [*(lines if verdict.same else listed(file, verdict.changed)), *wrong]
     return facts | {"ledger": wrong}, lines, verdict.same and not wrong
 
 
@@ -201,7 +201,7 @@ def _chosen(said: Mapping[str, Any], study: str, file: Path, selectors: Selector
 
     Its study is a built-in one, or a .toml file beside the file, here, or where it was queued.
     """
-    if not is_bundle(study):
+    if not holds_table(study):
         unset = (None, StoreOptions().store)
         own = {n: value for n, value in said.items() if n in SELECTING and getattr(selectors, n) in unset}
         selectors = with_corpus(replace(selectors, **own))
@@ -211,16 +211,9 @@ def _chosen(said: Mapping[str, Any], study: str, file: Path, selectors: Selector
     return choose_table(study, selectors, say)
 
 
-def _listed(file: Path, differences: Sequence[str]) -> list[str]:
+def listed(file: Path, differences: Sequence[str]) -> list[str]:
+    """Lines that name the differences that were found in a file."""
     return [f"{file}: {number(len(differences), 'difference')}", *differences]
-
-
-def _verify_bundle(file: Path, as_json: bool) -> None:
-    bundle = open_bundle(file, say)
-    found = ledger.damaged(bundle.store)
-    facts = {"file": str(file), "from_bundle": bundle.checked.word, "changed": found}
-    answer(as_json, facts, [bundle.checked.word, *(_listed(file, found) if found else [])])
-    raise typer.Exit(FAILED if found else DONE)
 
 
 def _said(words: list[str], where: str = "") -> dict[str, Any]:
@@ -282,7 +275,7 @@ def compare(
     """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
 
     def choose(name: str, store: Path) -> SelectedTable:
-        chosen = replace(Selectors() if is_bundle(name) else selectors, store=store)
+        chosen = replace(Selectors() if holds_table(name) else selectors, store=store)
         return choose_table(name, chosen, say)
 
     chosen = choose(study, selectors.store)

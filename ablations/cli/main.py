@@ -100,7 +100,7 @@ def main() -> None:
     if sys.platform != "linux":
         _say(f"This program runs on Linux only; this is {sys.platform}. Use a Linux machine, a container or WSL 2.")
         sys.exit(MISTAKE)
-    _opened_bundles().clear()
+    _opened_archives().clear()
     try:
         app()
     except UserError as error:
@@ -115,10 +115,10 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
             _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
             sys.exit(MISTAKE)
-        if opened_bundles := _opened_bundles():
+        if opened_archives := _opened_archives():
             _say(
-                f"{' and '.join(opened_bundles)}: its records contain something that this program does not write "
-                f"({type(error).__name__}: {error}). Request the bundle again from its author, or install the version "
+                f"{' and '.join(opened_archives)}: its records contain something that this program does not write "
+                f"({type(error).__name__}: {error}). Request the file again from its author, or install the version "
                 f"that wrote it. If you wrote it yourself, this is a bug: the traceback is in {_keep_traceback()}."
             )
             sys.exit(MISTAKE)
@@ -127,9 +127,9 @@ def main() -> None:
         sys.exit(FAILED)
 
 
-def _opened_bundles() -> list[str]:
-    """The bundles that this process has read, without importing what reads them."""
-    return getattr(sys.modules.get("ablations.service.selected"), "opened_bundles", [])
+def _opened_archives() -> list[str]:
+    """The files with tables that this process has opened, without importing the module that opens them."""
+    return getattr(sys.modules.get("ablations.service.selected"), "opened_archives", [])
 
 
 def _say(text: str) -> None:

@@ -26,7 +26,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from ablations.cli.terminal import unguarded
-from ablations.service.selected import StoreOptions
+from ablations.service.selected import StoreOptions, holds_table
 from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
@@ -34,7 +34,6 @@ from experiments.jobs.engines.base import import_path
 from experiments.jobs.engines.local import ForkServer
 from experiments.store.layout import MARKER
 from experiments.tasks.load import named_tasks
-from reports.audit.bundle_archive import is_bundle
 from reports.audit.verify import SUFFIXES
 
 TEMPLATES = importlib.resources.files("ablations") / "templates"
@@ -106,7 +105,7 @@ class Allowed:
             self._study(given["other"], Path())
         if "file" in given and not self.inside(Path(given["file"])).is_file():
             raise UserError(f"{given['file']}: there is no such file.")
-        if "file" in given and "study" not in given and not is_bundle(given["file"]):
+        if "file" in given and "study" not in given and not holds_table(given["file"]):
             raise UserError("verify: name the study of the table, too.")
         if "out" in given:
             out = self.inside(Path(given["out"]))

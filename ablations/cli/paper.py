@@ -7,10 +7,10 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.exchange import bundle
 from ablations.cli.inspect import named_table, text_of
 from ablations.cli.report import draw_figures, print_table, write_out
 from ablations.cli.terminal import say
+from ablations.cli.verbs import verbs
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
 from experiments.errors import UserError, explain_os_errors
@@ -59,6 +59,7 @@ def paper(
     with explain_os_errors(f"write to {out}"):
         out.mkdir(parents=True, exist_ok=True)
     lines = ["# How each file is made", ""]
+    packs = verbs().get("bundle")  # of another extra
     for study in studies:
         chosen = choose_table(study, selectors, say)
         name, words = chosen.study.name, chosen.to_paste or shlex.quote(study)
@@ -66,9 +67,11 @@ def paper(
             f"{name}.tex": f"ablations report {words} --format latex --out",
             f"{name}-numbers.tex": f"ablations report {words} --macros",
             f"{name}-setup.md": f"ablations report {words} --format setup --out",
-            f"{name}.tar.gz": f"ablations bundle {words} --out",
         }
-        bundle(study, selectors=selectors, out=out / f"{name}.tar.gz")  # first: it refuses an unfinished table
+        if packs:
+            made[f"{name}.tar.gz"] = f"ablations bundle {words} --out"
+        if packs:  # first: it refuses an unfinished table
+            packs.function(study, selectors=selectors, out=out / f"{name}.tar.gz")
         print_table(chosen, "latex", out / f"{name}.tex")
         print_table(chosen, "setup", out / f"{name}-setup.md")
         write_out(out / f"{name}-numbers.tex", as_macros(table_of(chosen)).encode())

@@ -14,12 +14,11 @@ from rich.console import Console
 
 from ablations.cli import options
 from ablations.cli.terminal import FAILED, print_json, say, unguarded
-from ablations.service.selected import Selected, SelectedTable, Selectors, choose, choose_table
+from ablations.service.selected import Selected, SelectedTable, Selectors, choose, choose_table, holds_table
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from experiments.errors import UserError, explain_os_errors
 from experiments.messages import number
 from experiments.store.durable import write_bytes
-from reports.audit.bundle_archive import is_bundle
 from reports.figures.style import FORMATS
 from reports.render.formats import formats, render
 from reports.render.markdown import escape
@@ -85,7 +84,7 @@ def report(
     if figures is not None:
         files = draw_figures(chosen, significance, figures, out or Path("figures"))
         if not files:
-            near = "" if is_bundle(study) else nearest_with_results(study, selectors, chosen.plan)
+            near = "" if holds_table(study) else nearest_with_results(study, selectors, chosen.plan)
             raise UserError(
                 f"There is nothing to draw yet: {chosen.store.root} has no number of this table. {near}".strip()
             )
@@ -100,7 +99,7 @@ def report(
     if macros is None or format_ or out:
         table = print_table(chosen, format_, out, significance, provisional, printing)
     gaps = missing_cells(table)
-    if gaps and not is_bundle(study) and (near := nearest_with_results(study, selectors, chosen.plan)):
+    if gaps and not holds_table(study) and (near := nearest_with_results(study, selectors, chosen.plan)):
         typer.echo(near, err=True)
     if strict and gaps:
         typer.echo(f"{number(gaps, 'cell')} missing", err=True)

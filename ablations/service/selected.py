@@ -1,14 +1,10 @@
-"""Resolve a command line's selectors: a study with its task and plan in one store, or a bundle."""
+"""Resolve a command line's selectors: a study with its task and plan in one store, or a file with a table."""
 
-import atexit
 import shlex
-import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
@@ -18,6 +14,7 @@ from ablations.study.selectors import CORPUS, Selection, selection
 from ablations.study.study import Study, load_study
 from experiments.dotted import nested
 from experiments.errors import UserError
+from experiments.extensions import added, load
 from experiments.messages import suggestion
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
@@ -25,11 +22,6 @@ from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import PATTERNS, PROGRESS
 from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
-from reports.audit.bundle_archive import is_bundle
-
-if TYPE_CHECKING:
-    from reports.audit.bundle_read import Bundle
-
 
 # --- From selectors to a study, its task, its plan and its store
 
@@ -98,7 +90,7 @@ class SelectedTable:
     replan: Callable[[], Plan]  # with current states
     columns: tuple[Column, ...]
     asked: tuple[str, ...] = ()  # words of a command line that selects this table, without folders
-    bundle: str = ""  # of a bundle: what of it was computed again (reports/audit/bundle_agreement.py)
+    bundle: str = ""  # of a file that holds the table: how far its numbers were computed again
     to_paste: str = ""  # the same words with folders and the store, quoted for a shell
 
     @property
@@ -198,36 +190,29 @@ class Queueing:
 
 
 def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTable:
-    """Like `choose`, for verbs that only read: STUDY may also be a bundle (`ablations bundle`) of one table."""
-    if not is_bundle(study_name):
+    """Like `choose`, for verbs that only read: STUDY may also be a file that holds a table (`open_table`)."""
+    if not holds_table(study_name):
         return choose(study_name, selectors, there=True)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
     if selected != (None,) * 4 or selectors.sets:
-        raise UserError(f"{study_name} is a bundle of one table. Leave out the selectors.")
-    bundle = open_bundle(Path(study_name), say)
-    return SelectedTable(
-        study=bundle.plan.study,
-        store=bundle.store,
-        replan=lambda: bundle.plan,
-        columns=bundle.columns,
-        asked=bundle.asked,
-        bundle=bundle.checked.word,
-    )
+        raise UserError(f"{study_name} holds one table. Leave out the selectors.")
+    return open_table(Path(study_name), say)
 
 
-opened_bundles: list[str] = []  # an error that nothing explains may come from their content
+# --- Files that hold a finished table, in place of a study: the extension point `archives` (docs/extending.md)
 
 
-def open_bundle(path: Path, say: Say) -> "Bundle":
-    """Read and check a bundle, and say what was checked; its files are removed when the process ends.
+opened_archives: list[str] = []  # an error that nothing explains may come from their content
 
-    Raises UserError (see `read_bundle`).
-    """
-    from reports.audit.bundle_read import read_bundle  # only where there is one: it takes a fifth of a second
 
-    folder = Path(tempfile.mkdtemp(prefix="ablations-bundle-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    bundle = read_bundle(path, folder)
-    opened_bundles.append(str(path))
-    say(f"{path}: {bundle.checked.runs}. {bundle.checked.word}")
-    return bundle
+def holds_table(name: str) -> bool:
+    """Whether a word of the command line names a file that an extra opens as a table, by its ending."""
+    return name.endswith(tuple(added("archives")))
+
+
+def open_table(path: Path, say: Say) -> SelectedTable:
+    """Open a file that holds a table. Raises UserError for one that cannot be opened."""
+    opener = next(place for ending, place in added("archives").items() if path.name.endswith(ending))
+    table: SelectedTable = load(opener)(path, say)
+    opened_archives.append(str(path))
+    return table

@@ -115,6 +115,7 @@ def test_explain_leads_to_the_files(cli: Cli, tiny: Path, store: Path) -> None:
     assert "has no row 'h2'" in cli("explain", tiny, "h2.bleu", "--store", store, code=2).stderr
 
 
+@pytest.mark.extra("bundles")
 def test_a_bundle_gives_the_same_bytes_anywhere(
     cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path
 ) -> None:
@@ -131,6 +132,7 @@ def test_a_bundle_gives_the_same_bytes_anywhere(
     assert "Leave out the selectors" in cli("report", bundle, "--seeds", "1", code=2).stderr
 
 
+@pytest.mark.extra("bundles")
 def test_a_bundle_holds_no_weights_unless_asked(
     cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path
 ) -> None:
@@ -143,6 +145,7 @@ def test_a_bundle_holds_no_weights_unless_asked(
     assert "Not finished" in cli("bundle", tiny, "--seeds", "3", "--store", store, "--out", heavy, code=2).stderr
 
 
+@pytest.mark.extra("bundles")
 def test_import_takes_what_is_not_there(cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     assert "6 runs imported" in cli("import", bundle, "--store", mine).stdout
@@ -156,6 +159,7 @@ def test_import_takes_what_is_not_there(cli: Cli, tiny: Path, store: Path, bundl
     assert "neither a bundle" in cli("import", tmp_path, "--store", mine, code=2).stderr
 
 
+@pytest.mark.extra("bundles")
 def test_compare_stores_and_bundles(cli: Cli, tiny: Path, store: Path, bundle: Path) -> None:
     options = [tiny, "--seeds", "2", "--store", store, "--json"]
     for other in (bundle, store):

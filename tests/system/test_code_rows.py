@@ -125,6 +125,7 @@ def test_the_plan_names_commits_that_come_to_mean_others(cli: Cli, mine: Path) -
     assert "patch bad.diff" in plan and "000000" not in plan
 
 
+@pytest.mark.extra("bundles")
 def test_rows_of_patches_and_commits_have_trees_of_their_own(cli: Cli, mine: Path) -> None:
     (mine / "net.py").write_text(NET.replace("10", "20"))
     old = git(mine, "rev-parse", "HEAD")

@@ -76,6 +76,7 @@ def test_killed_and_run_again_it_equals_an_undisturbed_one(cli: Cli, study: Path
     assert [file.read_text() for file in files[0]] == [file.read_text() for file in files[1]]
 
 
+@pytest.mark.extra("bundles")
 def test_every_verb_knows_it(cli: Cli, study: Path, tmp_path: Path) -> None:
     store = ("--store", tmp_path / "store")
     table = cli("run", study, *store, "--devices", "cpu:2", "--notes", "full").stdout

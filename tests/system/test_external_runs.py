@@ -64,6 +64,7 @@ def rows(cli: Cli, study: Path, store: Path) -> dict[str, dict[str, object]]:
     return {row["row"]: row for row in json.loads(cli("report", study, "--store", store, "--json").stdout)}
 
 
+@pytest.mark.extra("bundles")
 def test_rows_from_elsewhere_stand_beside_ours_marked_and_tested(mixed: Path, cli: Cli) -> None:
     study, store = mixed / "mixed.toml", mixed / "runs"
     said = cli("import", study, "--from", mixed / "theirs.csv", "--store", store)

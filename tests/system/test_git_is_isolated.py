@@ -69,6 +69,7 @@ def sign(folder: Path) -> str:
     return signed
 
 
+@pytest.mark.extra("bundles")
 def test_no_program_of_a_repository_runs_and_it_stays_as_it_is(cli: Cli, mine: Path, tmp_path: Path) -> None:
     old = sign(mine)
     (mine / "train.py").write_text(TRAIN.replace("bonus = 1", "bonus = 2"))

@@ -41,6 +41,7 @@ def call(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.extra("bundles")
 def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path):
     call("run", "said.toml", "--because", "a first look")
     assert "got results" not in call("report", "said.toml", "--format", "markdown")
@@ -89,6 +90,7 @@ def test_only_rows_that_got_results_are_counted_each_once(call, tmp_path):
     assert "shown" not in call("report", "said.toml", "--format", "markdown")
 
 
+@pytest.mark.extra("bundles")
 def test_damaged_lines_are_named_and_the_verbs_go_on(call, tmp_path, capfd):
     call("run", "said.toml")
     path = tmp_path / "runs" / ledger.FILE
@@ -131,6 +133,7 @@ def test_a_budget_of_runs_holds_for_stale_runs_that_are_trained_again(call, tmp_
     assert len(list((tmp_path / "runs" / "runs").glob("*/attempts/*"))) == 3
 
 
+@pytest.mark.extra("bundles")
 def test_a_bundle_tells_of_other_studies_only_when_and_of_people_nothing_if_anonymous(call, tmp_path):
     (tmp_path / "other.toml").write_text(STUDY.replace('"said"', '"secret_study"').replace("rate = 5", "rate = 9"))
     call("run", "other.toml", "--because", "nobody else's business", "--rows", "fast")

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from ablations.cli.main import app
 from ablations.cli.verbs import CORE, verbs
+from ablations.service.selected import Selectors, choose_table
 from ablations.study.study import load_study
 from experiments import extensions
 from experiments.errors import UserError
@@ -117,3 +118,15 @@ def test_a_note_is_printed_under_the_table(bench: Bench) -> None:
     bench.study["sections"] = {"venue": {"name": "ACL"}}
     table = bench.row("base", results=[(5.0, 27.0)]).table()
     assert "For ACL." in render(table, "markdown")
+
+
+def test_a_file_stands_in_place_of_a_study_and_is_verified(tmp_path: Path) -> None:
+    file = tmp_path / "table.link"
+    file.write_text("table3\n")
+    assert choose_table(str(file), Selectors(), print).study.name == "table3"
+    with pytest.raises(UserError, match="Leave out the selectors"):
+        choose_table(str(file), Selectors(seeds=2), print)
+    call = CliRunner().invoke
+    assert call(app, ["verify", str(file)]).exit_code == 0
+    file.write_text("")
+    assert call(app, ["verify", str(file)]).exit_code == 1

@@ -19,8 +19,6 @@ from experiments.exchange.redaction import NOTHING
 from experiments.store.layout import Store
 from experiments.tracking.database import ROWS_OF
 from experiments.tracking.record import cost_points
-from reports.audit.bundle_read import read_bundle
-from reports.audit.bundle_write import write_bundle
 from reports.audit.verify import verify
 from reports.render.formats import render
 from reports.render.setup import as_markdown
@@ -216,8 +214,12 @@ set = {trouble = "fails"}
 """
 
 
+@pytest.mark.extra("bundles")
 @pytest.mark.slow
 def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
+    from ablations.extras.bundles.read import read_bundle
+    from ablations.extras.bundles.write import write_bundle
+
     folder = write(tmp_path / "troubled", {"troubled.toml": TROUBLED_STUDY, "troubled.py": TROUBLED})
     made = Made(folder / "troubled.toml", folder / "store").run()
     table = made.table()

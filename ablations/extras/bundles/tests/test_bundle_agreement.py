@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ablations.extras.bundles.tests.altered import altered
+from ablations.extras.bundles.write import write_bundle
 from ablations.service.selected import SelectedTable, Selectors, choose_table
 from ablations.service.tables import table_of
 from experiments.dotted import flatten
@@ -18,11 +20,9 @@ from experiments.identity import eval_identity, identity_of, of_imported, run_id
 from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.tasks.load import load_task
 from reports.audit import verify
-from reports.audit.bundle_write import write_bundle
 from reports.audit.explain import as_text, explain
 from reports.render.formats import RENDERERS, render
 from reports.render.html import fragment
-from tests.system.test_bundles import altered
 from tests.unit.reports.real import Made
 
 Head, Files = dict[str, Any], dict[str, bytes]

@@ -15,6 +15,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from ablations.extras.bundles.archive import NAME, pack
+from ablations.extras.bundles.read import SPENT, VERSION, column_to_json, read_stream
 from ablations.planning.plan_file import plan_to_json
 from ablations.planning.planned import Plan
 from experiments.errors import UserError, explain_os_errors
@@ -25,8 +27,6 @@ from experiments.store.checksummed import describe_file, with_checksum
 from experiments.store.durable import whole_file
 from experiments.store.layout import Store
 from experiments.tasks.columns import Column
-from reports.audit.bundle_archive import NAME, pack
-from reports.audit.bundle_read import SPENT, VERSION, column_to_json, read_stream
 from reports.results.accounting import spending
 
 

@@ -11,6 +11,8 @@ from typing import IO, Annotated, Any, Literal, Required
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict
 
+from ablations.extras.bundles.agreement import Checked, check
+from ablations.extras.bundles.archive import NAME, Packed
 from ablations.planning.plan_file import plan_from_json
 from ablations.planning.planned import Plan
 from ablations.study.study import Study
@@ -20,8 +22,6 @@ from experiments.store.layout import Store
 from experiments.store.results import LARGEST, Amount, Count, Word, Words
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
-from reports.audit.bundle_agreement import Checked, check
-from reports.audit.bundle_archive import NAME, Packed
 from reports.results.accounting import FILE, Spending
 
 # --- The head of a bundle (bundle.json): its version, its plan and its columns, and the types of what is read of it

@@ -1,8 +1,6 @@
 """Bundles of real runs: readable anywhere, anonymous on request, refused if altered."""
 
 import getpass
-import hashlib
-import io
 import json
 import random
 import shutil
@@ -17,14 +15,15 @@ import pytest
 from ablations.cli import main as cli
 from ablations.cli.exchange import import_stored
 from ablations.cli.report import page
+from ablations.extras.bundles.read import read_bundle
+from ablations.extras.bundles.tests.altered import altered, contents
+from ablations.extras.bundles.write import write_bundle
 from ablations.service import selected
 from ablations.service.selected import StoreOptions
 from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.store.checksummed import with_checksum
-from reports.audit.bundle_read import read_bundle
-from reports.audit.bundle_write import write_bundle
 from reports.render.formats import RENDERERS, render
 from tests.small_tables import finish, write_study
 
@@ -57,11 +56,6 @@ def read(path):
 
 def printed(chosen, format_, word=""):
     return render(replace(table_of(chosen), bundle=chosen.bundle or word), format_)
-
-
-def contents(path):
-    with tarfile.open(path) as archive:
-        return {entry.name: archive.extractfile(entry).read() for entry in archive}
 
 
 def test_the_same_table_from_a_bundle_of_any_task(finished, tmp_path):
@@ -137,23 +131,6 @@ def test_a_setting_that_is_a_path_and_names_the_runs_is_left_out_and_said(tmp_pa
 
 
 # --- what was altered, or made to harm
-
-
-def altered(path, target, change):
-    """The bundle changed by `change(head, files)`, with a manifest that agrees."""
-    files = contents(path)
-    head = json.loads(files.pop("bundle.json"))
-    for name in ("record_sha256", "record_format"):
-        head.pop(name, None)
-    change(head, files)
-    for name, data in files.items():
-        head["files"][name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-    with tarfile.open(target, "w:gz") as archive:
-        for name, data in {"bundle.json": json.dumps(with_checksum(head)).encode(), **files}.items():
-            entry = tarfile.TarInfo(name)
-            entry.size = len(data)
-            archive.addfile(entry, io.BytesIO(data))
-    return target
 
 
 def records(files, last):
@@ -393,7 +370,7 @@ def test_weights_of_a_trainer_may_have_any_name(finished, tmp_path):
 @pytest.mark.parametrize("limit", ["LARGEST_HEAD", "LARGEST_RECORD", "MOST_FILES", "LARGEST", "DEEPEST"])
 def test_what_no_reader_would_accept_is_not_written(finished, tmp_path, monkeypatch, limit):
     chosen, _ = finished
-    monkeypatch.setattr(f"reports.audit.bundle_archive.{limit}", 3)
+    monkeypatch.setattr(f"ablations.extras.bundles.archive.{limit}", 3)
     with pytest.raises(UserError, match=r"b\.tar\.gz is not written, because no reader would accept it"):
         bundle_of(chosen, tmp_path / "b.tar.gz")
     assert list(tmp_path.iterdir()) == []

@@ -13,6 +13,9 @@ from types import SimpleNamespace
 
 import pytest
 
+from ablations.extras.bundles.archive import Packed, parsed
+from ablations.extras.bundles.read import VERSION, column_to_json, columns_of, read_bundle
+from ablations.extras.bundles.write import write_bundle
 from ablations.planning.plan_file import plan_from_json, plan_to_json
 from ablations.study.study import Study
 from experiments.errors import UserError
@@ -21,9 +24,6 @@ from experiments.exchange.redaction import NOTHING
 from experiments.store.checksummed import with_checksum, write_json
 from experiments.store.layout import Store
 from experiments.tasks.translation import PERPLEXITY, TASK
-from reports.audit.bundle_archive import Packed, parsed
-from reports.audit.bundle_read import VERSION, column_to_json, columns_of, read_bundle
-from reports.audit.bundle_write import write_bundle
 
 from_hex = "0123456789abcdef"
 
@@ -136,7 +136,7 @@ def test_what_an_archive_claims_is_read_before_it_is_unpacked(tmp_path, manifest
 
 
 def test_more_than_the_disk_holds_is_said_before(tmp_path, monkeypatch):
-    monkeypatch.setattr("reports.audit.bundle_archive.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    monkeypatch.setattr("ablations.extras.bundles.archive.shutil.disk_usage", lambda _: SimpleNamespace(free=10))
     path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({NAME: said(b"x" * 11)}), NAME: b"x" * 11})
     with pytest.raises(UserError, match="GB free"):
         unpack(path, tmp_path / "in")
