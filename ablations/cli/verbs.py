@@ -63,8 +63,6 @@ CORE = {  # by name, in the order of --help
     "explain": Verb("ablations.cli.inspect:explain", PRINT, "explain table3 A-h16.bleu"),
     "compare": Verb("ablations.cli.inspect:compare", PRINT, "compare table3 old-table3.tar.gz"),
     "tabulate": Verb("ablations.cli.tabulate:tabulate", PRINT, "tabulate runs.csv --row optimizer --metric acc"),
-    "fill": Verb("ablations.cli.paper:fill", PRINT, "fill draft.md table3 --out paper.md"),
-    "paper": Verb("ablations.cli.paper:paper", PRINT, "paper table3 table4 --out paper"),
     "import": Verb("ablations.cli.exchange:import_", PRINT, "import theirs.toml --from scores.csv"),
     "generate": Verb("ablations.cli.models:generate", MODELS, "generate table3 input.txt --row base > output.txt"),
     "export": Verb("ablations.cli.exchange:export", MODELS, "export table3 german-english --row base"),

@@ -39,11 +39,6 @@ DEEPEST = 64  # brackets within brackets in JSON
 _ONE_READ = 1 << 20  # bytes; tarfile reads an extended header as a whole, whatever length it claims
 
 
-def is_bundle(name: str) -> bool:
-    """Whether a word of the command line names a bundle."""
-    return name.endswith(SUFFIX)
-
-
 class Packed:
     """A bundle that is open for reading. Raises ValueError, or an error of tarfile, gzip or zlib, for anything else."""
 

@@ -4,8 +4,8 @@ import os
 
 import pytest
 
+from ablations.extras.paper.read import LARGEST, read_paper
 from experiments.errors import UserError
-from reports.audit.paper import LARGEST, read_paper
 
 TABLE = "% table: t.toml --store runs\n"
 CLAIM = "a is worse than b in acc"

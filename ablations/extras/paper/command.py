@@ -7,14 +7,15 @@ from typing import Annotated
 import typer
 
 from ablations.cli import options
-from ablations.cli.inspect import named_table, text_of
+from ablations.cli.inspect import text_of
 from ablations.cli.report import draw_figures, print_table, write_out
 from ablations.cli.terminal import say
 from ablations.cli.verbs import verbs
+from ablations.extras.paper.read import read_paper
+from ablations.extras.paper.verify import named_table
 from ablations.service.selected import Selectors, choose_table
 from ablations.service.tables import table_of
 from experiments.errors import UserError, explain_os_errors
-from reports.audit.paper import read_paper
 from reports.render.numbers import as_macros, numbers
 from reports.render.numbers import fill as fill_text
 
@@ -68,9 +69,8 @@ def paper(
             f"{name}-numbers.tex": f"ablations report {words} --macros",
             f"{name}-setup.md": f"ablations report {words} --format setup --out",
         }
-        if packs:
-            made[f"{name}.tar.gz"] = f"ablations bundle {words} --out"
         if packs:  # first: it refuses an unfinished table
+            made[f"{name}.tar.gz"] = f"ablations bundle {words} --out"
             packs.function(study, selectors=selectors, out=out / f"{name}.tar.gz")
         print_table(chosen, "latex", out / f"{name}.tex")
         print_table(chosen, "setup", out / f"{name}-setup.md")

@@ -135,7 +135,7 @@ def test_claims_in_other_files_decide_too_and_nothing_checked_is_a_mistake(folde
 
 def test_the_page_of_the_documentation_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    page = (Path(__file__).parents[2] / "docs" / "paper.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "paper.md").read_text(encoding="utf-8")
     page = page.partition("## In the paper's")[0]
     blocks = re.findall(r"```(?:latex|markdown)\n(.*?)```", page, re.DOTALL)
     for name, text in zip(("paper.tex", "draft.md", "results.tex"), blocks, strict=True):

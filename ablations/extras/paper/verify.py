@@ -1,0 +1,102 @@
+"""`ablations verify` of a paper: its claims, its tables, and the numbers that it prints."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import typer
+
+from ablations.cli.inspect import compared, selectors_in, table_named, text_of
+from ablations.cli.terminal import DONE, FAILED, answer
+from ablations.extras.paper import read as papers
+from ablations.service.selected import SelectedTable, Selectors
+from ablations.service.tables import table_of
+from experiments.errors import UserError
+from experiments.messages import number
+from reports.render.numbers import defined
+from reports.table.claims import HOLDS
+
+
+def verify_paper(file: Path, selectors: Selectors, as_json: bool) -> None:
+    """Check a paper, or the papers of a folder, print what is found, and exit. Return if the file is no paper."""
+    read = _papers_of(file)
+    if file.is_dir() or any(paper.says_something or paper.unread_claims for paper in read):
+        _verify_papers(file, read, selectors, as_json)
+
+
+def _papers_of(file: Path) -> list[papers.Paper]:
+    """A paper, or those of a folder: files of LaTeX that name tables or were printed, and that no other one reads."""
+    if not file.is_dir():
+        return [] if is_data(file) else [papers.read_paper(file, text_of(file))]
+    texts = {path: text_of(path) for path in sorted(file.rglob("*.tex")) if path.is_file()}
+    within = {other.absolute() for path, text in texts.items() for other in papers.included(path, text, file)}
+    read = [papers.read_paper(path, text) for path, text in texts.items() if path.absolute() not in within]
+    return [one for one in read if one.says_something or one.unread_claims or papers.is_printed(texts[one.file])]
+
+
+def is_data(file: Path) -> bool:
+    """Whether a file is a printed table for programs, which has no comments."""
+    return file.suffix in (".csv", ".json", ".html")
+
+
+def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selectors, as_json: bool) -> None:
+    """Check papers, print what is found, and exit.
+
+    Raises UserError if nothing was checked; and for claims that cannot be checked, after the others are.
+    """
+    wrong: list[str] = []
+    found = [line for paper in read for line in _of_paper(paper, selectors, wrong)]
+    unread = [line for paper in read for line in paper.unread]
+    claims = sum(len(table.claims) for paper in read for table in paper.tables)
+    if not wrong and (not found or (not claims and any(paper.unread_claims for paper in read))):
+        raise UserError(
+            f"{file}: no sentence was checked. Write % table: STUDY and % claim: SENTENCE "
+            f"(ablations/extras/paper/paper.md). {' '.join(unread)}".rstrip()
+        )
+    facts = {"found": [{"text": text, "holds": holds} for text, holds in found], "unread": unread}
+    answer(as_json, {"file": str(file)} | facts | {"wrong": wrong}, [*(text for text, _ in found), *unread])
+    if wrong:
+        raise UserError("\n".join(wrong))
+    raise typer.Exit(DONE if all(holds for _, holds in found) else FAILED)
+
+
+def _of_paper(paper: papers.Paper, selectors: Selectors, wrong: list[str]) -> Iterator[tuple[str, bool]]:
+    """What is found of each claim, each file of numbers and each table, and whether that is as the paper says.
+
+    wrong: takes a message for each claim that cannot be checked.
+    """
+    if not paper.says_something:
+        if papers.is_printed(text_of(paper.file)):
+            _, lines, same = compared(paper.file, None, selectors)
+            yield from ((line, same) for line in lines)
+        return
+    for one in paper.tables:
+        chosen = named_table(one, paper, selectors)
+        claims, refused = papers.checkable(chosen.plan.study, one.claims, paper)
+        wrong += refused
+        table = table_of(_with_claims(chosen, claims))
+        for claim, sentence in zip(table.claims, claims, strict=True):
+            place = "" if sentence.file == paper.file else f"{paper.shown(sentence.file)}: "
+            yield f"{place}{claim.check}: {claim.here.state} ({claim.here.words})", claim.here.state == HOLDS
+        if one.file:
+            differences = list(papers.changed(one, table))
+            yield from ((line, False) for line in differences)
+            if not differences:
+                yield f"{one.file.name}: {number(len(defined(one.text)), 'number')}, all equal to the store's", True
+
+
+def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selectors) -> SelectedTable:
+    """The table that a line of a paper names, without the study's claims. Raises UserError."""
+    said = selectors_in(list(one.words), paper.shown(one.named_in) if one.file is None else "")
+    if "study" not in said:
+        raise UserError(f"{paper.shown(one.named_in)}: this line names no study: table: {' '.join(one.words)}")
+    places = (one.named_in, paper.file)
+    beside = next((place for place in places if (place.parent / said["study"]).is_file()), paper.file)
+    return _with_claims(table_named(said, said["study"], beside, selectors), ())  # the study's own are not the paper's
+
+
+def _with_claims(chosen: SelectedTable, claims: Sequence[papers.Sentence]) -> SelectedTable:
+    """The table with a paper's claims."""
+    plan = chosen.plan
+    plan = replace(plan, study=papers.with_claims(plan.study, claims))
+    return replace(chosen, study=plan.study, replan=lambda: plan)
