@@ -33,7 +33,7 @@ _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not rea
 class SublayerSpec(NamedTuple):
     """One sub-layer of a layer, ready to be built."""
 
-    kind: str  # its name in registry.LAYERS
+    kind: str  # its name in registry.places()
     options: Spec
     config: ModelSettings  # the settings of the network, with those that the brackets replace
     replaced: frozenset[str]  # names of the settings that the brackets replace
@@ -220,11 +220,12 @@ def _layers(config: ModelConfig, side: Side) -> tuple[LayerSpec, ...]:
 
 def _sublayer(named: Named, text: str, config: ModelConfig, side: Side, width: int) -> SublayerSpec:
     """Return the sub-layer that `named` describes. width: of its input. Raises GrammarError."""
-    if named.name not in registry.LAYERS:
-        near = _nearest(named.name, registry.LAYERS)
+    places = registry.places()
+    if named.name not in places:
+        near = _nearest(named.name, places)
         raise GrammarError(text, named.column, f"there is no sub-layer {named.name}; {near}")
     try:
-        kind = registry.spec(registry.LAYERS[named.name])
+        kind = registry.spec(places[named.name])
         if side not in kind.sides:
             raise ValueError(f"{named.name} cannot be in the {side}, only in the {kind.sides[0]}")
         own, replaced = _split(named, kind)

@@ -14,10 +14,10 @@ from ablations.cli.terminal import DONE, FAILED, answer, say
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose_table, holds_table
 from ablations.service.tables import BY_STUDY, TableOptions, study_queued, table_of, with_corpus
 from experiments.errors import UserError
-from experiments.extensions import added, load
 from experiments.messages import number
 from experiments.store import ledger
 from experiments.store.durable import read_regular
+from model.extensions import added, load
 from reports.audit import explain as explaining
 from reports.audit import verify as verifying
 from reports.audit.compare import as_records, as_text

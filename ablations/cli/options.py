@@ -13,8 +13,8 @@ import typer
 from experiments.config.evaluation import CHECKPOINTS
 from experiments.config.field_types import PrecisionChoice
 from experiments.errors import UserError
-from experiments.extensions import added
 from experiments.store import ledger
+from model.extensions import added
 
 
 def _studies(incomplete: str) -> list[str]:

@@ -21,7 +21,6 @@ from ablations.service.enqueue import keep_rows, member
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import nearest_with_results, table_of
 from experiments.errors import UserError
-from experiments.extensions import added
 from experiments.masking import masked
 from experiments.messages import number
 from experiments.processes.keeper import kept
@@ -37,6 +36,7 @@ from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
 from experiments.tracking.record import NUM_PARAMS, recorded_run
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
+from model.extensions import added
 from reports.render.formats import render
 from reports.render.markdown import escape
 from reports.results.comparable import change_digits

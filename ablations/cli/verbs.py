@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.extensions import added, load
+from model.extensions import added, load
 
 
 class Verb(NamedTuple):

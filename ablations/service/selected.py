@@ -14,7 +14,6 @@ from ablations.study.selectors import CORPUS, Selection, selection
 from ablations.study.study import Study, load_study
 from experiments.dotted import nested
 from experiments.errors import UserError
-from experiments.extensions import added, load
 from experiments.messages import suggestion
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
@@ -22,6 +21,7 @@ from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import PATTERNS, PROGRESS
 from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
+from model.extensions import added, load
 
 # --- From selectors to a study, its task, its plan and its store
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from experiments.extensions import added, load
 from experiments.messages import plain
+from model.extensions import added, load
 
 
 def _accept(_value: Any, _study: Any) -> None:

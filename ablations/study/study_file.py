@@ -15,9 +15,9 @@ from pydantic import BaseModel, ValidationError
 from ablations.study.code_rows import with_rows
 from experiments.dotted import flatten
 from experiments.errors import UserError
-from experiments.extensions import added, extras
 from experiments.labels import short_key
 from experiments.messages import nearest, plain, show, suggestion
+from model.extensions import added, extras
 
 Model = TypeVar("Model", bound=BaseModel)
 

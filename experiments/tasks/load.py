@@ -15,12 +15,12 @@ from pydantic import BaseModel, create_model
 
 from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.errors import UserError
-from experiments.extensions import added, load
 from experiments.store.durable import states_of
 from experiments.tasks.base import Task
 from experiments.tasks.own.command import compared
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.process import TrainerProcess
+from model.extensions import added, load
 from model.strict import StrictModel
 
 BUILTIN = {

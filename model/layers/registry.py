@@ -3,10 +3,10 @@
 The value is module:Spec. The module is imported when a line first names the kind.
 """
 
-from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
+from model.extensions import added
 from model.layers.spec import Spec
 
 LAYERS: dict[str, str] = {
@@ -29,16 +29,14 @@ LAYERS: dict[str, str] = {
 }
 
 
-def add(layers: Mapping[str, str]) -> None:
-    """Add kinds of other packages: name → module:Spec. Raises ValueError for a name that another kind has."""
-    for name, place in layers.items():
-        if LAYERS.setdefault(name, place) != place:
-            raise ValueError(f"two layers are named {name}: {LAYERS[name]} and {place}")
+def places() -> dict[str, str]:
+    """Return name → module:Spec of all kinds: those of LAYERS, then those of extras and installed packages."""
+    return {**LAYERS, **{name: place for name, place in added("layers").items() if name not in LAYERS}}
 
 
 @cache
 def spec(place: str) -> type[Spec]:
-    """Return the class at module:Spec, a value of LAYERS. Raises ValueError if there is none."""
+    """Return the class at module:Spec, a value of `places`. Raises ValueError if there is none."""
     module, _, name = place.partition(":")
     try:
         found = getattr(import_module(module), name)
@@ -51,4 +49,4 @@ def spec(place: str) -> type[Spec]:
 
 def kinds() -> dict[str, type[Spec]]:
     """Return all kinds by name; imports the files of their options."""
-    return {name: spec(place) for name, place in LAYERS.items()}
+    return {name: spec(place) for name, place in places().items()}

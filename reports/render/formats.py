@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from experiments.errors import UserError
-from experiments.extensions import added, load
+from model.extensions import added, load
 from reports.render import html, latex, markdown, terminal
 from reports.render.records import render_csv, render_json
 from reports.render.setup import as_markdown

@@ -11,10 +11,10 @@ import numpy as np
 from ablations.planning.planned import Plan
 from ablations.planning.runs import ensemble_in_words
 from ablations.study.study import Study
-from experiments.extensions import added, load
 from experiments.messages import number
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
+from model.extensions import added, load
 from reports.results.table import BRANCH, IMPORTED, NOT_REPORTED, Measure, Row, Table, missing_cells
 from reports.spec.note import Note
 from reports.table import claims

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from experiments.extensions import added, load
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.workers import NodeWorkers, WorkerPool
+from model.extensions import added, load
 
 ENGINES = {
     "local": "experiments.jobs.engines.local:LocalEngine",

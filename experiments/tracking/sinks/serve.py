@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.extensions import added, load
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
 from experiments.tracking.sinks.sink import folder_of
+from model.extensions import added, load
 
 
 class Sink(Protocol):

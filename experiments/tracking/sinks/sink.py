@@ -17,10 +17,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from experiments.errors import UserError
-from experiments.extensions import added, load
 from experiments.jobs.engines.base import import_path
 from experiments.records import TrackedRun
 from experiments.store.layout import Store
+from model.extensions import added, load
 
 SERVE = ["-P", "-m", "experiments.tracking.sinks.serve"]
 MOST_STARTS = 3  # of a process that ends by itself

@@ -94,7 +94,7 @@ finally:
     others = {name for name in imported if not name.startswith("experiments.client")}  # it imports only Python's own
     assert others == {
         "ablations.cli.main", "ablations.cli.terminal", "ablations.cli.verbs",
-        "experiments.errors", "experiments.extensions", "experiments.masking",
+        "experiments.errors", "experiments.masking",
     }  # fmt: skip
 
 

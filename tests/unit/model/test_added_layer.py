@@ -22,9 +22,14 @@ LINES = {
 
 @pytest.fixture(autouse=True)
 def added(monkeypatch):
-    """The line."""
-    monkeypatch.setattr(registry, "LAYERS", dict(registry.LAYERS))
-    registry.add({"tempered_attention": f"{MODULE}:TemperedAttentionSpec"})
+    """The entry points: this one, one with a name of the core, and two that are broken."""
+    layers = {
+        "tempered_attention": f"{MODULE}:TemperedAttentionSpec",
+        "lstm": "elsewhere:LSTM",
+        "absent": "no_such_package:Layer",
+        "other": "json:JSONDecoder",
+    }
+    monkeypatch.setattr(registry, "added", lambda kind: layers if kind == "layers" else {})
 
 
 def config(**settings):
@@ -103,10 +108,8 @@ def test_what_it_cannot_be_is_refused(line, reason):
         config(encoder=line)
 
 
-def test_a_name_is_added_once_and_a_broken_package_is_named():
-    with pytest.raises(ValueError, match="two layers are named lstm"):
-        registry.add({"lstm": "elsewhere:LSTM"})
-    registry.add({"absent": "no_such_package:Layer", "other": "json:JSONDecoder"})
+def test_a_name_of_the_core_stays_and_a_broken_package_is_named():
+    assert registry.places()["lstm"] == registry.LAYERS["lstm"]
     with pytest.raises(ValueError, match="the layer at no_such_package:Layer cannot be imported"):
         config(encoder="absent")
     with pytest.raises(ValueError, match="json:JSONDecoder is not a subclass"):

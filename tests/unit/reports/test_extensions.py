@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -12,7 +13,6 @@ from ablations.cli.main import app
 from ablations.cli.verbs import CORE, verbs
 from ablations.service.selected import Selectors, choose_table
 from ablations.study.study import load_study
-from experiments import extensions
 from experiments.errors import UserError
 from experiments.jobs.engines.load import engine_class, load_engine
 from experiments.jobs.engines.local import LocalEngine
@@ -20,6 +20,9 @@ from experiments.store.layout import Store
 from experiments.tasks import load
 from experiments.tasks.translation import Translation
 from experiments.tracking.sinks.sink import check_sink, folder_of
+from model import extensions
+from model.config import ModelConfig
+from model.cost import num_params
 from reports.render.formats import formats, render
 from tests.unit.reports.conftest import Bench
 
@@ -87,6 +90,14 @@ def test_a_format_prints_tables(bench: Bench) -> None:
     assert render(table, "keys").split() == [row.key for row in table.rows] and "keys" in formats()
     with pytest.raises(UserError, match=r"no format 'key' .*latex.*keys"):
         render(table, "key")
+
+
+def test_a_layer_is_part_of_a_network() -> None:
+    sizes: dict[str, Any] = {"num_layers": 1, "d_model": 8, "d_ff": 12, "num_heads": 2, "d_k": 4, "d_v": 4}
+    gated = ModelConfig(encoder="N * (self_attention, gated)", **sizes)
+    assert num_params(gated, 20) - num_params(ModelConfig(**sizes), 20) == 8 * 12 + 12
+    with pytest.raises(ValueError, match="there is no sub-layer gatid; nearest: gated"):
+        ModelConfig(encoder="N * gatid", **sizes)
 
 
 def test_a_command_is_listed_described_and_called() -> None:
