@@ -29,6 +29,7 @@ import numpy as np
 
 from benchmarks.machine import keep_report, machine
 from benchmarks.measured import NothingMeasuredError, exit_code
+from experiments.attempt_context import AttemptContext
 from experiments.config.data import DataConfig
 from experiments.config.field_types import PrecisionChoice
 from experiments.config.run_config import RunConfig
@@ -39,7 +40,6 @@ from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.device_spec import DeviceSpec
 from experiments.processes.processor import allocator
-from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from model.config import ModelConfig
 
@@ -114,12 +114,13 @@ def train_steps(
     """Train many steps on encoded pairs, as a run does."""
     from experiments.device import Device, seed_everything
     from experiments.tasks.train_network import Batches
+    from experiments.training.state import Training
     from experiments.training.trainer import train
     from model.network import build_model
 
     config, spec = case.config(steps), DeviceSpec("cpu", case.threads)
     device = Device.open(spec, case.precision)
-    context = Context(folder, "memory", folder, {}, spec, _ignore, lambda: False)
+    context = AttemptContext(folder, "memory", folder, {}, spec, _ignore, lambda: False)
     seed_everything(1)
     model = build_model(config.model, case.vocabulary)
     batches = Batches(config, context, pairs)
@@ -133,18 +134,7 @@ def train_steps(
         return False
 
     samples.take()
-    train(
-        model,
-        config.training,
-        d_model=config.model.d_model,
-        batches=batches,
-        seed=1,
-        device=device,
-        folder=folder,
-        emit=_ignore,
-        should_stop=count,
-        meta={"lineage": "benchmark", "code": "benchmark"},
-    )
+    train(Training(model, config, replace(context, should_stop=count), device), batches)
     return samples.facts(done, "steps", settling)
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.data.corpora import files
 from experiments.data.encoding import encoded
@@ -19,7 +20,6 @@ from experiments.jobs.attempts import probe as calibration
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
-from experiments.tasks.base import Context
 from experiments.tasks.own.context import new_checkpoint, open_folder
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import tracked_runs
@@ -185,12 +185,12 @@ def _jobs(store: Store) -> Any:
         work_queue.close()
 
 
-def _context(folder: Path) -> Context:
+def _context(folder: Path) -> AttemptContext:
     def emit(kind: str, **_: Any) -> None:
         if kind == "checkpoint_skipped":
             raise Said
 
-    return Context(folder, "0" * 16, folder, {}, DeviceSpec(), emit, lambda: False)
+    return AttemptContext(folder, "0" * 16, folder, {}, DeviceSpec(), emit, lambda: False)
 
 
 def _own(folder: Path) -> Any:

@@ -8,14 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, mix, seed_everything
 from experiments.device_spec import DeviceSpec
+from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.network import build_model
 from model.protocol import Network
+from tests.small_training import context_of
 
 WARMUP, PIECES, LONGEST, ROWS = 100, 64, 12, 16
 # Of the paper's rate, which is made for d_model 512. At 0.3 this small model carries roundings on: the curves of two
@@ -79,17 +82,9 @@ def our_losses(sizes: ModelConfig, steps: int, dtype: torch.dtype, folder: Path)
             losses[fields["step"]] = fields["metrics"]["loss"]
 
     seed_everything(1)
-    train(
-        build_model(sizes, PIECES).to(dtype),
-        TrainingConfig(train_steps=steps, warmup_steps=WARMUP, learning_rate_scale=SCALE, checkpoint_steps=50),
-        d_model=sizes.d_model,
-        batches=micro_batches,
-        seed=1,
-        device=Device.open(DeviceSpec(), "fp32"),
-        folder=folder,
-        emit=emit,
-        should_stop=lambda: False,
-        meta={"lineage": "l", "code": "c"},
-    )
+    settings = TrainingConfig(train_steps=steps, warmup_steps=WARMUP, learning_rate_scale=SCALE, checkpoint_steps=50)
+    config, context = RunConfig(model=sizes, training=settings), context_of(folder, emit=emit)
+    model, device = build_model(sizes, PIECES).to(dtype), Device.open(DeviceSpec(), "fp32")
+    train(Training(model, config, context, device), micro_batches)
     assert list(losses) == list(range(1, steps + 1))
     return list(losses.values())

@@ -2,18 +2,20 @@
 
 import torch
 
+from experiments.attempt_context import AttemptContext
+from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
+from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.network import build_model
 
 PIECES = 13
 SIZES = ModelConfig(num_layers=1, d_model=8, d_ff=16, num_heads=2, d_k=4, d_v=4, dropout=0.1)
-META = {"lineage": "l", "code": "c", "run_id": "r"}
 
 
 def batch_of(source, target_input, target_output):
@@ -34,39 +36,41 @@ def pairs(step, count=6):
     return batch_of(source, target_input, target_output)
 
 
+def context_of(folder, **given):
+    """An attempt in `folder` that nobody watches."""
+    fields = {"run_id": "r", "inputs": {}, "device": DeviceSpec(), "code_digest": "c"}
+    fields |= {"emit": lambda kind, **fields: None, "should_stop": lambda: False, **given}
+    return AttemptContext(store=folder, folder=folder, **fields)
+
+
 def run(
-    folder, *, settings=None, sizes=SIZES, seed=1, batches=None, stop_at=None, precision="fp32", kind="cpu", threads=1,
-    **options,
+    folder, *, settings=None, sizes=SIZES, seed=1, batches=None, evaluate=None, stop_at=None, precision="fp32",
+    kind="cpu", threads=1, **attempt,
 ):  # fmt: skip
-    """Train in `folder`; returns (model, facts, events). `stop_at` asks for a stop after that step."""
+    """Train in `folder`; returns (model, facts, events). `stop_at` requests a stop after that step.
+
+    attempt: fields of the AttemptContext, such as `earlier`.
+    """
     folder.mkdir(exist_ok=True)
     settings = settings or TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4)
     device = Device.open(DeviceSpec(kind, threads), precision, deterministic=settings.deterministic)
     seed_everything(seed)
     model = build_model(sizes, PIECES, device=device.torch_device)
     events, asked = [], []
-    resumed = options.get("earlier") and max(
-        int(p.name[5:]) for e in options["earlier"] for p in e.glob("checkpoints/*")
+    resumed = attempt.get("earlier") and max(
+        int(p.name[5:]) for e in attempt["earlier"] for p in e.glob("checkpoints/*")
     )
 
     def should_stop():
         asked.append(1)
         return stop_at is not None and (resumed or 0) + len(asked) >= stop_at
 
+    context = context_of(
+        folder, emit=lambda kind, **fields: events.append({"kind": kind, **fields}), should_stop=should_stop, **attempt
+    )
     try:
-        facts = train(
-            model,
-            settings,
-            d_model=sizes.d_model,
-            batches=batches or (lambda step: [pairs(step)]),
-            seed=seed,
-            device=device,
-            folder=folder,
-            emit=lambda kind, **fields: events.append({"kind": kind, **fields}),
-            should_stop=should_stop,
-            meta=options.pop("meta", META),
-            **options,
-        )
+        training = Training(model, RunConfig(model=sizes, training=settings, seed=seed), context, device)
+        facts = train(training, batches or (lambda step: [pairs(step)]), evaluate)
     except Preempted:
         facts = None
     return model, facts, events

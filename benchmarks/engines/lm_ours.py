@@ -8,7 +8,7 @@ from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
-from experiments.tasks.language_modelling import LanguageModel
+from experiments.tasks.language_modelling import LanguageConfig, LanguageModel
 from model.network import build_model
 
 job = serve.job()
@@ -29,4 +29,4 @@ batches = [
     [Batch(torch.zeros(len(rows), 0, dtype=torch.int64), rows[:, :-1], rows[:, 1:], 0, len(rows) * window)]
     for rows in map(torch.tensor, job["batches"])
 ]
-train_rounds(model, settings, device, repeated(batches), rounds)
+train_rounds(model, LanguageConfig(model=config, training=settings), device, repeated(batches), rounds)

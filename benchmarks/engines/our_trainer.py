@@ -8,10 +8,13 @@ from pathlib import Path
 from serve import Rounds
 from torch import Tensor
 
-from experiments.config.training import TrainingConfig
+from experiments.attempt_context import AttemptContext
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import Batch
 from experiments.device import Device
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
+from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.protocol import Network
 
@@ -25,22 +28,13 @@ def repeated(batches: list[list[Batch[Tensor]]]) -> Callable[[int], list[Batch[T
 
 def train_rounds(
     model: Network,
-    settings: TrainingConfig,
+    config: RunConfig,
     device: Device,
     batches: Callable[[int], Sequence[Batch[Tensor]]],
     rounds: Rounds,
 ) -> None:
     """As a run calls it: experiments.training.trainer.train. batches: of a step, from 1."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.suppress(Preempted):
-        train(
-            model,
-            settings,
-            d_model=model.config.d_model,
-            batches=batches,
-            seed=1,
-            device=device,
-            folder=Path(folder),
-            emit=lambda *args, **facts: None,
-            should_stop=rounds.step_done,
-            meta={"lineage": "benchmark", "code": "benchmark"},
-        )
+    with tempfile.TemporaryDirectory() as name, contextlib.suppress(Preempted):
+        folder, spec = Path(name), DeviceSpec("cpu", device.threads)
+        context = AttemptContext(folder, "benchmark", folder, {}, spec, lambda *_, **__: None, rounds.step_done)
+        train(Training(model, config, context, device), batches)

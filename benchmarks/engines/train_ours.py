@@ -7,12 +7,12 @@ import serve
 import torch
 from our_trainer import NEVER, repeated, train_rounds
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
-from experiments.tasks.base import Context
 from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK
 from model.config import ModelConfig
@@ -39,7 +39,7 @@ def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
     given = job["real"]
     config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
     spec = DeviceSpec("cpu", job["threads"])
-    context = Context(store, "benchmark", store, given["inputs"], spec, lambda *_, **__: None, lambda: False)
+    context = AttemptContext(store, "benchmark", store, given["inputs"], spec, lambda *_, **__: None, lambda: False)
     return Batches(config, context, TASK.encoded(config, context).train)
 
 
@@ -53,4 +53,10 @@ batches = [
     ]
     for batch in job["batches"]
 ]
-train_rounds(model, settings, device, real() if "real" in job else repeated(batches), rounds)
+train_rounds(
+    model,
+    RunConfig(model=model.config, training=settings),
+    device,
+    real() if "real" in job else repeated(batches),
+    rounds,
+)

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from ablations.planning.planned import PlannedRow
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.data.batching import BatchPlan, Shapes
 from experiments.data.corpora.corpus import SIDES
@@ -19,11 +21,11 @@ from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
-from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.tasks.train_network import Batches, WindowBatches
 from experiments.training.parallel import Group
+from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.network import build_model
 from model.protocol import Network
@@ -87,6 +89,12 @@ def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
     return {"micro_batch_tokens": MICRO_BATCH_TOKENS["cuda"], "shapes": [list(shape) for shape in found]}
 
 
+def context_of(device: Device, folder: Path, pinned: Mapping[str, Any] | None = None) -> AttemptContext:
+    """An attempt in `folder`. pinned: by its first attempt."""
+    spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
+    return AttemptContext(folder, "benchmark", folder, {}, spec, ignore, lambda: False, pinned=pinned or {})
+
+
 def batches_of(
     row: PlannedRow,
     data: Sides,
@@ -97,8 +105,7 @@ def batches_of(
 ) -> Batches | WindowBatches:
     """The micro-batches of a run of this row, by step. pinned: by its first attempt."""
     config, group = cast(RunConfig, row.config), group or Group()
-    spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
-    context = Context(folder, "benchmark", folder, {}, spec, ignore, lambda: False, pinned=pinned or {})
+    context = context_of(device, folder, pinned)
     return (Batches if len(data) == 2 else WindowBatches)(config, context, data, (group.rank, group.size))
 
 
@@ -142,19 +149,8 @@ def train_row(
 
     try:
         with tempfile.TemporaryDirectory(dir=folder) as attempt:
-            train(
-                model,
-                settings,
-                d_model=config.model.d_model,
-                batches=seen,
-                seed=1,
-                device=device,
-                folder=Path(attempt),
-                emit=ignore,
-                should_stop=stop,
-                meta={"lineage": "benchmark", "code": "benchmark"},
-                group=group,
-            )
+            context = replace(context_of(device, Path(attempt), pinned), should_stop=stop)
+            train(Training(model, config.model_copy(update={"training": settings}), context, device, group), seen)
     except Preempted:
         pass
     return model

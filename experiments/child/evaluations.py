@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from experiments.attempt_context import AttemptContext
 from experiments.errors import Damaged, Diverged, Preempted, failure_class
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
@@ -21,7 +22,7 @@ from experiments.store.checksummed import check_file, describe_file, write_json
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, Part
 from experiments.store.spec import EvaluationRequest
-from experiments.tasks.base import Context, Task, join_facts
+from experiments.tasks.base import Task, join_facts
 
 log = logging.getLogger("experiments.child.run")
 
@@ -44,7 +45,7 @@ class Evaluations(NamedTuple):
     config: Any
     task: Task
     weights: Path
-    context: Context
+    context: AttemptContext
     events: EventWriter
     code: Mapping[str, str]
 

@@ -28,6 +28,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from experiments.attempt_context import AttemptContext
 from experiments.child.evaluations import Evaluations, versions_of
 from experiments.child.stopping import StopRequest
 from experiments.config.task_config import TaskConfig
@@ -47,7 +48,7 @@ from experiments.store.results import RESULT_FILE, Revision, TrainingResult
 from experiments.store.retention import Keep, union
 from experiments.store.run_names import name_given_by
 from experiments.store.spec import AttemptSpec
-from experiments.tasks.base import Context, Task
+from experiments.tasks.base import Task
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.tree import CODE, code_top, watched
@@ -195,8 +196,8 @@ def _context(
     code: str,
     emit: Callable[..., None],
     should_stop: Callable[[], bool],
-) -> Context:
-    return Context(
+) -> AttemptContext:
+    return AttemptContext(
         store=store.root,
         run_id=spec.run_id,
         folder=folder,
@@ -286,7 +287,7 @@ def _record(spec: AttemptSpec, **facts: Any) -> TrainingResult:
 
 
 def _write_result(
-    spec: AttemptSpec, task: Task, context: Context, store: Store, facts: dict[str, Any], seconds: float
+    spec: AttemptSpec, task: Task, context: AttemptContext, store: Store, facts: dict[str, Any], seconds: float
 ) -> None:
     revision = _revision(spec, task)
     if revision.diff:

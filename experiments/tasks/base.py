@@ -4,16 +4,14 @@ import copy
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.config.task_config import TaskConfig
-from experiments.device_spec import DeviceSpec
 from experiments.dotted import flatten
 from experiments.errors import UserError
-from experiments.identity import ParentRun
 from experiments.records import TRAINING
 from experiments.run_spec import EvaluationSpec
 from experiments.store.imports import OURS, imports_of, local_files
@@ -25,29 +23,6 @@ from experiments.tasks.versions import PARTS
 from experiments.tasks.versions import TRAINING as TRAINING_VERSION
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
-
-
-@dataclass
-class Context:
-    """The child's arguments to its task."""
-
-    store: Path
-    run_id: str
-    folder: Path  # the attempt's folder, the only place to write
-    inputs: Mapping[str, str]  # the task's digests of training inputs
-    device: DeviceSpec
-    emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/events/lines.py)
-    should_stop: Callable[[], bool]  # call it every step; if true, save a checkpoint and raise errors.Preempted
-    earlier: Sequence[Path] = ()  # folders of earlier attempts (and of shorter runs), newest first: read only
-    pinned: Mapping[str, Any] = field(default_factory=dict)  # settings resolved by the first attempt: precision …
-    code_digest: str = ""  # digest of the training code: checkpoints of other code are not resumed
-    keeps: Sequence[Keep] = ()  # checkpoints that evaluations of other rows and studies need (store/retention.py)
-    rank: int = 0  # of the device.count processes that train together: rank 0 starts, reports and saves
-    port: int = 0  # the port at which the other ranks find rank 0
-    start_ranks: Callable[[int], Any] | None = None  # of rank 0: starts the others (training/parallel.py: Others)
-    limit: int | None = None  # examples of each set that an evaluation takes, for `run --smoke`; None: all
-    members: Sequence[Path] = ()  # of an ensemble: folders of the attempts that trained its members
-    parent_run: tuple[ParentRun, Path | None] | None = None  # of a branch: where it begins, and the checkpoint there
 
 
 class Task(ABC):
@@ -239,11 +214,11 @@ class Task(ABC):
         return False
 
     @abstractmethod
-    def train(self, config: Any, context: Context) -> dict[str, Any]:
+    def train(self, config: Any, context: AttemptContext) -> dict[str, Any]:
         """Train to the end; weights go to `context.folder / "final"`. Returns facts for the run's result."""
 
     def evaluate(
-        self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+        self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         """Score the weights in `weights` (the folder of the attempt that trained); outputs go to `folder`.
 

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.data.batching import Batch
 from experiments.data.corpora.files import write_lines
@@ -25,7 +26,6 @@ from experiments.evaluation.likelihood import measure_likelihood, stream_nll
 from experiments.evaluation.trained import load_model, load_tokenizers
 from experiments.evaluation.translate import texts_of, translate
 from experiments.run_spec import EvaluationSpec
-from experiments.tasks.base import Context
 from experiments.tasks.network import spacing_of
 from experiments.training.network_rows import change_network
 from model.ensemble import Ensemble
@@ -76,7 +76,7 @@ def open_trained(
 # --- Perplexity of a set's references: the first part of an evaluation
 
 
-def measure_pairs(trained: Trained, text: EncodedSet, context: Context) -> dict[str, Any]:
+def measure_pairs(trained: Trained, text: EncodedSet, context: AttemptContext) -> dict[str, Any]:
     """The facts of this part for the record. `pieces`: the number of pieces that the perplexity is a mean over."""
     threads = trained.device.threads
     source_ids = trained.source_tokenizer.encode_batch(text.source, threads)
@@ -92,7 +92,7 @@ def measure_pairs(trained: Trained, text: EncodedSet, context: Context) -> dict[
 
 
 def decode(
-    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, context: Context
+    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], outputs: Path, context: AttemptContext
 ) -> dict[str, Any]:
     """Write the best output of each source to the file `outputs`; returns the facts of this part for the record.
 
@@ -135,7 +135,7 @@ def _forget_peak(device: Device) -> None:
 
 
 def measure_text(
-    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], mix: bool, folder: Path, context: Context
+    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], mix: bool, folder: Path, context: AttemptContext
 ) -> dict[str, Any]:
     """Score a set; `statistics.npy` keeps of each line the sum of −ln P, its pieces, bytes and words.
 

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.evaluation import OF_SEARCH, EvaluationConfig
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
@@ -17,7 +18,6 @@ from experiments.data.windows import WindowPlan, rows_of
 from experiments.errors import UserError
 from experiments.evaluation.counts import TEXT_COUNTS, bits_per_byte, piece_perplexity, word_perplexity
 from experiments.run_spec import EvaluationSpec
-from experiments.tasks.base import Context
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.network import OF_WEIGHTS
 from experiments.tasks.preflight import of_builtin, of_settings
@@ -167,7 +167,7 @@ class LanguageModelling(NetworkTask):
         WindowPlan(documents, data.window, data.mix_documents, config.training.tokens_per_batch, 0)
 
     def likelihood(
-        self, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+        self, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         """The bits per byte of a set, of the weights or of an ensemble's members."""
         from experiments.tasks.evaluate_network import measure_text

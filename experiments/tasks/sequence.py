@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.evaluation import OF_SEARCH
 from experiments.config.run_config import RunConfig
 from experiments.data.batching import BatchPlan
@@ -27,7 +28,7 @@ from experiments.run_spec import EvaluationSpec
 from experiments.store.provenance import PACKAGES
 from experiments.store.retention import Keep, keeps_of
 from experiments.tasks import compiling
-from experiments.tasks.base import Context, Progress, Task
+from experiments.tasks.base import Progress, Task
 from experiments.tasks.compiling import COMPILE
 from experiments.tasks.network import (
     OF_WEIGHTS,
@@ -119,16 +120,18 @@ class NetworkTask(Task):
         self.check_batches(config, encoded)
         return encoded.facts
 
-    def encoded(self, config: RunConfig, context: Context) -> EncodedCorpus:
+    def encoded(self, config: RunConfig, context: AttemptContext) -> EncodedCorpus:
         """The encoded corpus of a run."""
         name = encoded_digest(context.inputs["corpus"], config.data, _shared(config), self.target_symbols(config))
         return open_encoded(context.store / "corpora", name)
 
-    def evaluated(self, config: RunConfig, evaluation: EvaluationSpec, context: Context) -> EncodedSet:
+    def evaluated(self, config: RunConfig, evaluation: EvaluationSpec, context: AttemptContext) -> EncodedSet:
         """The evaluated set."""
         return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
 
-    def trained(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, context: Context) -> "Trained":
+    def trained(
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, context: AttemptContext
+    ) -> "Trained":
         """The evaluated network: of the weights in `weights`, or of an ensemble's members."""
         from experiments.tasks.evaluate_network import open_trained
         from experiments.tasks.train_network import batches_of
@@ -137,13 +140,12 @@ class NetworkTask(Task):
         batches = functools.partial(batches_of, config, context, self.encoded(config, context))
         return open_trained(config, evaluation, trainings, context.device, sizes, batches)
 
-    def train(self, config: RunConfig, context: Context) -> dict[str, Any]:
+    def train(self, config: RunConfig, context: AttemptContext) -> dict[str, Any]:
         from experiments.tasks.train_network import train_encoded
 
-        encoded, keeps = self.encoded(config, context), (*self.keeps(config), *context.keeps)
-        return train_encoded(config, context, encoded, self._sizes_here(config, context), keeps)
+        return train_encoded(config, context, self.encoded(config, context), self._sizes_here(config, context))
 
-    def _sizes_here(self, config: RunConfig, context: Context) -> tuple[int, int]:
+    def _sizes_here(self, config: RunConfig, context: AttemptContext) -> tuple[int, int]:
         """`vocab_sizes` where the corpus is prepared: a child needs no corpus."""
         if not config.data.sized_by_text:
             return self.vocab_sizes(config)
@@ -294,7 +296,7 @@ class SequenceTask(NetworkTask):
         BatchPlan(source, target, config.training.tokens_per_batch, 0)  # raises UserError for a pair that fits no batch
 
     def likelihood(
-        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         """The perplexity of the references: of the weights, or of an ensemble's members."""
         from experiments.tasks.evaluate_network import measure_pairs
@@ -303,7 +305,7 @@ class SequenceTask(NetworkTask):
         return measure_pairs(trained, self.evaluated(config, evaluation, context), context)
 
     def decode(
-        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         """Write `outputs_file`."""
         from experiments.tasks.evaluate_network import decode
@@ -312,7 +314,7 @@ class SequenceTask(NetworkTask):
         return decode(trained, text, evaluation.settings, folder / self.outputs_file, context)
 
     def score(
-        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         """Score `outputs_file`; reads no weights."""
         from experiments.evaluation.trained import load_tokenizers

@@ -5,7 +5,7 @@ Only the child imports it: it needs torch.
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
 from experiments.data.batching import (
@@ -31,18 +32,16 @@ from experiments.data.corpora.text import TextData
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.sides import Sides
 from experiments.data.windows import WindowPlan, collate_windows
-from experiments.device import Device, seed_everything
+from experiments.device import Device, naming_out_of_memory, seed_everything
 from experiments.evaluation.likelihood import Likelihood, measure_likelihood, stream_nll
-from experiments.identity import lineage
 from experiments.processes.processor import precision_here
-from experiments.store.retention import BEST, Keep
-from experiments.tasks.base import Context
 from experiments.tasks.network import LARGEST, MICRO_BATCH_TOKENS
-from experiments.training.checkpoint import Start, add_file
+from experiments.training.checkpoint import add_file
 from experiments.training.loss import Objective, real_places
 from experiments.training.network_operations import TrainingChange
 from experiments.training.network_rows import STEPS, change_network
 from experiments.training.parallel import joined
+from experiments.training.state import Training
 from experiments.training.threads import fastest_threads
 from experiments.training.trainer import train
 from model import cost
@@ -83,16 +82,17 @@ class Material(NamedTuple):
 
 
 def train_network(
-    config: RunConfig, context: Context, material: Material, vocab_sizes: tuple[int, int], keeps: Sequence[Keep]
+    config: RunConfig, context: AttemptContext, material: Material, vocab_sizes: tuple[int, int]
 ) -> dict[str, Any]:
     """Train to the end, alone or with the other ranks; returns the facts of the run's record.
 
-    vocab_sizes: target and source. keeps: checkpoints needed by evaluations, this run's and those of other studies.
+    vocab_sizes: target and source.
     """
     precision = context.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
     with joined(context.device, context.rank, context.port, context.start_ranks) as group:
-        settings = config.training.model_copy(update={"compile": compiles(config.training, device.is_cuda)})
+        compiled = compiles(config.training, device.is_cuda)
+        config = config.model_copy(update={"training": config.training.model_copy(update={"compile": compiled})})
         seed_everything(config.seed)
         model = build_model(config.model, *vocab_sizes, device=device.torch_device)
         if "attention_kernel" in context.pinned:
@@ -101,26 +101,11 @@ def train_network(
         changes = change_network(model, config.modules, first_batches(batches))
         change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
         context.emit("pinned", **batches.pinned)
-        if device.threads > 1 and not device.is_cuda and group.size == 1 and not settings.compile:
+        if device.threads > 1 and not device.is_cuda and group.size == 1 and not compiled:
             context.emit("pinned", training_threads=_use_threads(config, context, model, batches, device))
-        measures = any(keep.what == BEST for keep in keeps)
-        facts = train(
-            model,
-            settings,
-            d_model=config.model.d_model,
-            batches=batches,
-            seed=config.seed,
-            device=device,
-            folder=context.folder,
-            emit=context.emit,
-            should_stop=context.should_stop,
-            earlier=context.earlier,
-            start=Start(*context.parent_run) if context.parent_run else None,
-            evaluate=material.dev(model, device) if measures else None,
-            meta={"lineage": lineage(config, context.inputs), "code": context.code_digest, "run_id": context.run_id},
-            group=group,
-            keeps=keeps,
-        )
+        with naming_out_of_memory():
+            training = Training(model, config, context, device, group)
+        facts = train(training, batches, material.dev(model, device) if training.measures_dev else None)
         if not group.leads:
             return facts
         shared = context.parent_run[0].step if context.parent_run else 0
@@ -137,7 +122,9 @@ def train_network(
         }
 
 
-def _use_threads(config: RunConfig, context: Context, model: Network, batches: BatchSource, device: Device) -> int:
+def _use_threads(
+    config: RunConfig, context: AttemptContext, model: Network, batches: BatchSource, device: Device
+) -> int:
     """Let the training use as many threads as are fastest, or as its first attempt did; returns their number."""
     if threads := context.pinned.get("training_threads"):
         torch.set_num_threads(threads)
@@ -196,7 +183,7 @@ def _trained_on(
 
 
 def train_encoded(
-    config: RunConfig, context: Context, encoded: EncodedCorpus, vocab_sizes: tuple[int, int], keeps: Sequence[Keep]
+    config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, vocab_sizes: tuple[int, int]
 ) -> dict[str, Any]:
     """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
     of_step, measured = (Batches, dev_perplexity) if len(encoded.train) == 2 else (WindowBatches, _text_perplexity)
@@ -207,10 +194,10 @@ def train_encoded(
         data={"encoded": encoded.digest, **encoded.facts},
         files={name: encoded.tokenizer_model(name) for name in names} if context.rank == 0 else {},
     )
-    return train_network(config, context, material, vocab_sizes, keeps)
+    return train_network(config, context, material, vocab_sizes)
 
 
-def batches_of(config: RunConfig, context: Context, encoded: EncodedCorpus) -> Iterator[Batch[Tensor]]:
+def batches_of(config: RunConfig, context: AttemptContext, encoded: EncodedCorpus) -> Iterator[Batch[Tensor]]:
     """The first batches of a training, for changes of the trained network."""
     return first_batches((Batches if len(encoded.train) == 2 else WindowBatches)(config, context, encoded.train))
 
@@ -254,7 +241,7 @@ class Batches:
     def __init__(
         self,
         config: RunConfig,
-        context: Context,
+        context: AttemptContext,
         train: Sides,
         share: tuple[int, int] = (0, 1),
     ) -> None:
@@ -271,7 +258,7 @@ class Batches:
             self._shapes = Shapes(self._plan.lengths, ((rows, wide, long) for rows, wide, long in shapes))
         self.max_tokens, self._padding = most, self._measured_padding(most, self._shapes)
 
-    def _choose(self, config: RunConfig, context: Context, most: int) -> None:
+    def _choose(self, config: RunConfig, context: AttemptContext, most: int) -> None:
         """Choose the size of micro-batches, at most `most` places per side, and their shapes."""
         gpu = self._kind == "cuda"
         compiled = compiles(config.training, gpu)
@@ -355,7 +342,7 @@ class Batches:
         return 1 - real / max(1, places)
 
 
-def _builds_kernels(config: RunConfig, context: Context) -> bool:
+def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
     """Whether a processor builds kernels for products of each shape: in bf16."""
     precision = context.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
@@ -413,7 +400,7 @@ class WindowBatches:
     def __init__(
         self,
         config: RunConfig,
-        context: Context,
+        context: AttemptContext,
         train: Sides,
         share: tuple[int, int] = (0, 1),
     ) -> None:

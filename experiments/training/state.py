@@ -1,26 +1,26 @@
-"""The state of a training: model, optimizer, step, curve, checkpoints. The loop that drives it is in trainer.py.
-
-It also has torch.compile of the layers.
-"""
+"""The state of a training: model, optimizer, step, curve, checkpoints. The loop that drives it is in trainer.py."""
 
 import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from experiments.config.training import TrainingConfig
+from experiments.attempt_context import AttemptContext
+from experiments.config.run_config import RunConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, Recorder, mix
-from experiments.errors import Diverged, UserError
-from experiments.store.retention import AT, BEST, SPACED, Keep, keeps_of, union
+from experiments.errors import Diverged
+from experiments.identity import lineage
+from experiments.store.retention import AT, BEST, SPACED, keeps_of, union
 from experiments.training import checkpoint, retention
 from experiments.training.checkpoint import Saver, Start
+from experiments.training.compiled_layers import compile_layers, eagerly
 from experiments.training.curve import Curve, init_stats
 from experiments.training.graphs import Graphs, Inputs, unusable
 from experiments.training.loss import Objective
@@ -39,7 +39,6 @@ from experiments.training.warm_start import digest_of
 from model.layers.attention.kernels import BEST_KERNEL
 from model.layers.attention.multi_head import Attention
 from model.protocol import Network
-from model.settings import SIDES
 
 log = logging.getLogger(__name__)
 
@@ -50,25 +49,23 @@ STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
 class Training:
-    """A training after `step` updates. See `trainer.train` for the arguments."""
+    """A training of `model` after `step` updates. `model` is on `device`.
+
+    config: its `training` has the settings; `compile` is true or false here. group: the processes that train together;
+    each has a device and computes its share of every batch. Only rank 0 emits events, evaluates and saves.
+    """
 
     def __init__(
-        self,
-        model: Network,
-        settings: TrainingConfig,
-        device: Device,
-        folder: Path,
-        emit: Callable[..., None],
-        meta: Mapping[str, Any],
-        group: Group | None = None,
-        keeps: Sequence[Keep] = (),
+        self, model: Network, config: RunConfig, context: AttemptContext, device: Device, group: Group | None = None
     ) -> None:
-        self.model, self.settings, self.device, self.folder, self._emit = model, settings, device, folder, emit
-        self._keeps = union(keeps_of(settings), keeps)
+        settings = config.training
+        self.model, self.config, self.settings, self.device = model, config, settings, device
+        self.context, self.folder, self._emit = context, context.folder, context.emit
+        self._keeps = union(keeps_of(settings, config.evaluation), context.keeps)
         self.group = group = group or Group()
         self.optimizers = make_optimizers(model, settings)
         self.plateau = Plateau()
-        self.curve = Curve(emit, group.add_up)
+        self.curve = Curve(self._emit, group.add_up)
         self.step = self.target_tokens = 0
         model.train()
         if settings.compile is True:
@@ -90,21 +87,30 @@ class Training:
             "updated_by": updated_by(self.optimizers),
             "resumed_from": None,
         }
-        self._meta = {**meta, **{key: self.facts[key] for key in EXACT}, "keeps": [list(keep) for keep in self._keeps]}
-        emit("pinned", **{key: self.facts[key] for key in PINNED})
+        self._meta = {
+            "lineage": lineage(config, context.inputs),
+            "code": context.code_digest,
+            "run_id": context.run_id,
+            **{key: self.facts[key] for key in EXACT},
+            "keeps": [list(keep) for keep in self._keeps],
+        }
+        self._emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
         self._measured: dict[str, dict[str, float]] = {"start": {}, "end": {}}  # before the first and the last update
         self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
         self._started = time.perf_counter()
 
-    def seed(self, step: int, seed: int) -> None:
+    def seed(self, step: int) -> None:
         """Make all randomness of a step a function of (seed, step) and the rank."""
-        value = mix(seed, step)
+        value = mix(self.config.seed, step)
         self.device.seed(mix(value, self.group.rank) if self.group.rank else value)
 
-    def resume(self, earlier: Sequence[Path], start: Start | None = None) -> None:
-        """Continue from the newest checkpoint of this configuration and code; else begin as a branch from `start`."""
-        attempts = [self.folder, *(path for path in earlier if path != self.folder)]
+    def resume(self) -> None:
+        """Continue from the newest checkpoint of this configuration and code, of this attempt or an earlier one.
+
+        Without one, a branch begins with the state of its parent run.
+        """
+        attempts = [self.folder, *(path for path in self.context.earlier if path != self.folder)]
         saved = checkpoint.newest(
             attempts,
             lineage=self._meta["lineage"],
@@ -114,8 +120,8 @@ class Training:
             keeps=self._keeps,
         )
         if saved is None:
-            if start is not None:
-                self._branch(start)
+            if self.context.parent_run is not None:
+                self._branch(Start(*self.context.parent_run))
             return
         self._restore(saved)
         if self.group.leads:
@@ -215,6 +221,11 @@ class Training:
         recorder, exact = Recorder(self.device.torch_device), self.device.deterministic
         return Graphs(parameters, self._eager, recorder, exact=exact)
 
+    @property
+    def measures_dev(self) -> bool:
+        """Whether dev is measured at any step."""
+        return any(keep.what == BEST for keep in self._keeps)
+
     def saves(self, step: int) -> bool:
         """Whether a checkpoint is due at this step."""
         return any(
@@ -309,55 +320,3 @@ def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
 def _short(path: Path) -> str:
     """A checkpoint's path within its run's attempts: events contain no absolute path."""
     return "/".join(path.parts[-3:])
-
-
-# --- torch.compile for the layers of a network: one graph for all shapes, and never a silent return to eager
-# Layers are compiled one by one: equal layers share their graphs. A whole model of six layers would hold each graph six
-# times. torch's compiler is imported only if needed, because it takes seconds. It keeps its code on disk
-# (TORCHINDUCTOR_CACHE_DIR, otherwise a folder of the user in the system's temporary folder), so the same layers are
-# compiled once on a machine, whichever run has them.
-
-
-# Graphs of one kind of layer. Lengths are variables of a graph. What splits it: a size of 1, which torch treats as a
-# constant, and the lengths between which a layer chooses a kernel or a window; strides may differ as well.
-GRAPHS = 16
-
-
-def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) -> None:
-    """Compile every layer for training, on so many threads. Weights and their names stay the same."""
-    import torch._dynamo.config as dynamo
-    import torch._inductor.config as inductor
-    import torch.fx.experimental._config as symbols
-
-    inductor.compile_threads = threads  # its own choice is every core, for each of the runs beside it
-    symbols.use_duck_shape = False  # two lengths that are equal in the first batch are still two variables
-    # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
-    kinds = {(side, layer) for side in SIDES for layer in model.config.layers(side)}
-    limit = GRAPHS * len(kinds)
-    dynamo.recompile_limit, dynamo.accumulated_recompile_limit = limit, max(limit, dynamo.accumulated_recompile_limit)
-    dynamo.fail_on_recompile_limit_hit = True
-    for layer in model.layers():
-        layer.compile(dynamic=True, fullgraph=True, backend=backend)
-
-
-def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
-    """Run without compiled code: for sets with sentences of any shape."""
-    if not compiled:
-        return contextlib.nullcontext()
-    eager: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
-    return eager
-
-
-@contextlib.contextmanager
-def naming_recompiles() -> Iterator[None]:
-    """Raise UserError if more graphs are needed than planned, instead of compiling again and again."""
-    try:
-        yield
-    except Exception as error:
-        if type(error).__name__ != "FailOnRecompileLimitHit":
-            raise
-        raise UserError(
-            f"training.compile is set, but a kind of layer needs more than {GRAPHS} graphs, because something in it "
-            "differs from batch to batch, and would be compiled again and again. Set training.compile to false. "
-            "No checkpoint was changed."
-        ) from error

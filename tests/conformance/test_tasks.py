@@ -12,13 +12,14 @@ import pytest
 
 from ablations.service.selected import task_of
 from ablations.study.study import load_study
+from experiments.attempt_context import AttemptContext
 from experiments.config.task_config import TaskConfig
 from experiments.device_spec import DeviceSpec
 from experiments.dotted import nested
 from experiments.errors import Preempted
 from experiments.identity import eval_identity, run_identity
 from experiments.store.layout import Store
-from experiments.tasks.base import Context, Task
+from experiments.tasks.base import Task
 from experiments.tasks.load import load_task
 
 ROOT = Path(__file__).parents[2]
@@ -165,9 +166,9 @@ class Bench:
 
     def context(
         self, config: TaskConfig, folder: Path, should_stop: Any = lambda: False, earlier: tuple[Path, ...] = ()
-    ) -> Context:
+    ) -> AttemptContext:
         inputs = self.task.inputs(config, self.store.root)
-        return Context(
+        return AttemptContext(
             store=self.store.root, run_id=run_identity(config, inputs), folder=folder, inputs=inputs,
             device=DeviceSpec("cpu", 1), emit=self.emit, should_stop=should_stop, earlier=earlier,
             code_digest=self.task.training_code(config, self.store.root),

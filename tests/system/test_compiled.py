@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.data.batching import MOST_SHAPES
 from experiments.device_spec import DeviceSpec
 from experiments.store.layout import Store
-from experiments.tasks.base import Context, Task
+from experiments.tasks.base import Task
 from experiments.tasks.language_modelling import TASK as LANGUAGE
 from experiments.tasks.translation import TASK
 from experiments.training import state
@@ -43,7 +44,7 @@ def _train(
             losses[fields["step"]] = fields["metrics"]["loss"]
 
     inputs = task.inputs(config, store.root)
-    facts = task.train(config, Context(store.root, name, folder, inputs, DeviceSpec(), emit, lambda: False))
+    facts = task.train(config, AttemptContext(store.root, name, folder, inputs, DeviceSpec(), emit, lambda: False))
     return losses, facts
 
 

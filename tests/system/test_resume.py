@@ -14,15 +14,18 @@ from typing import Any
 import pytest
 import torch
 
+from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, mix, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, read_events
 from experiments.training import curve
+from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.config import ModelConfig
 from model.network import build_model
+from tests.small_training import context_of
 
 SIZES = ModelConfig(num_layers=2, d_model=16, d_ff=32, num_heads=4, d_k=4, d_v=4)
 PIECES = 60
@@ -41,19 +44,10 @@ def _child(steps: int, folder: Path, earlier: Sequence[Path], threads: int, sett
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(folder.parent / "graphs")  # no code of another test's
     device = Device.open(DeviceSpec(threads=threads), "fp32", deterministic=settings.get("deterministic", False))
     seed_everything(3)
-    train(
-        build_model(SIZES, PIECES),
-        TrainingConfig(train_steps=steps, warmup_steps=20, checkpoint_steps=3, **settings),
-        d_model=SIZES.d_model,
-        batches=_batch,
-        seed=3,
-        device=device,
-        folder=folder,
-        earlier=earlier,
-        emit=EventWriter(folder).emit,
-        should_stop=lambda: False,
-        meta={"lineage": "l", "code": "c", "run_id": "a" * 16},
-    )
+    training = TrainingConfig(train_steps=steps, warmup_steps=20, checkpoint_steps=3, **settings)
+    context = context_of(folder, run_id="a" * 16, earlier=earlier, emit=EventWriter(folder).emit)
+    config = RunConfig(model=SIZES, training=training, seed=3)
+    train(Training(build_model(SIZES, PIECES), config, context, device), _batch)
 
 
 def _start(

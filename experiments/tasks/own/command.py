@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, create_model, model_validator
 
+from experiments.attempt_context import AttemptContext
 from experiments.client.ablations_task.values import by_set
 from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
 from experiments.dotted import flatten, unstorable
@@ -34,7 +35,6 @@ from experiments.errors import Preempted, UserError, explain_os_errors
 from experiments.store.checksummed import write_json
 from experiments.store.durable import read_regular, whole_folder
 from experiments.store.imports import imported_names, module_files
-from experiments.tasks.base import Context
 from experiments.tasks.own import shell
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
 from experiments.tasks.own.function import OwnTask
@@ -157,7 +157,7 @@ class CommandTask(_Declared):
             found.append(UserError(f"The command runs {script}, which is not in {home}. Correct `command`."))
         return found
 
-    def train(self, config: Any, context: Context) -> dict[str, Any]:
+    def train(self, config: Any, context: AttemptContext) -> dict[str, Any]:
         _copy_earlier(context)
         open_folder(context)
         folder, device = context.folder / FINAL, context.device
@@ -222,7 +222,7 @@ class ImportedTask(_Declared):
     def preflight(self, config: Any, store: Path) -> list[UserError]:
         return [UserError(self.how)]
 
-    def train(self, config: Any, context: Context) -> dict[str, Any]:
+    def train(self, config: Any, context: AttemptContext) -> dict[str, Any]:
         raise UserError(self.how)
 
 
@@ -340,7 +340,7 @@ def _over(below: Mapping[Any, Any], above: Mapping[str, Any]) -> dict[Any, Any]:
     return laid
 
 
-def _copy_earlier(context: Context) -> None:
+def _copy_earlier(context: AttemptContext) -> None:
     """Copy the folder of the last attempt, so that the command finds its checkpoints in the same place.
 
     It is there whole or not at all: the next attempt copies this one. Links stay links; those to a place inside lead to

@@ -11,19 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.attempt_context import AttemptContext
 from experiments.client.ablations_task.process import device_name
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.client.ablations_task.values import text
 from experiments.errors import Damaged, Diverged
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
-from experiments.tasks.base import Context
 
 FINAL, EXAMPLES, CHECKPOINTS = "final", "examples", "checkpoints"
 KEPT = 2  # checkpoints
 
 
-def open_folder(context: Context) -> Path | None:
+def open_folder(context: AttemptContext) -> Path | None:
     """Make the folder of a trainer. Returns the newest complete checkpoint of the run, None at its first start."""
     (context.folder / FINAL).mkdir(exist_ok=True)
     newest = _newest(context)
@@ -33,7 +33,7 @@ def open_folder(context: Context) -> Path | None:
     return newest
 
 
-def report(context: Context, message: Mapping[str, Any]) -> None:
+def report(context: AttemptContext, message: Mapping[str, Any]) -> None:
     """Append what the trainer reported to the attempt's events."""
     fields = {name: value for name, value in message.items() if name != "event"}
     if "metrics" in fields:
@@ -42,7 +42,7 @@ def report(context: Context, message: Mapping[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def new_checkpoint(context: Context, step: int) -> Iterator[Path]:
+def new_checkpoint(context: AttemptContext, step: int) -> Iterator[Path]:
     """A new folder for the state. Complete once the block ends; a kill inside the block leaves the former one."""
     home = context.folder / CHECKPOINTS
     path = home / f"step-{step:08d}"
@@ -56,7 +56,7 @@ def new_checkpoint(context: Context, step: int) -> Iterator[Path]:
         _description(old).unlink(missing_ok=True)
 
 
-def close_folder(context: Context, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def close_folder(context: AttemptContext, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Remove the checkpoints, which are no longer needed; `facts` of the trainer completed by those of its device."""
     final, kind, threads = context.folder / FINAL, context.device.kind, context.device.threads
     remove_folder(context.folder / CHECKPOINTS)
@@ -66,7 +66,7 @@ def close_folder(context: Context, facts: Mapping[str, Any] | None = None) -> di
     return {**device, **(facts or {}), "example_files": _described(final / EXAMPLES)}
 
 
-def _newest(context: Context) -> Path | None:
+def _newest(context: AttemptContext) -> Path | None:
     """The newest checkpoint with unchanged files; others are reported and skipped."""
     complete = [path for folder in (context.folder, *context.earlier) for path in checkpoints(folder)]
     for path in sorted(complete, key=lambda path: path.name, reverse=True):

@@ -27,6 +27,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
 
 from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
 
+from experiments.attempt_context import AttemptContext
 from experiments.client import ablations_task
 from experiments.config.field_types import Lines
 from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, total_steps
@@ -41,7 +42,7 @@ from experiments.store.imports import local_files
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
 from experiments.store.trees import keep, planned
-from experiments.tasks.base import Context, Progress, Task
+from experiments.tasks.base import Progress, Task
 from experiments.tasks.columns import EXAMPLE_FILE, Column, Counts
 from experiments.tasks.direction import direction
 from experiments.tasks.own.code_files import (
@@ -126,7 +127,7 @@ class OwnTask(Task):
         return digest({name if name == "tree" else from_home(name, place): its for name, its in now.items()})
 
     def code_facts(
-        self, config: Any, context: Context, before: Mapping[str, str], place: Path | None = None
+        self, config: Any, context: AttemptContext, before: Mapping[str, str], place: Path | None = None
     ) -> dict[str, Any]:
         """The digests of the files that a run has used, for its record.
 
@@ -156,7 +157,7 @@ class OwnTask(Task):
         return {"code_home": copy.name(home), "code_files": files}
 
     def _base_files(
-        self, config: Any, context: Context, used: Mapping[str, str], data: Mapping[str, str]
+        self, config: Any, context: AttemptContext, used: Mapping[str, str], data: Mapping[str, str]
     ) -> dict[str, Any]:
         """The same files without the row's change, for the record of a row that changes code."""
         if not code_change_in(context.inputs):
@@ -190,7 +191,7 @@ class OwnTask(Task):
         """The files that the trainer says it reads, by the names of their digests."""
         return {}
 
-    def _refuse_changed(self, config: Any, context: Context, when: str) -> None:
+    def _refuse_changed(self, config: Any, context: AttemptContext, when: str) -> None:
         """Raises UserError if the content of what the run reads differs from that of the plan."""
         now, planned = self.inputs(config, context.store), without_runs(context.inputs)
         paths = self._files(config)
@@ -237,7 +238,7 @@ class OwnTask(Task):
         return {}
 
     def evaluate(
-        self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: Context
+        self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         before = None if weights == context.folder else self._before(evaluation, weights, context)
         patterns = patterns_of(self.patterns, evaluation.set)
@@ -265,7 +266,7 @@ class OwnTask(Task):
                 facts["examples"] = outputs.read_bytes().count(b"\n")
         return {"metrics": metrics, **facts}
 
-    def _before(self, evaluation: EvaluationSpec, weights: Path, context: Context) -> EvaluationResult | None:
+    def _before(self, evaluation: EvaluationSpec, weights: Path, context: AttemptContext) -> EvaluationResult | None:
         """The stored evaluation of the same weights that this one renews; None if there is none."""
         eval_id = eval_identity(context.run_id, evaluation.settings, evaluation.inputs)
         with contextlib.suppress(Damaged):
@@ -354,7 +355,7 @@ class FunctionTask(OwnTask):
             "of at most 64 bits, or None."
         )
 
-    def train(self, config: Any, context: Context) -> dict[str, Any]:
+    def train(self, config: Any, context: AttemptContext) -> dict[str, Any]:
         self._refuse_changed(config, context, "after the run was planned")
         resume, device = open_folder(context), context.device
         request = {

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from experiments.attempt_context import AttemptContext
 from experiments.client import ablations_task
 from experiments.client.ablations_task.values import Channel
 from experiments.errors import DeviceFailed, DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
-from experiments.tasks.base import Context
 from experiments.tasks.own.context import new_checkpoint, report
 from experiments.tasks.own.shell import Log, copy
 from experiments.tasks.own.tree import HOME, environment
@@ -93,7 +93,7 @@ class TrainerProcess:
                 self._load()
             return self._answer(request)
 
-    def train(self, request: Mapping[str, Any], context: Context) -> dict[str, Any]:
+    def train(self, request: Mapping[str, Any], context: AttemptContext) -> dict[str, Any]:
         """Train with `context` as the other side of the trainer's; nothing of the process is left afterwards."""
         with self._turn:
             if self._kept is None:
@@ -149,7 +149,7 @@ class TrainerProcess:
             raise _error(answer["failed"])
         return answer
 
-    def _serve(self, context: Context) -> dict[str, Any]:
+    def _serve(self, context: AttemptContext) -> dict[str, Any]:
         """Take what the trainer reports until it returns or fails."""
         asked = False
         with contextlib.ExitStack() as writing:

@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from experiments.attempt_context import AttemptContext
 from experiments.errors import Preempted, TrainerFailed, UserError
 from experiments.events.lines import LAST_STEP
 from experiments.processes.identity import descendants
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
-from experiments.tasks.base import Context
 from experiments.tasks.own.context import of_point
 from experiments.tasks.own.patterns import Readings, report_progress
 from experiments.tasks.own.tree import WATCH, environment
@@ -369,7 +369,7 @@ def run_command(
     command: str,
     values: Mapping[str, Any],
     cwd: Path,
-    context: Context,
+    context: AttemptContext,
     readings: Readings,
     path: str = "",
     look_for_python: bool = False,
@@ -465,7 +465,7 @@ def _chunks(source: int, shell: Kept) -> Iterator[bytes]:
             yield data
 
 
-def _pass_on(shell: Kept, context: Context, stopped: threading.Event, is_python: threading.Event | None) -> None:
+def _pass_on(shell: Kept, context: AttemptContext, stopped: threading.Event, is_python: threading.Event | None) -> None:
     """Send SIGTERM to the shell and everything it started when the run shall end. is_python: set once Python runs."""
     while shell.process.poll() is None:
         if context.should_stop():
@@ -494,7 +494,7 @@ def _program(pid: int) -> str:
         return ""
 
 
-def _tell(point: Mapping[str, Any], context: Context) -> None:
+def _tell(point: Mapping[str, Any], context: AttemptContext) -> None:
     """Report a printed {"step": 10, "loss": 2.3} as a point of the curve; with "checkpoint": true also a checkpoint."""
     if type(point["step"]) is not int or not 0 <= point["step"] <= LAST_STEP:
         return

@@ -14,6 +14,7 @@ from typing import Any
 
 import experiments
 import experiments.client.watch
+from experiments.attempt_context import AttemptContext
 from experiments.config.task_config import TaskConfig
 from experiments.errors import UserError
 from experiments.store.durable import clear, make_folder, parts_below
@@ -22,7 +23,6 @@ from experiments.store.trees import BASE as BASE
 from experiments.store.trees import CODE as CODE
 from experiments.store.trees import LINES as LINES
 from experiments.store.trees import altered, remove_copy, unpack
-from experiments.tasks.base import Context
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
 LINKS, GLOBS = "folder_links", "code_globs"
@@ -67,7 +67,7 @@ def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
     return folder
 
 
-def imported(context: Context) -> dict[str, Any]:
+def imported(context: AttemptContext) -> dict[str, Any]:
     """The versions of the packages that a run's Python processes imported, as the watcher reports them; else {}."""
     lines = _report(context.folder / WATCHED / PACKAGES)
     if lines is None:
@@ -129,7 +129,7 @@ def imported_files(attempt: Path) -> set[Path] | None:
     return {Path(line) for line in lines if line.startswith("/")}
 
 
-def check_watched(context: Context) -> None:
+def check_watched(context: AttemptContext) -> None:
     """Raises UserError for a run of a row of code whose Python did not report what it imported."""
     if imported_files(context.folder) is None:
         raise UserError(
@@ -155,7 +155,7 @@ def _report(file: Path) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def own_code(config: TaskConfig, context: Context, home: Path, place: Path) -> Iterator[Path]:
+def own_code(config: TaskConfig, context: AttemptContext, home: Path, place: Path) -> Iterator[Path]:
     """The study's folder in a copy of the run's tree, which is removed at the end; what the trainer wrote there stays.
 
     Raises UserError where code of the repository was imported from elsewhere, or a file of the copy was changed.

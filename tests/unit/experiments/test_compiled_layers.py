@@ -5,7 +5,7 @@ import torch
 
 from experiments.config.training import TrainingConfig
 from experiments.tasks.train_network import compiles
-from experiments.training.state import compile_layers
+from experiments.training.compiled_layers import compile_layers
 from model.layers.position_wise.activations import GATED, PLAIN
 from model.network import build_model
 from tests.lines import random_config

@@ -7,6 +7,7 @@ from typing import Any, cast
 import pytest
 import torch
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.data import DataConfig
 from experiments.data.corpora.files import write_lines, written_lines
 from experiments.data.encoding.encoded import EncodedSet
@@ -15,7 +16,6 @@ from experiments.device import Device
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.likelihood import measure_likelihood
 from experiments.evaluation.translate import translate
-from experiments.tasks.base import Context
 from experiments.tasks.evaluate_network import Trained, decode, measure_pairs
 from model.config import ModelConfig
 from model.network import build_model
@@ -32,7 +32,7 @@ def test_likelihood_and_decoding_are_what_their_modules_compute(tmp_path: Path) 
     model = build_model(config, tokenizer.vocab_size)
     text = cast(EncodedSet, SimpleNamespace(name="dev", source=LINES, target=LINES[::-1], facts={"of": "the set"}))
     events: list[dict[str, Any]] = []
-    context = cast(Context, SimpleNamespace(emit=lambda kind, **f: events.append(f), should_stop=lambda: False))
+    context = cast(AttemptContext, SimpleNamespace(emit=lambda kind, **f: events.append(f), should_stop=lambda: False))
     trained = Trained(model, tokenizer, tokenizer, CPU, {})
     settings = {"beam_size": 2, "length_penalty": 0.6, "max_extra_length": 3}
 

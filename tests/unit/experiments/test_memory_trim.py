@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from experiments.training.trainer import EVERY, GROWTH, MemoryTrim
+from experiments.processes.freed_memory import EVERY, GROWTH, MemoryTrim
 
 
 def looks(sizes):
@@ -29,7 +29,7 @@ def test_growth_is_measured_from_what_is_in_use_again_after_a_trim():
 
 FRAGMENTED = """
 import ctypes
-from experiments.training.trainer import EVERY, MemoryTrim, _resident_pages
+from experiments.processes.freed_memory import EVERY, MemoryTrim, _resident_pages
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

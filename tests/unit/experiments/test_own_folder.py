@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from experiments.attempt_context import AttemptContext
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
 from experiments.store.retention import remove, size
-from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import command
 from experiments.tasks.own.context import close_folder, new_checkpoint, open_folder
@@ -49,9 +49,9 @@ def _as_an_ordinary_user_who_does_not_wait() -> Iterator[None]:
     libc.capset(header, rights)
 
 
-def context(folder: Path, *earlier: Path) -> Context:
+def context(folder: Path, *earlier: Path) -> AttemptContext:
     folder.mkdir(exist_ok=True)
-    return Context(folder, "a" * 16, folder, {}, DeviceSpec(), lambda *_, **__: None, lambda: False, earlier)
+    return AttemptContext(folder, "a" * 16, folder, {}, DeviceSpec(), lambda *_, **__: None, lambda: False, earlier)
 
 
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD.keys())

@@ -9,13 +9,13 @@ from types import SimpleNamespace
 import pytest
 
 from experiments import errors
+from experiments.attempt_context import AttemptContext
 from experiments.client.ablations_task import RunContext, UserError
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.events.lines import LAST_STEP
 from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import read_json
-from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
 from experiments.tasks.own.patterns import Readings
@@ -27,7 +27,7 @@ RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 @pytest.fixture
 def context(tmp_path):
     writer = EventWriter(tmp_path)
-    return Context(tmp_path, "a" * 16, tmp_path, {}, DeviceSpec("cpu", 1), writer.emit, lambda: False)
+    return AttemptContext(tmp_path, "a" * 16, tmp_path, {}, DeviceSpec("cpu", 1), writer.emit, lambda: False)
 
 
 def trainers(context):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.attempt_context import AttemptContext
 from experiments.client import ablations_task
 from experiments.client.ablations_task.process import device_name
 from experiments.device_spec import DeviceSpec
@@ -18,7 +19,6 @@ from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
 from experiments.store.checksummed import read_json
 from experiments.store.layout import LOG
-from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 
 HEAD = """
@@ -87,7 +87,7 @@ def loaded(folder: Path, text: str, name: str = "trainer", python: str = ""):
 def attempt(task, folder: Path, does: str | None, should_stop=lambda: False):
     config = task.config_type.from_mapping({"does": does, "task": "trainer:TASK"} if does else {})
     events: list[str] = []
-    context = Context(
+    context = AttemptContext(
         store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(),
         emit=lambda kind, **fields: events.append(kind), should_stop=should_stop,
     )  # fmt: skip

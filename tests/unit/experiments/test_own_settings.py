@@ -9,6 +9,7 @@ from typing import Literal
 import pytest
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
+from experiments.attempt_context import AttemptContext
 from experiments.client.ablations_task.errors import UserError as TrainersError
 from experiments.client.ablations_task.values import by_set, described, made
 from experiments.config.run_config import RunConfig
@@ -17,7 +18,6 @@ from experiments.device_spec import DeviceSpec
 from experiments.dotted import flatten
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
-from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own import function as own_settings
 from experiments.tasks.own.context import new_checkpoint, of_set, open_folder, recorded
@@ -358,7 +358,7 @@ RUN_COMMAND = "experiments.tasks.own.command.run_command"
 
 
 def _context(folder, emitted, *earlier):
-    return Context(
+    return AttemptContext(
         store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(), earlier=earlier,
         emit=lambda kind, **fields: emitted.append((kind, fields)), should_stop=lambda: False,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from experiments.attempt_context import AttemptContext
 from experiments.child import run
 from experiments.child.evaluations import Evaluations
 from experiments.config.task_config import TaskConfig
@@ -19,7 +20,6 @@ from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import EvaluationRequest
-from experiments.tasks.base import Context
 from experiments.tasks.load import load_task
 from experiments.tasks.own.function import OwnTask
 
@@ -181,7 +181,7 @@ def test_sets_of_one_content_are_evaluated_once(tmp_path: Path) -> None:
             return {"metrics": {"loss": 1.0}}
 
     store, task, events = Store.open(tmp_path / "store"), Scoring(ValueError()), EventWriter(tmp_path)
-    context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
+    context = AttemptContext(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
     items = [EvaluationRequest("e" * 16, name, {}, {"set": "c" * 16}) for name in ("dev", "test")]
     Evaluations(None, task, tmp_path, context, events, {"evaluate": "2-0"}).make(items)
     assert task.tried == 1
@@ -191,7 +191,7 @@ def test_sets_of_one_content_are_evaluated_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [MemoryError("all taken"), OSError(28, "No space left on device")])
 def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, tmp_path: Path) -> None:
     store, task = Store.open(tmp_path / "store"), Failing(error)
-    context = Context(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
+    context = AttemptContext(store.root, "a" * 16, tmp_path, {}, DeviceSpec(), lambda *_, **__: None, lambda: False)
     items = [EvaluationRequest(str(number), "dev", {}, {}) for number in range(3)]
     with pytest.raises(type(error)):
         Evaluations(None, task, tmp_path, context, EventWriter(tmp_path), {"evaluate": "2-0"}).make(items)

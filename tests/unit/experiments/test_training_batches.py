@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
 from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.tasks import train_network as made_of
-from experiments.tasks.base import Context
 from experiments.tasks.train_network import Batches, to_tensors
 from experiments.tasks.translation import TASK
 from experiments.training.loss import Objective, real_places
@@ -48,7 +48,7 @@ def _batches(
 ) -> Batches:
     config, device = config or _config(), DeviceSpec(kind)
     known |= {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
-    context = Context(
+    context = AttemptContext(
         store, "x", store, TASK.inputs(config, store), device, lambda *_, **__: None, lambda: False, pinned=known
     )
     return Batches(config, context, TASK.encoded(config, context).train)

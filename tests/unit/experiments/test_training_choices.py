@@ -153,5 +153,4 @@ def test_the_spacing_of_measurements_names_a_run_where_its_numbers_depend_on_it(
 
 def test_a_checkpoint_has_the_schedules_state(tmp_path):
     run(tmp_path, settings=_settings(schedule="plateau"), evaluate=_dev)
-    found = checkpoint.newest([tmp_path], lineage="l", code="c", last_step=STEPS, skipped=print)
-    assert found.meta["plateau"] == [5.0, 0, 2]
+    assert checkpoint.Checkpoint.open(tmp_path / f"checkpoints/step-{STEPS:08d}").meta["plateau"] == [5.0, 0, 2]

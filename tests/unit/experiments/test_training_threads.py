@@ -3,9 +3,9 @@
 import pytest
 import torch
 
+from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.device_spec import DeviceSpec
-from experiments.tasks.base import Context
 from experiments.tasks.translation import TASK
 from experiments.training.threads import PASSES, fastest_threads
 
@@ -58,7 +58,7 @@ def test_a_resume_keeps_the_number_of_the_first_attempt_and_the_weights_are_equa
     def attempt(name, threads=2, pinned=None, earlier=(), stop_at=99):
         folder, events, asked = tmp_path / name, [], []
         folder.mkdir()
-        context = Context(
+        context = AttemptContext(
             tmp_path, "x", folder, TASK.inputs(CONFIG, tmp_path), DeviceSpec("cpu", threads),
             lambda kind, **fields: events.append({"kind": kind, **fields}),
             lambda: bool(asked.append(1)) or len(asked) >= stop_at, earlier=list(earlier), pinned=pinned or {},

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
 from experiments.device import Device, mix, seed_everything
 from experiments.device_spec import DeviceSpec
@@ -17,7 +18,7 @@ from experiments.training.schedules import learning_rate
 from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.network import build_model
-from tests.small_training import META, PIECES, SIZES, batch_of, kinds, losses, pairs, run
+from tests.small_training import PIECES, SIZES, batch_of, context_of, kinds, losses, pairs, run
 
 pytestmark = pytest.mark.usefixtures("every_step")
 
@@ -69,7 +70,9 @@ def test_a_training_stopped_three_times_equals_an_undisturbed_one_bit_for_bit(tm
 
 
 def test_a_run_that_version_0_1_trained_in_replicas_goes_on_from_its_checkpoint(tmp_path):
-    run(tmp_path / "1", stop_at=5, meta={**META, "replicas": 2})
+    run(tmp_path / "1", stop_at=5)
+    path = tmp_path / "1/checkpoints/step-00000005/meta.json"
+    write_json(path, {**read_json(path), "replicas": 2})
     _, facts, _ = run(tmp_path / "2", earlier=[tmp_path / "1"])
     assert (facts["resumed_from"], facts["step"]) == (5, 12)
 
@@ -116,18 +119,16 @@ def test_a_resume_says_what_changed_and_refuses_another_configuration(tmp_path):
     _, _, events = run(tmp_path / "2", earlier=[tmp_path / "1"], stop_at=6)
     assert kinds(events, "resumed")[0]["changed"] == {"threads": [7, 1]}
     with pytest.raises(UserError, match="another configuration"):
-        run(tmp_path / "3", earlier=[tmp_path / "1"], meta={**META, "lineage": "other"})
+        run(tmp_path / "3", earlier=[tmp_path / "1"], inputs={"corpus": "other"})
     assert not list((tmp_path / "3").iterdir()), "nothing was written"
-    _, facts, _ = run(tmp_path / "4", earlier=[tmp_path / "1"], meta={**META, "code": "edited"})
+    _, facts, _ = run(tmp_path / "4", earlier=[tmp_path / "1"], code_digest="edited")
     assert facts["resumed_from"] is None, "never mixes old and new code"
 
 
 @pytest.mark.parametrize("cuts", [(0, 2, 6), (0, 1, 3, 6)])
 def test_micro_batches_have_the_gradient_of_the_whole(tmp_path, cuts):
     model = build_model(SIZES.model_copy(update={"dropout": 0.0}), PIECES)
-    training = Training(
-        model, TrainingConfig(), Device.open(DeviceSpec(), "fp32"), tmp_path, lambda kind, **fields: None, META
-    )
+    training = Training(model, RunConfig(), context_of(tmp_path), Device.open(DeviceSpec(), "fp32"))
 
     def gradients(batches):
         model.zero_grad()
@@ -161,18 +162,9 @@ def test_other_seeds_drop_other_units(tmp_path):
         model = build_model(SIZES, PIECES)
         model.load_state_dict(start)
         events = []
-        train(
-            model,
-            TrainingConfig(train_steps=1),
-            d_model=8,
-            batches=lambda step: [pairs(step)],
-            seed=seed,
-            device=Device.open(DeviceSpec(), "fp32"),
-            folder=folder,
-            emit=lambda kind, **fields: events.append({"kind": kind, **fields}),
-            should_stop=lambda: False,
-            meta=META,
-        )
+        config = RunConfig(model=SIZES, training=TrainingConfig(train_steps=1), seed=seed)
+        context = context_of(folder, emit=lambda kind, **fields: events.append({"kind": kind, **fields}))
+        train(Training(model, config, context, Device.open(DeviceSpec(), "fp32")), lambda step: [pairs(step)])
         return losses(events)[1]
 
     assert first_loss(1, 1) == first_loss(2, 1) != first_loss(3, 2)

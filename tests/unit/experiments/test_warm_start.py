@@ -22,11 +22,12 @@ from experiments.training.optimizers import clip, make_optimizers, set_learning_
 from experiments.training.schedules import make_schedule
 from experiments.training.warm_start import digest_of, why_no_branch
 from model.network import build_model
-from tests.small_training import META, PIECES, SIZES, kinds, pairs, run
+from tests.small_training import PIECES, SIZES, kinds, pairs, run
 
 STEP, LAST = 5, 12
 PARENT = ParentRun("0123456789abcdef", STEP)
-BRANCH = {"lineage": "of the branch", "code": "c", "run_id": "fedcba9876543210"}
+BRANCH = "fedcba9876543210"
+INPUTS = {"parent run": PARENT.run_id}  # of the branch, so that its lineage differs from its parent run's
 
 
 def settings(**given):
@@ -35,7 +36,7 @@ def settings(**given):
 
 def parent_run_of(folder, training, **options):
     """A parent run that keeps the checkpoint of STEP."""
-    return run(folder, settings=training, keeps=at_steps([STEP]), meta={**META, "run_id": PARENT.run_id}, **options)
+    return run(folder, settings=training, keeps=at_steps([STEP]), run_id=PARENT.run_id, **options)
 
 
 def start_in(folder):
@@ -43,7 +44,7 @@ def start_in(folder):
 
 
 def branch(folder, parent_run, training, **options):
-    return run(folder, settings=training, start=start_in(parent_run), meta=BRANCH, **options)
+    return run(folder, settings=training, parent_run=start_in(parent_run), run_id=BRANCH, inputs=INPUTS, **options)
 
 
 def same(one, other):
@@ -146,8 +147,9 @@ def test_killed_before_its_first_checkpoint_it_begins_again_with_the_parent_run(
     found, _, events = run(
         tmp_path / "again",
         settings=settings(label_smoothing=0.3),
-        start=start_in(tmp_path / "parent_run"),
-        meta=BRANCH,
+        parent_run=start_in(tmp_path / "parent_run"),
+        run_id=BRANCH,
+        inputs=INPUTS,
         batches=lambda step: [pairs(step)],
     )
     assert same(expected, found) and kinds(events, "branched")
@@ -180,7 +182,7 @@ class TestTheCheckpoint:
         assert all(retention.OPTIMIZER in files for files in kept.values())
 
     def test_a_parent_run_that_did_not_keep_it_does_not_resume_after_it(self, tmp_path):
-        run(tmp_path / "1", settings=settings(checkpoint_steps=2), stop_at=9, meta=META)
+        run(tmp_path / "1", settings=settings(checkpoint_steps=2), stop_at=9)
         options = {"keeps": at_steps([STEP]), "earlier": [tmp_path / "1"]}
         _, facts, events = run(tmp_path / "2", settings=settings(checkpoint_steps=2), **options)
         assert facts["resumed_from"] is None
@@ -188,7 +190,7 @@ class TestTheCheckpoint:
         assert start_in(tmp_path / "2").open().step == STEP
 
     def test_before_it_the_parent_run_resumes_as_ever(self, tmp_path):
-        run(tmp_path / "1", settings=settings(checkpoint_steps=2), stop_at=4, meta=META)
+        run(tmp_path / "1", settings=settings(checkpoint_steps=2), stop_at=4)
         options = {"keeps": at_steps([STEP, 20]), "earlier": [tmp_path / "1"]}
         _, facts, _ = run(tmp_path / "2", settings=settings(checkpoint_steps=2), **options)
         assert facts["resumed_from"] == 4
@@ -205,9 +207,8 @@ class TestTheCheckpoint:
             file = there.path / "model.safetensors"
             file.write_bytes(file.read_bytes()[:-1] + b"\xff")
         with pytest.raises(UserError) as caught:
-            run(tmp_path / "branch", settings=settings(), meta=BRANCH, start=there._replace(
-                path=None if harm == "missing" else there.path
-            ))  # fmt: skip
+            start = there._replace(path=None if harm == "missing" else there.path)
+            run(tmp_path / "branch", settings=settings(), run_id=BRANCH, inputs=INPUTS, parent_run=start)
         text = str(caught.value)
         assert f"branches from run {PARENT.run_id} after step {STEP}" in text and "\n" not in text
         assert "trains the parent run again" in text

@@ -1,0 +1,44 @@
+"""Return freed memory to the system if the heap keeps growing.
+
+glibc keeps the memory that a training frees (experiments/device.py explains why), and places blocks of always new sizes
+between the kernels that oneDNN caches for as many shapes. A training of multi30k's model grew for thousands of steps
+while the live part of its heap stayed constant. Returned memory must be allocated again, which takes time, so it is
+returned only after the process has grown.
+"""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+
+EVERY = 25  # steps between checks: by then the returned memory is in use again
+GROWTH = 1.05
+
+
+class MemoryTrim:
+    """Call `look` once per step. Does nothing on systems without glibc."""
+
+    def __init__(self, resident: Callable[[], int] | None = None, trim: Callable[[], object] | None = None) -> None:
+        self._resident, self._trim = resident or _resident_pages, trim or _trimmer()
+        self._level = 0  # resident pages some steps after the last trim; 0: not yet measured
+
+    def look(self, step: int) -> None:
+        """Return freed memory if the process has grown by GROWTH since the last time."""
+        if self._trim is None or step % EVERY:
+            return
+        now = self._resident()
+        if not self._level:
+            self._level = now
+        elif now > GROWTH * self._level:
+            self._trim()
+            self._level = 0
+
+
+def _resident_pages() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+
+
+def _trimmer() -> Callable[[], object] | None:
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "malloc_trim"):
+        return None
+    return lambda: libc.malloc_trim(0)
