@@ -2,7 +2,7 @@
 
     python -m benchmarks.attention [--device cpu] [--threads N] [--lengths 16,32,…] [--json] [--out FILE]
 
-Decides BEST_KERNEL in model/layers/attention.py for a device. A batch has 4,096 positions, or one
+Decides BEST_KERNEL in model/layers/attention/kernels.py for a device. A batch has 4,096 positions, or one
 sentence, as the trainer's micro-batches do. Kernels are timed in turn; the result is the median in milliseconds of one
 call and its backward pass, without attention dropout. With `--dropout` torch's fused kernels may fall back to others.
 """

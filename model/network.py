@@ -11,14 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from model.config import ModelConfig
-from model.fast import DecoderState, applies, quick_state
 from model.layers.attention.kernels import KERNELS
 from model.layers.attention.multi_head import Attention
 from model.layers.contract import CacheShape, Inputs, Sublayer
 from model.parts.embedding import Classes, Embedding
 from model.parts.positions import LearnedPositions
 from model.protocol import Network, SearchState
-from model.stack import Ends, Stack, Stepwise
+from model.search.quick import applies, quick_state
+from model.search.quick_decoder import DecoderState
+from model.search.stepwise import Ends, Stepwise
+from model.stack import Stack
 
 
 def _roles(config: ModelConfig) -> tuple[str, str, str]:
@@ -64,7 +66,7 @@ class EncoderDecoder(Network):
                 self.narrow["output"] = nn.Linear(config.d_model, width, bias=False)
         output = self._embedding(self._roles[2]).weight.shape[1]
         self.classes = Classes(output, vocab_size) if config.softmax == "hierarchical" else None
-        self.quick = applies(config)  # whether a search takes its quick form (model/fast.py)
+        self.quick = applies(config)  # whether a search takes its quick form (model/search/quick.py)
         self.encoder = Stack(config, "encoder") if config.encoder else None
         self.decoder = Stack(config, "decoder")
 
@@ -149,9 +151,6 @@ def num_params(module: nn.Module) -> int:
     embeddings = {id(one.weight): one for one in module.modules() if isinstance(one, Embedding)}
     padding = sum((len(one.weight) - one.vocab_size) * one.weight.shape[1] for one in embeddings.values())
     return sum(parameter.numel() for parameter in module.parameters()) - padding
-
-
-# --- Build a network with initial weights from a configuration
 
 
 def build_model(

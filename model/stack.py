@@ -1,19 +1,15 @@
 """The encoder and the decoder: layers of sub-layers, each in its residual connection (section 3.1, figure 1).
 
-`Stepwise` is the state of a search through any such decoder.
-
 Shapes: B sentences, T positions, R rows of a search (sentence by beam), D d_model.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor, nn
 
 from model.config import LayerSpec, ModelConfig
-from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, blocking_bias
+from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
 from model.parts.distances import share
 from model.parts.dropout import Dropout, drawn
 from model.parts.norms import make_norm
@@ -99,81 +95,3 @@ class Stack(nn.Module):
         for module in self.modules() if self.beta != 1 else ():
             if isinstance(module, Sublayer):
                 module.shrink(self.beta)
-
-
-# --- The state of a search, one position at a time, for any architecture (model/fast.py has a quicker one for some)
-# Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
-
-
-class Ends(NamedTuple):
-    """What a network does before and after its decoder."""
-
-    embed: Callable[[Tensor], Tensor]  # pieces (R,) → (R, D)
-    finish: Callable[[Tensor], Tensor]  # the decoder's output (…, D) → hidden states
-    logits: Callable[[Tensor], Tensor]  # hidden states → (…, W)
-    like: Tensor  # (…, D), for the type and the device
-
-
-class Stepwise:
-    """What all sub-layers of a decoder keep between steps. `step` is the next position's index."""
-
-    def __init__(self, decoder: Stack, ends: Ends, inputs: Inputs, shape: CacheShape, attends: bool = False) -> None:
-        self.decoder, self.ends = decoder, ends
-        self.num_sentences, self.beam_size, self.max_steps = shape
-        self.layers: list[list[State]] = [layer.start(inputs, shape) for layer in decoder]
-        self.positions_TD = decoder.positions(ends.like.new_zeros(1, shape.max_steps, ends.like.shape[-1]))[0]
-        self.inputs = inputs._replace(memory_BMD=None)  # states hold what they need of it
-        self.weights_LBKM: list[Tensor] | None = [] if attends else None  # of each attention to the source, last step
-        self.step = 0
-
-    def keep(self, sentences: Sequence[int]) -> None:
-        """Keep only the named sentences, in the order of the names."""
-        index = torch.tensor(sentences, device=self.positions_TD.device)
-        for state in (state for states in self.layers for state in states):
-            state.keep(index)
-        self.inputs = Inputs(self.inputs.causal, *(None if x is None else x[index] for x in self.inputs[1:]))
-        self.num_sentences = len(sentences)
-
-    def attention(self) -> Tensor:
-        """(B, K, S) of the last step (SearchState.attention)."""
-        assert self.weights_LBKM is not None
-        return torch.stack(self.weights_LBKM).mean(0)
-
-    def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
-        """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
-        bias, parents_R = self._past(visible_BKTK)
-        if self.weights_LBKM is not None:
-            self.weights_LBKM = []
-        now = StepContext(self.step, self.beam_size, parents_R, bias, self.inputs, self.weights_LBKM)
-        x_RD = self.decoder.embedding_norm(self.ends.embed(tokens_BK.flatten()) + self.positions_TD[self.step])
-        for layer, states in zip(self.decoder, self.layers, strict=True):
-            x_RD = layer.step(x_RD, states, now)
-        self.step += 1
-        hidden_RD = self.ends.finish(self.decoder.final_norm(x_RD))
-        return hidden_RD.view(*tokens_BK.shape, -1)
-
-    def next_logits(self, hidden_BKD: Tensor) -> Tensor:
-        """(B, K, D) → (B, K, W), contiguous: without the columns of padding, which lie between the rows."""
-        return self.ends.logits(hidden_BKD).contiguous()
-
-    def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The bias over slots and the parents, from the mask of ancestors. Raises ValueError for another shape."""
-        check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
-        if visible_BKTK is None:
-            return None, None
-        bias = blocking_bias(visible_BKTK.flatten(2), self.positions_TD.dtype).unsqueeze(1)
-        if not self.step:
-            return bias, None
-        parents_BK = visible_BKTK[:, :, self.step - 1].to(torch.uint8).argmax(-1)
-        first_B1 = torch.arange(0, parents_BK.numel(), self.beam_size, device=parents_BK.device).unsqueeze(1)
-        return bias, (parents_BK + first_B1).flatten()
-
-
-def check_ancestors(visible_BKTK: Tensor | None, sentences: int, beam_size: int, step: int) -> None:
-    """Raises ValueError for a mask of ancestors of another shape, or a missing one with several beams."""
-    shape = (sentences, beam_size, step + 1, beam_size)
-    if visible_BKTK is None:
-        if beam_size > 1:
-            raise ValueError(f"{beam_size} beams need a mask of ancestors, bool of shape {shape}")
-    elif visible_BKTK.shape != shape:
-        raise ValueError(f"mask of ancestors has shape {tuple(visible_BKTK.shape)}, needs {shape}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from experiments.errors import UserError
 from experiments.jobs.engines.base import import_path
 from model.config import ModelConfig
-from model.cost import path_length, sequential_operations
+from model.paths import path_length, sequential_operations
 
 LONGEST = 1024  # positions up to which paths are propagated: it takes seconds
 LARGEST = 1_000_000

@@ -146,7 +146,7 @@ def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, fl
 
 @torch.no_grad()
 def entropies(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
-    """The mean entropy by kind of attention (model/layers/attention.py), of the kinds that the network has."""
+    """The mean entropy by kind of attention (model/layers/attention/watching.py), of the kinds that the network has."""
     rows = max(1, PLACES // (batch.source.shape[1] + batch.target_input.shape[1]))
     source_BS, input_BT, output_BT = (
         device.move(side[:rows]) for side in (batch.source, batch.target_input, batch.target_output)

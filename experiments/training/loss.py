@@ -24,7 +24,7 @@ from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.training.reinforcement import expected_gleu_loss
-from model.layers.contract import collecting
+from model.layers.auxiliary_losses import collecting
 from model.parts.dropout import permutation
 from model.parts.embedding import Classes
 from model.protocol import Network

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from model.layers.contract import without_autocast
+from model.parts.autocast import without_autocast
 from model.protocol import Network
 
 ORDERS = (1, 2, 3, 4)

@@ -1,34 +1,36 @@
-"""What the network asks of a sub-layer, and what every sub-layer may use: masks, auxiliary losses, autocast.
+"""The interface of a sub-layer's computation: what it gets, what it keeps during a search, what it has to compute.
 
 Shapes: B sentences, T target positions, Q queries, M memory positions, K beams, R = B·K rows of a search, D d_model,
 H heads. Masks: True = may attend, or: is a piece.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from model.layers.masks import blocking_bias
+
 
 class Inputs(NamedTuple):
-    """What a sub-layer sees besides x. Each mask comes also as a bias: 0 where it is True, BLOCKED elsewhere."""
+    """What a sub-layer gets besides x. Each mask comes also as a bias: 0 where it is True, masks.BLOCKED elsewhere."""
 
-    causal: bool  # position t sees 0 … t alone
+    causal: bool  # position t may depend on positions 0 … t alone
     keep_BT: Tensor | None = None  # True at pieces, False at padding; None: no padding, or hidden by causality
     bias_B11T: Tensor | None = None
-    memory_BMD: Tensor | None = None  # the encoder's output; None in the encoder, and where there is none
+    memory_BMD: Tensor | None = None  # the encoder's output; None in the encoder and in a language model
     memory_keep_BM: Tensor | None = None
     memory_bias_B11M: Tensor | None = None
 
     @classmethod
     def encoder(cls, keep_BT: Tensor | None, dtype: torch.dtype) -> "Inputs":
+        """Return the inputs of an encoder's sub-layers. dtype: of the bias."""
         return cls(False, keep_BT, _bias(keep_BT, dtype))
 
     @classmethod
     def decoder(cls, memory_BMD: Tensor | None, memory_keep_BM: Tensor | None, dtype: torch.dtype) -> "Inputs":
+        """Return the inputs of a decoder's sub-layers. dtype: of the bias."""
         return cls(True, None, None, memory_BMD, memory_keep_BM, _bias(memory_keep_BM, dtype))
 
 
@@ -46,14 +48,15 @@ class CacheShape(NamedTuple):
 
 
 class StepContext(NamedTuple):
-    """The step of a search: position `time` of every beam is computed."""
+    """One step of a search: position `time` of every beam is computed."""
 
     time: int
     beam_size: int
-    parents_R: Tensor | None  # the row at time − 1 that each beam continues; None: its own (one beam, or time 0)
-    bias_B1KM: Tensor | None  # over the (time, beam) slots so far, M = (time + 1)·K; None: all are its own past
+    parents_R: Tensor | None  # the row at time − 1 that each beam continues; None: the same row (one beam, or time 0)
+    bias_B1KM: Tensor | None  # over the (time, beam) slots so far, M = (time + 1)·K; None: a beam may attend to all
     inputs: Inputs  # of the search's sentences
-    weights_LBKM: list[Tensor] | None = None  # each attention to the source adds its heads' mean; None: nobody asks
+    # Each attention to the source appends the mean of its heads' weights; None where the search does not need them.
+    weights_LBKM: list[Tensor] | None = None
 
 
 class State:
@@ -66,6 +69,7 @@ class State:
         return self.tensors[name]
 
     def put(self, tensors: Mapping[str, Tensor]) -> None:
+        """Replace the named tensors."""
         self.tensors.update(tensors)
 
     def keep(self, sentences: Tensor) -> None:
@@ -73,17 +77,17 @@ class State:
         self.tensors = {name: tensor.index_select(0, sentences) for name, tensor in self.tensors.items()}
 
     def of_parents(self, name: str, now: StepContext) -> Tensor:
-        """A tensor (B, K, …) as each beam's parent left it, by rows: (R, …)."""
+        """Return a tensor (B, K, …) as each beam's parent left it, by rows: (R, …)."""
         tensor_R = self.tensors[name].flatten(0, 1)
         return tensor_R if now.parents_R is None else tensor_R.index_select(0, now.parents_R)
 
 
 class Sublayer(nn.Module):
-    """One kind of computation. It is built with (config, options) of its kind (layers/spec.py).
+    """The computation of a kind of sub-layer, built with (config, options) by `build` of its kind (layers/spec.py).
 
     `forward` computes all positions of whole sequences. `start` and `step` compute the same one position at a time, for
-    all beams of a search: row b·K + k of x is beam k of sentence b. Dropout, residual and norm stand outside
-    (parts/residual.py). Tests hold every sub-layer to: steps equal `forward`; padding and later positions have no
+    all beams of a search: row b·K + k of x is beam k of sentence b. Dropout, residual and norm are applied outside
+    (parts/residual.py). Tests check of every sub-layer: steps equal `forward`; padding and later positions have no
     influence; a sentence alone equals the same sentence in a batch.
     """
 
@@ -92,7 +96,7 @@ class Sublayer(nn.Module):
         raise NotImplementedError
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """The state before the first step; only in decoders."""
+        """Return the state before the first step; only called in decoders."""
         return State()
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
@@ -100,61 +104,10 @@ class Sublayer(nn.Module):
         raise NotImplementedError
 
     def initialise(self) -> None:
-        """Draw weights that the general rule (network.initialise) does not know."""
+        """Draw the weights that are in no module that network.initialise draws."""
 
     def shrink(self, factor: float) -> None:
-        """Multiply the first weights of all matrices, but those of queries and keys, for DeepNorm."""
+        """Multiply the first weights of all matrices, except those of queries and keys, for DeepNorm."""
         for parameter in self.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(factor)
-
-
-# --- Attention masks as numbers added to the scores before the softmax (section 3.2.3)
-
-
-# exp(score + BLOCKED) is exactly 0 beside any allowed score, and BLOCKED is finite in fp32, bf16 and fp64: a row with
-# every position blocked becomes an even average instead of NaN.
-BLOCKED = -1e30
-
-
-def blocking_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where `mask` is True (may attend), BLOCKED elsewhere; same shape."""
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, BLOCKED)
-
-
-def causal_bias(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(T, T): position t may attend to 0 … t, "preventing positions from attending to subsequent positions"."""
-    return torch.full((length, length), BLOCKED, dtype=dtype, device=device).triu(1)
-
-
-# --- Losses that sub-layers add to the training loss
-
-
-_collections: list[list[Tensor]] = []  # of the contexts that are open, the innermost last
-
-
-@contextmanager
-def collecting() -> Iterator[list[Tensor]]:
-    """What `add` is given in this context: numbers with gradients, in units of the loss of a token."""
-    losses: list[Tensor] = []
-    _collections.append(losses)
-    try:
-        yield losses
-    finally:
-        _collections.pop()
-
-
-def add(loss: Tensor) -> None:
-    """Add to what is collected; without anyone who collects, it is lost."""
-    if _collections:
-        _collections[-1].append(loss)
-
-
-# --- Switching autocast off where types are chosen by hand
-
-
-def without_autocast(device: torch.device) -> contextlib.AbstractContextManager[object]:
-    """Autocast off for this device."""
-    if torch.is_autocast_enabled(device.type):
-        return torch.autocast(device.type, enabled=False)
-    return contextlib.nullcontext()

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from model.layers.contract import causal_bias
+from model.layers.masks import causal_bias
 from model.parts.dropout import dropout as drop
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
@@ -77,7 +77,7 @@ def attend(
 ) -> Tensor:
     """softmax(q kᵀ / √d_k + bias) v, of shape (B, H, Q, V) (equation 1).
 
-    bias: broadcastable to (B, H, Q, M), from contract.blocking_bias; None blocks nothing.
+    bias: broadcastable to (B, H, Q, M), from masks.blocking_bias; None blocks nothing.
     causal: query t sees memory 0 … t only; requires Q = M and no bias.
     dropout: rate on the attention weights.
     """

@@ -12,16 +12,8 @@ from torch import Tensor, nn
 
 from model.layers.attention.attention_spec import blocked, blocks
 from model.layers.attention.kernels import attend
-from model.layers.contract import (
-    BLOCKED,
-    CacheShape,
-    Inputs,
-    State,
-    StepContext,
-    Sublayer,
-    blocking_bias,
-    causal_bias,
-)
+from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
+from model.layers.masks import BLOCKED, blocking_bias, causal_bias
 from model.layers.spec import Spec
 from model.parts.compatibility import COMPATIBILITY
 from model.parts.distances import DISTANCES, Distances
@@ -30,8 +22,16 @@ from model.parts.norms import NORM_EPSILON
 from model.settings import ModelSettings, Side
 
 
+class AttentionMask(NamedTuple):
+    """What is known of each pair of query and memory position before any score."""
+
+    bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores; hides positions by masks.BLOCKED
+    causal: bool = False  # query t may attend to memory 0 … t alone; `bias` does not say so then
+    distance_QM: Tensor | None = None  # the memory position minus the query's; None where positions do not need it
+
+
 class Attention(Sublayer):
-    """Common part of self- and cross-attention: heads, comparison, kernel, gate, output projection W^O.
+    """What self- and cross-attention have in common: heads, comparison, kernel, gate, output projection W^O.
 
     kv_heads: keys and values of G heads, each for H / G queries (Shazeer 2019, arXiv 1911.02150: one; Ainslie 2023,
     arXiv 2305.13245: some). qk_norm: an RMSNorm on queries and one on keys, before positions turn them (Dehghani 2023,
@@ -54,50 +54,52 @@ class Attention(Sublayer):
         self.gate = nn.Linear(config.d_model, width, bias=config.bias) if config.attention_gate else None
 
     def initialise(self) -> None:
+        """Draw the weights of the comparison and of the positions."""
         self.compare.initialise()
         self.distances.initialise()
 
-    def combine(self, x_BQD: Tensor, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, seen: "Seen") -> Tensor:
-        """MultiHead(Q, K, V) = Concat(head_1 … head_h) W^O, of shape (B, Q, D)."""
-        return self.finish(x_BQD, self.average(q_BHQK, k_BGMK, v_BGMV, seen))
+    def combine(self, x_BQD: Tensor, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, mask: AttentionMask) -> Tensor:
+        """Return MultiHead(Q, K, V) = Concat(head_1 … head_h) W^O (section 3.2.2), (B, Q, D)."""
+        return self.finish(x_BQD, self.average(q_BHQK, k_BGMK, v_BGMV, mask))
 
-    def average(self, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, seen: "Seen") -> Tensor:
-        """Concat(head_1 … head_h), (B, Q, E)."""
+    def average(self, q_BHQK: Tensor, k_BGMK: Tensor, v_BGMV: Tensor, mask: AttentionMask) -> Tensor:
+        """Return Concat(head_1 … head_h), (B, Q, E): the averages of values, not yet multiplied by W^O."""
         k_BHMK, v_BHMV = self._per_query(k_BGMK), self._per_query(v_BGMV)
         rate = self.dropout if self.training else 0.0
         if self.compare.fused and self.distances.fused:
             q_BHQK = self.compare.prepared(q_BHQK)
-            heads_BHQV = attend(q_BHQK, k_BHMK, v_BHMV, seen.bias, causal=seen.causal, dropout=rate, kernel=self.kernel)
+            heads_BHQV = attend(q_BHQK, k_BHMK, v_BHMV, mask.bias, causal=mask.causal, dropout=rate, kernel=self.kernel)
         else:
-            weights_BHQM = drop(self._softmax(q_BHQK, k_BHMK, seen).to(v_BHMV.dtype), rate)
+            weights_BHQM = drop(self._softmax(q_BHQK, k_BHMK, mask).to(v_BHMV.dtype), rate)
             heads_BHQV = weights_BHQM @ v_BHMV
-            if seen.distance_QM is not None and (a_QMV := self.distances.values(seen.distance_QM)) is not None:
-                a_QMV = a_QMV.to(v_BHMV.dtype)
-                heads_BHQV = heads_BHQV + torch.einsum("bhqm,qmv->bhqv", weights_BHQM, a_QMV)
+            a_QMV = None if mask.distance_QM is None else self.distances.values(mask.distance_QM)
+            if a_QMV is not None:
+                heads_BHQV = heads_BHQV + torch.einsum("bhqm,qmv->bhqv", weights_BHQM, a_QMV.to(v_BHMV.dtype))
         return heads_BHQV.transpose(1, 2).flatten(2)
 
     def finish(self, x_BQD: Tensor, heads_BQE: Tensor) -> Tensor:
-        """The gate and W^O: (B, Q, E) → (B, Q, D)."""
+        """Apply the gate and W^O: (B, Q, E) → (B, Q, D)."""
         if self.gate is not None:
             heads_BQE = heads_BQE * self.gate(x_BQD).sigmoid()
         output: Tensor = self.output(heads_BQE)
         return output
 
-    def _softmax(self, q_BHQK: Tensor, k_BHMK: Tensor, seen: "Seen") -> Tensor:
-        """The weights (B, H, Q, M), in at least fp32."""
-        a_QMK = None if seen.distance_QM is None else self.distances.keys(seen.distance_QM)
+    def _softmax(self, q_BHQK: Tensor, k_BHMK: Tensor, mask: AttentionMask) -> Tensor:
+        """Return softmax(scores + bias), (B, H, Q, M), in at least fp32."""
+        a_QMK = None if mask.distance_QM is None else self.distances.keys(mask.distance_QM)
         scores_BHQM: Tensor = self.compare(q_BHQK, k_BHMK, a_QMK)
         scores_BHQM = scores_BHQM.to(torch.promote_types(scores_BHQM.dtype, torch.float32))
-        if seen.bias is not None:
-            scores_BHQM = scores_BHQM + seen.bias
-        if seen.causal:
+        if mask.bias is not None:
+            scores_BHQM = scores_BHQM + mask.bias
+        if mask.causal:
             scores_BHQM = scores_BHQM + causal_bias(q_BHQK.shape[2], scores_BHQM.dtype, scores_BHQM.device)
         return scores_BHQM.softmax(-1)
 
     def split_heads(self, x: Tensor, heads: int, widths: list[int]) -> list[Tensor]:
         """(B, T, H·Σn) → (B, H, T, n) for each width n, as views.
 
-        Split before the transposition: the backward pass joins the gradients in the layout of x, without another copy.
+        The split comes before the transposition, so that the backward pass joins the gradients in the layout of x
+        without another copy.
         """
         parts_BTHn = torch.split(torch.unflatten(x, -1, (heads, sum(widths))), widths, dim=-1)
         return [part_BTHn.transpose(1, 2) for part_BTHn in parts_BTHn]
@@ -109,31 +111,28 @@ class Attention(Sublayer):
         return x_BGMn.repeat_interleave(self.num_heads // self.kv_heads, dim=1)
 
 
-class Seen(NamedTuple):
-    """What a query knows of the memory positions besides keys and values."""
-
-    bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores
-    causal: bool = False  # query t sees memory 0 … t only
-    distance_QM: Tensor | None = None
-
-
 class SelfAttention(Attention):
-    """Queries, keys and values from the same sequence, projected by one matrix (as in tensor2tensor).
+    """Queries, keys and values are projections of the same sequence by one matrix (as in tensor2tensor).
 
-    The rows of `qkv` go head by head: q, k and v of the first head, then of the second. With fewer heads of keys and
-    values, the queries of each stand before it. `window` r lets a position see r // 2 positions on either side
-    (section 4: "a neighborhood of size r"), in blocks, O(r·n) (specs.blocked), where the sequence is long enough.
+    The rows of `qkv` are ordered by head: q, k and v of the first head, then of the second. If there are fewer heads of
+    keys and values, all queries that a head of keys serves stand before its keys. With `window` r a position attends to
+    r // 2 positions on either side (section 4: "a neighborhood of size r"); this is computed in blocks, O(r·n), if the
+    sequence is long enough (attention_spec.blocked).
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:
         super().__init__(config, options)
         self.distances = DISTANCES.get(config.positions, Distances)(config)
-        self.window, self.reach = config.window, None if config.window is None else config.window // 2
+        self.window = config.window
+        self.reach = None if config.window is None else config.window // 2  # positions on either side
         self.split = [self.num_heads // self.kv_heads * self.d_k, self.d_k, self.d_v]
         self.qkv = nn.Linear(config.d_model, self.kv_heads * sum(self.split), bias=config.bias)
 
     def project(self, x_BTD: Tensor, first: int, last: int) -> tuple[Tensor, Tensor, Tensor]:
-        """q (B, H, T, K), k (B, G, T, K), v (B, G, T, V) of the positions first … last − 1, or all of `first`."""
+        """Return q (B, H, T, K), k (B, G, T, K), v (B, G, T, V).
+
+        x has the positions first … last − 1; with last = first + 1 all of x may have the position `first`.
+        """
         q_BHTK, k_BGTK, v_BGTV = self.split_heads(self.qkv(x_BTD), self.kv_heads, self.split)
         if self.kv_heads != self.num_heads:
             q_BHTK = q_BHTK.view(*q_BHTK.shape[:3], -1, self.d_k).transpose(2, 3).flatten(1, 2)
@@ -147,13 +146,18 @@ class SelfAttention(Attention):
         projected = self.project(x_BTD, 0, T)
         if self.window is not None and blocked(self.window, T, side)[0] < T**2:
             return self.finish(x_BTD, self._in_blocks(x_BTD, *projected, inputs, blocks(self.window, side)))
-        return self.combine(x_BTD, *projected, self._seen(x_BTD, inputs))
+        return self.combine(x_BTD, *projected, self._mask(x_BTD, inputs))
 
     def _in_blocks(
         self, x_BTD: Tensor, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTV: Tensor, inputs: Inputs, sizes: tuple[int, int, int]
     ) -> Tensor:
-        """Concat(head_1 … head_h), (B, T, E): N blocks of Q queries as sentences, which see the M positions around."""
-        (size, before, after), (B, T, _), device = sizes, x_BTD.shape, x_BTD.device
+        """Return Concat(head_1 … head_h), (B, T, E), computed in N blocks of Q queries.
+
+        Each block is a sentence of its own, whose memory are the M positions around it. sizes: attention_spec.blocks.
+        """
+        B, T, _ = x_BTD.shape
+        device = x_BTD.device
+        size, before, after = sizes
         count = -(-T // size)
         keep_BT = x_BTD.new_ones(B, T, dtype=torch.bool) if inputs.keep_BT is None else inputs.keep_BT
 
@@ -168,30 +172,31 @@ class SelfAttention(Attention):
         bias = blocking_bias(around(keep_BT[:, None, :, None]).mT, x_BTD.dtype)
         time_Q1 = torch.arange(size, device=device).unsqueeze(1)
         distance_QM = torch.arange(-before, size + after, device=device) - time_Q1
-        seen = self._by_distance(bias, inputs.causal, distance_QM, x_BTD.dtype)
-        heads_NQE = self.average(q_BHNQK.transpose(1, 2).flatten(0, 1), around(k_BGTK), around(v_BGTV), seen)
+        mask = self._by_distance(bias, inputs.causal, distance_QM, x_BTD.dtype)
+        heads_NQE = self.average(q_BHNQK.transpose(1, 2).flatten(0, 1), around(k_BGTK), around(v_BGTV), mask)
         return torch.unflatten(heads_NQE, 0, (B, count)).flatten(1, 2)[:, :T]
 
     def shrink(self, factor: float) -> None:
+        """Multiply W^O and the rows of v."""
         self.output.weight.mul_(factor)
         self.qkv.weight.view(self.kv_heads, -1, self.qkv.in_features)[:, -self.d_v :].mul_(factor)
 
     def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """softmax(q kᵀ / √d_k + bias), (B, H, T, T)."""
+        """Return the attention weights softmax(q kᵀ / √d_k + bias), (B, H, T, T)."""
         q_BHTK, k_BGTK, _ = self.project(x_BTD, 0, x_BTD.shape[1])
-        return self._softmax(q_BHTK, self._per_query(k_BGTK), self._seen(x_BTD, inputs))
+        return self._softmax(q_BHTK, self._per_query(k_BGTK), self._mask(x_BTD, inputs))
 
-    def _seen(self, x_BTD: Tensor, inputs: Inputs) -> Seen:
-        """Of whole sequences."""
+    def _mask(self, x_BTD: Tensor, inputs: Inputs) -> AttentionMask:
+        """Return the mask of whole sequences."""
         T = x_BTD.shape[1]
-        near = self.reach is None or self.reach >= T - 1  # from the first to the last position nothing is hidden
-        if near and not self.distances.reads_distance:
-            return Seen(inputs.bias_B11T, inputs.causal)
+        sees_all = self.reach is None or self.reach >= T - 1  # as far as causality allows
+        if sees_all and not self.distances.reads_distance:
+            return AttentionMask(inputs.bias_B11T, inputs.causal)
         time_T = torch.arange(T, device=x_BTD.device)
         return self._by_distance(inputs.bias_B11T, inputs.causal, time_T - time_T.unsqueeze(1), x_BTD.dtype)
 
-    def _by_distance(self, bias: Tensor | None, causal: bool, distance_QM: Tensor, dtype: torch.dtype) -> Seen:
-        """`bias` with what the distances add and hide; causality becomes a part of it."""
+    def _by_distance(self, bias: Tensor | None, causal: bool, distance_QM: Tensor, dtype: torch.dtype) -> AttentionMask:
+        """Return `bias` with what the distances add and hide. Causality becomes part of the bias."""
         added = self.distances.bias(distance_QM, causal)
         hidden_QM = distance_QM > 0 if causal else None
         if self.reach is not None:
@@ -202,17 +207,20 @@ class SelfAttention(Attention):
             added = start.masked_fill(hidden_QM, BLOCKED)
         if bias is not None:
             added = bias if added is None else bias + added
-        return Seen(added, False, distance_QM)
+        return AttentionMask(added, False, distance_QM)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Slots for keys and values, (B, G, steps, K, n), written in place; beams never move. A window keeps r // 2."""
+        """Return slots for keys and values, (B, G, steps, K, n).
+
+        They are written in place, and beams never move. A window needs r // 2 + 1 of them, with the present position.
+        """
         steps = shape.max_steps if self.reach is None else min(shape.max_steps, self.reach + 1)
         slots = (shape.sentences, self.kv_heads, steps, shape.beam_size)
         weight = self.qkv.weight
         return State(keys=weight.new_empty(*slots, self.d_k), values=weight.new_empty(*slots, self.d_v))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
-        """(R, D) → (R, D): each beam attends to the (time, beam) slots of its own past."""
+        """(R, D) → (R, D): each beam attends to the (time, beam) slots of its past."""
         x_BKD = _by_sentence(x_RD, now)
         q_BHKn, k_BGKn, v_BGKn = self.project(x_BKD, now.time, now.time + 1)
         slot = min(now.time, state["keys"].shape[2] - 1)
@@ -220,17 +228,17 @@ class SelfAttention(Attention):
             state.put({name: state[name].roll(-1, 2) for name in ("keys", "values")})
         state["keys"][:, :, slot], state["values"][:, :, slot] = k_BGKn, v_BGKn
         keys_BGMn, values_BGMn = (state[name][:, :, : slot + 1].flatten(2, 3) for name in ("keys", "values"))
-        seen = Seen(None if now.bias_B1KM is None else now.bias_B1KM[..., (now.time - slot) * now.beam_size :])
+        mask = AttentionMask(None if now.bias_B1KM is None else now.bias_B1KM[..., (now.time - slot) * now.beam_size :])
         if self.distances.reads_distance:
             distance_M = torch.arange(-slot, 1, device=x_RD.device).repeat_interleave(now.beam_size)
-            seen = self._by_distance(seen.bias, True, distance_M.expand(now.beam_size, -1), x_RD.dtype)
-        return self.combine(x_BKD, q_BHKn, keys_BGMn, values_BGMn, seen).flatten(0, 1)
+            mask = self._by_distance(mask.bias, True, distance_M.expand(now.beam_size, -1), x_RD.dtype)
+        return self.combine(x_BKD, q_BHKn, keys_BGMn, values_BGMn, mask).flatten(0, 1)
 
 
 class CrossAttention(Attention):
-    """Queries from the decoder, keys and values from the encoder's output ("encoder-decoder attention").
+    """Queries are projections of the decoder's sequence, keys and values of the encoder's output (section 3.2.3).
 
-    It sees no positions besides those in the embeddings.
+    Its scores depend on positions through the embeddings alone.
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:
@@ -245,7 +253,7 @@ class CrossAttention(Attention):
         return _normed(q_BTHK.transpose(1, 2), self.query_norm)
 
     def keys_values(self, memory_BSD: Tensor) -> tuple[Tensor, Tensor]:
-        """k (B, G, S, K), v (B, G, S, V): computed once per sentence for all beams and steps."""
+        """(B, S, D) → k (B, G, S, K), v (B, G, S, V). A search computes them once per sentence."""
         k_BGSK, v_BGSV = self.split_heads(self.key_value(memory_BSD), self.kv_heads, [self.d_k, self.d_v])
         return _normed(k_BGSK, self.key_norm), v_BGSV
 
@@ -253,20 +261,21 @@ class CrossAttention(Attention):
         """(B, T, D) → (B, T, D)."""
         assert inputs.memory_BMD is not None
         keys_values = self.keys_values(inputs.memory_BMD)
-        return self.combine(x_BTD, self.queries(x_BTD), *keys_values, Seen(inputs.memory_bias_B11M))
+        return self.combine(x_BTD, self.queries(x_BTD), *keys_values, AttentionMask(inputs.memory_bias_B11M))
 
     def shrink(self, factor: float) -> None:
+        """Multiply W^O and the rows of v."""
         self.output.weight.mul_(factor)
         self.key_value.weight.view(self.kv_heads, -1, self.key_value.in_features)[:, -self.d_v :].mul_(factor)
 
     def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """softmax(q kᵀ / √d_k + bias), (B, H, T, M)."""
+        """Return the attention weights softmax(q kᵀ / √d_k + bias), (B, H, T, M)."""
         assert inputs.memory_BMD is not None
         k_BGMK, _ = self.keys_values(inputs.memory_BMD)
-        return self._softmax(self.queries(x_BTD), self._per_query(k_BGMK), Seen(inputs.memory_bias_B11M))
+        return self._softmax(self.queries(x_BTD), self._per_query(k_BGMK), AttentionMask(inputs.memory_bias_B11M))
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Keys and values, once per sentence."""
+        """Return the keys and values of the source, once per sentence."""
         assert inputs.memory_BMD is not None
         keys_BGMK, values_BGMV = self.keys_values(inputs.memory_BMD)
         return State(keys=keys_BGMK, values=values_BGMV)
@@ -274,14 +283,14 @@ class CrossAttention(Attention):
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D)."""
         x_BKD = _by_sentence(x_RD, now)
-        seen, q_BHKK = Seen(now.inputs.memory_bias_B11M), self.queries(x_BKD)
+        mask, q_BHKK = AttentionMask(now.inputs.memory_bias_B11M), self.queries(x_BKD)
         if now.weights_LBKM is not None:
-            now.weights_LBKM.append(self._softmax(q_BHKK, self._per_query(state["keys"]), seen).mean(1))
-        return self.combine(x_BKD, q_BHKK, state["keys"], state["values"], seen).flatten(0, 1)
+            now.weights_LBKM.append(self._softmax(q_BHKK, self._per_query(state["keys"]), mask).mean(1))
+        return self.combine(x_BKD, q_BHKK, state["keys"], state["values"], mask).flatten(0, 1)
 
 
 def _normed(x_BHTK: Tensor, norm: nn.RMSNorm | None) -> Tensor:
-    """Normalised over the width of a head, in the type of x: autocast makes it narrower than the norm's weight."""
+    """Normalise over the width of a head, in the type of x: autocast makes it narrower than the norm's weight."""
     if norm is None:
         return x_BHTK
     return F.rms_norm(x_BHTK, norm.normalized_shape, norm.weight.to(x_BHTK.dtype), norm.eps)

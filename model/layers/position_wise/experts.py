@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from model.layers.contract import Inputs, State, StepContext, Sublayer, add
+from model.layers.auxiliary_losses import add
+from model.layers.contract import Inputs, State, StepContext, Sublayer
 from model.layers.position_wise.experts_spec import ExpertsSpec
 from model.layers.position_wise.feed_forward import FeedForward
 from model.parts.dropout import normal_like

@@ -12,8 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer, without_autocast
+from model.layers.contract import CacheShape, Inputs, State, StepContext, Sublayer
 from model.layers.recurrence.recurrent_spec import RecurrentSpec
+from model.parts.autocast import without_autocast
 from model.settings import ModelSettings
 
 Cell = Callable[..., Tensor | tuple[Tensor, Tensor]]

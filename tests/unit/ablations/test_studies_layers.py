@@ -9,7 +9,8 @@ from ablations.service.selected import task_of
 from ablations.study.selectors import Selection
 from ablations.study.study import load_study
 from experiments.config.run_config import RunConfig
-from model.cost import num_params, shortest_paths
+from model.cost import num_params
+from model.paths import shortest_paths
 from model.settings import SIDES
 
 NAMED = ("factorised-lstm", "memory-network", "neural-gpu")  # a row each, not one for either side

@@ -8,7 +8,8 @@ import torch
 from model.layers.attention import kernels
 from model.layers.attention.kernels import KERNELS, attend
 from model.layers.attention.multi_head import CrossAttention, SelfAttention
-from model.layers.contract import Inputs, blocking_bias
+from model.layers.contract import Inputs
+from model.layers.masks import blocking_bias
 from model.layers.spec import Spec
 from model.protocol import Network
 

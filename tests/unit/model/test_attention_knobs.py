@@ -11,7 +11,8 @@ from model.config import ModelConfig
 from model.cost import activation_bytes, forward_flops, num_params
 from model.layers.attention.attention_spec import blocked
 from model.layers.attention.multi_head import CrossAttention, SelfAttention
-from model.layers.contract import CacheShape, Inputs, StepContext, blocking_bias
+from model.layers.contract import CacheShape, Inputs, StepContext
+from model.layers.masks import blocking_bias
 from model.layers.spec import Spec
 from model.network import build_model
 from model.parts.compatibility import COMPATIBILITY
@@ -112,7 +113,7 @@ def test_blocks_of_a_window_equal_the_mask_with_their_gradients(small_config, ch
     used = (keep if padded else torch.ones_like(keep)).unsqueeze(-1)
     x_BTD, found = randn(3, length, 8).requires_grad_(), []
     factor = randn(3, length, 8)
-    masked = attention.combine(x_BTD, *attention.project(x_BTD, 0, length), attention._seen(x_BTD, inputs))
+    masked = attention.combine(x_BTD, *attention.project(x_BTD, 0, length), attention._mask(x_BTD, inputs))
     for output in (attention(x_BTD, inputs), masked):
         gradients = torch.autograd.grad((output * factor * used).sum(), [x_BTD, *attention.parameters()])
         found.append([output * used, *gradients])

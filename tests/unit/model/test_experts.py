@@ -5,9 +5,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ModelConfig
-from model.layers import contract
 from model.layers.attention.average import Average
 from model.layers.attention.average_spec import AverageSpec
+from model.layers.auxiliary_losses import collecting
 from model.layers.contract import Inputs
 from model.layers.position_wise.experts import Experts
 from model.layers.position_wise.experts_spec import ExpertsSpec
@@ -116,7 +116,7 @@ def test_noise_is_drawn_in_training_alone():
 def test_the_losses_equal_their_formulas():
     """The load's chances against their frequency under fresh noise of one expert (equation 8)."""
     ours, x_ND = noisy(importance=0.3, load=0.7), torch.randn(6, D, dtype=torch.float64)
-    with contract.collecting() as found, torch.random.fork_rng():
+    with collecting() as found, torch.random.fork_rng():
         torch.manual_seed(5)
         weights_NA, chosen_NA = ours.gates(x_ND)
     clean_NE, scale_NE = ours.router(x_ND), torch.nn.functional.softplus(ours.noise(x_ND))
@@ -147,7 +147,7 @@ def test_the_load_loss_balances_a_router_that_starts_skewed():
 
     before, adam = largest_share(), torch.optim.Adam(ours.parameters(), lr=0.05)
     for _ in range(60):
-        with contract.collecting() as losses:
+        with collecting() as losses:
             ours(x_ND[None], INPUTS)
         adam.zero_grad()
         torch.stack(losses).sum().backward()
@@ -191,5 +191,5 @@ def _padded(ours: Experts, x_ND: torch.Tensor) -> torch.Tensor:
 def test_padded_experts_ask_for_no_number():
     """Tensors on the meta device have none: whatever a GPU had to be waited for raises here."""
     ours = built(count=4, active=2, capacity=1.25, gate="noisy_top_k", importance=0.1, load=0.1).train().to("meta")
-    with contract.collecting():
+    with collecting():
         assert _padded(ours, torch.empty(30, D, dtype=torch.float64, device="meta")).shape == (30, D)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from model.cost import shortest_paths
 from model.layers.contract import Inputs
 from model.layers.convolutions.neural_gpu import NeuralGPU
 from model.layers.convolutions.neural_gpu_spec import NeuralGPUSpec
@@ -11,6 +10,7 @@ from model.layers.memory.memory_network import MemoryNetwork
 from model.layers.memory.memory_network_spec import MemoryNetworkSpec
 from model.layers.recurrence.factorised_lstm import FactorisedLSTM
 from model.layers.recurrence.factorised_lstm_spec import FactorisedLSTMSpec
+from model.paths import shortest_paths
 
 D = 8
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from model.config import ModelConfig
 from model.network import build_model
-from model.products import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, Projection, packing_works
+from model.search.packed_linear import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, PackedLinear, packing_works
 
 
 @pytest.mark.parametrize("relu", [False, True])
@@ -16,7 +16,7 @@ from model.products import MANY_ROWS, NARROW_FROM, PACK_BESIDE_FROM, PACK_FROM, 
 def test_equals_linear_in_fp32(outputs, rows, relu):
     torch.manual_seed(0)
     weight, bias, x = torch.randn(outputs, 64), torch.randn(outputs), torch.randn(rows, 64)
-    projection = Projection(weight, bias, torch.float32, relu=relu)
+    projection = PackedLinear(weight, bias, torch.float32, relu=relu)
     expected = F.linear(x, weight, bias)
     torch.testing.assert_close(projection(x), expected.relu() if relu else expected, atol=1e-4, rtol=1e-5)
     assert (projection.packed is not None) == (weight.numel() >= PACK_BESIDE_FROM and packing_works(torch.float32))
@@ -27,12 +27,12 @@ def test_equals_linear_in_fp32(outputs, rows, relu):
 def test_double_is_not_packed_and_bf16_is_where_it_pays():
     weight, x = torch.randn(NARROW_FROM // 64, 64), torch.randn(3, 64)
     assert torch.equal(
-        Projection(weight.double(), None, torch.float64)(x.double()), F.linear(x.double(), weight.double())
+        PackedLinear(weight.double(), None, torch.float64)(x.double()), F.linear(x.double(), weight.double())
     )
-    narrow = Projection(weight, None, torch.bfloat16)(x)
+    narrow = PackedLinear(weight, None, torch.bfloat16)(x)
     assert narrow.dtype == torch.bfloat16
     torch.testing.assert_close(narrow.float(), F.linear(x, weight), atol=0.2, rtol=0.02)
-    assert Projection(weight[:8], None, torch.bfloat16)(x).dtype == torch.float32
+    assert PackedLinear(weight[:8], None, torch.bfloat16)(x).dtype == torch.float32
 
 
 def test_steps_follow_a_weight_that_changes():

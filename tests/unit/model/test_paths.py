@@ -7,11 +7,12 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import ModelConfig
-from model.cost import active_params, forward_flops, num_params, path_length, sequential_operations, shortest_paths
+from model.cost import active_params, forward_flops, num_params
 from model.layers.contract import Inputs
 from model.layers.recurrence.recurrent import Recurrent
 from model.network import build_model
 from model.parts.residual import Residual
+from model.paths import path_length, sequential_operations, shortest_paths
 from model.settings import Side
 from tests.lines import random_config
 from tests.slow import OF_SEEDS, mostly_slow

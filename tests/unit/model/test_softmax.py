@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model.layers.attention.kernels import AT_A_TIME, softmax_over_memory
-from model.layers.contract import BLOCKED
+from model.layers.masks import BLOCKED
 
 TOLERANCE = {torch.float64: 1e-14, torch.float32: 1e-6, torch.bfloat16: 4e-3}
 

@@ -21,7 +21,7 @@ NARROW_FROM = 2**16
 PACK_BESIDE_FROM, MANY_ROWS = 2**15, 160
 
 
-class Projection:
+class PackedLinear:
     """x W ᵀ + b, optionally with a ReLU; weights in `dtype`, or in a wider type where that is faster."""
 
     def __init__(self, weight_FD: Tensor, bias_F: Tensor | None, dtype: torch.dtype, *, relu: bool = False) -> None:

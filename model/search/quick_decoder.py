@@ -1,7 +1,11 @@
-"""A quicker form of the decoder for beam search, for the paper's three sub-layers with free sizes.
+"""The paper's decoder in a quick search: its state, and one position for all beams in fewer and larger operations.
 
-It holds the decoder's caches, one step over all beams in fewer and larger operations, and matrices packed for oneDNN.
-Any other architecture is searched by model/stack.py, to which the tests compare this form.
+A search step consists of many small operations; starting one costs more than computing it. So q's scale is part of its
+weights, q, k and v are one product, sentences and heads are one dimension of batched products, and matrices are packed.
+Dropout is left out: a search never trains.
+
+Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam), D d_model;
+q and k end in d_k, v in d_v, written n.
 """
 
 import threading
@@ -14,60 +18,18 @@ from torch import Tensor, nn
 
 from model.config import ModelConfig
 from model.layers.attention.multi_head import CrossAttention, SelfAttention
-from model.layers.contract import BLOCKED, CacheShape, Inputs, blocking_bias, without_autocast
+from model.layers.masks import BLOCKED
 from model.layers.position_wise.feed_forward import FeedForward
+from model.parts.autocast import without_autocast
 from model.parts.embedding import Embedding
 from model.parts.residual import Residual
-from model.products import Projection
-from model.stack import Stack, check_ancestors
+from model.search.packed_linear import PackedLinear
+from model.search.quick_caches import LayerCache
+from model.search.stepwise import check_ancestors
 
-# --- The decoder's caches during a beam search
-# Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H; keys and values end in their width n.
-# Beams are never reordered. A beam's past is a path through (time, beam) slots. Each query is compared with all slots
-# of its sentence; a bias blocks the slots that are not its ancestors. Keys and values of the source are stored once per
-# sentence.
-
-
-class LayerCache:
-    """Keys and values of one decoder layer. Those of self-attention are (B, H, T, K, n), written in place by time."""
-
-    def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
-        self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
-        self.self_keys, self.self_values = self_keys, self_values
-        # Views that every step uses, created once.
-        self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
-        self._key_slots, self._value_slots = self_keys.unbind(2), self_values.unbind(2)
-        self._keys_NMn, self._values_NMn = (x.flatten(2, 3).flatten(0, 1) for x in (self_keys, self_values))
-
-    @classmethod
-    def start(
-        cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
-    ) -> "LayerCache":
-        """Empty caches for max_steps positions; all tensors in `dtype`."""
-
-        def slots(like: Tensor) -> Tensor:
-            sentences, heads, _, width = like.shape
-            return like.new_empty(sentences, heads, max_steps, beam_size, width)
-
-        keys, values = memory_keys.to(dtype).contiguous(), memory_values.to(dtype).contiguous()
-        return cls(keys, values, slots(keys), slots(values))
-
-    def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
-        """Write the slots of `time`; return views of all slots so far: keys (N, n, M), values (N, M, n)."""
-        self._key_slots[time].copy_(keys_BHKn)
-        self._value_slots[time].copy_(values_BHKn)
-        used = (time + 1) * keys_BHKn.shape[2]
-        return self._keys_NMn.narrow(1, 0, used).mT, self._values_NMn.narrow(1, 0, used)
-
-    def keep(self, count: int, places: Tensor, sentences: Tensor, steps: int) -> "LayerCache":
-        """Move `sentences` to `places`, then keep the first `count`; `steps` positions are in use."""
-        if len(places):
-            used = self.self_keys[:, :, :steps], self.self_values[:, :, :steps]
-            for slots in (self.memory_keys, self.memory_values, *used):
-                slots.index_copy_(0, places, slots.index_select(0, sentences))
-        return LayerCache(
-            *(x[:count] for x in (self.memory_keys, self.memory_values, self.self_keys, self.self_values))
-        )
+Norm = Callable[[Tensor], Tensor]
+# Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
+ALONE_TO = 2**20
 
 
 @dataclass
@@ -135,76 +97,17 @@ class DecoderState:
         return torch.where(visible_BKTK.flatten(2), self.weights.zero_bias, self.weights.blocked_bias).unsqueeze(1)
 
 
-# --- Which decoders have the quick form, and its state at the start of a search. Shapes: B sentences, S source, D width
-
-
-_LAYER = ("self_attention", "cross_attention", "feed_forward")
-# Settings that the quick form knows, or that the encoder alone reads. Any other must have the paper's value.
-_KNOWN = frozenset({
-    "encoder", "decoder", "encoder_layers", "decoder_layers", "num_layers", "d_model", "d_ff", "num_heads", "d_k",
-    "d_v", "dropout", "attention_dropout", "activation_dropout", "max_length", "shared_vocabulary",
-    "memory_embeddings", "softmax_samples",
-})  # fmt: skip
-_VALUES = {
-    "norm": ("post", "pre"), "positions": ("sinusoidal", "learned", "none"), "tying": ("all", "decoder"),
-    "softmax": ("full", "sampled"),
-}  # fmt: skip
-
-
-def applies(config: ModelConfig) -> bool:
-    """Whether the quick form computes this decoder."""
-    for name, field in ModelConfig.model_fields.items():
-        if name not in _KNOWN and getattr(config, name) not in _VALUES.get(name, (field.default,)):
-            return False
-    return all(
-        tuple(part.kind for part in layer) == _LAYER and all(part.config == config for part in layer)
-        for layer in config.layers("decoder")
-    )
-
-
-def quick_state(
-    network: nn.Module, decoder: Stack, embedding: Embedding, inputs: Inputs, shape: CacheShape, config: ModelConfig
-) -> DecoderState:
-    """The state of a quick search; `network` is the owner of the weights."""
-    memory_BSD, source_mask_BS = inputs.memory_BMD, inputs.memory_keep_BM
-    assert memory_BSD is not None
-    output_WD = embedding.weight[: embedding.vocab_size]
-    weights = step_weights(network, decoder.layers, output_WD, config)
-    dtype = weights.attention_dtype
-    caches = []
-    for layer in decoder.layers:
-        attention = layer.cross_attention
-        assert isinstance(attention, CrossAttention)
-        caches.append(LayerCache.start(*attention.keys_values(memory_BSD), shape.beam_size, shape.max_steps, dtype))
-    positions_TD = decoder.positions(memory_BSD.new_zeros(1, shape.max_steps, memory_BSD.shape[2]))[0]
-    bias = None if source_mask_BS is None else blocking_bias(source_mask_BS[:, None, None, :], dtype)
-    return DecoderState(weights, caches, bias, positions_TD, shape.beam_size, embedding, decoder.final_norm)
-
-
-# --- One position of the decoder, in fewer and larger operations
-# A search step consists of many small operations; starting one costs more than computing it. So q's scale is part of
-# its weights, q, k and v are one product, sentences and heads are one dimension of batched products, and matrices are
-# packed. Dropout is left out: a search never trains.
-# Shapes: B sentences, K beams, R = B·K rows, H heads, N = B·H, M memory positions (source, or time × beam),
-# D d_model; q and k end in d_k, v in d_v, written n.
-
-
-Norm = Callable[[Tensor], Tensor]
-# Largest product of a layer, in multiplications, for which one thread is faster than several: sharing costs about 5 µs.
-ALONE_TO = 2**20
-
-
 class StepWeights:
     """The weights of a decoder and of its softmax, prepared for steps in `dtype`."""
 
     def __init__(self, layers: Iterable[nn.Module], output_FD: Tensor, config: ModelConfig, dtype: torch.dtype) -> None:
         self.layers = [_LayerWeights(layer, config, dtype) for layer in layers]
         # Logits are not bf16: it has three digits, and 4 % of multi30k's translations would change.
-        self.output = Projection(output_FD, None, output_FD.dtype)
+        self.output = PackedLinear(output_FD, None, output_FD.dtype)
         self.largest = config.d_model * config.d_ff  # elements of a layer's largest matrix
         # On a processor attention stays in fp32: oneDNN builds a new kernel for each number of positions.
         self.attention_dtype = dtype if output_FD.is_cuda else output_FD.dtype
-        # The two values of contract.blocking_bias, created once because every step needs them.
+        # The two values of masks.blocking_bias, created once because every step needs them.
         self.zero_bias, self.blocked_bias = (
             torch.tensor(value, dtype=self.attention_dtype, device=output_FD.device) for value in (0.0, BLOCKED)
         )
@@ -232,7 +135,7 @@ class _LayerWeights:
         self.qkv = _query_key_value(own, config, dtype)
         self.self_output = _linear(own.output, dtype)
         scale = config.d_k**-0.5
-        self.query = Projection(cross.query.weight * scale, cross.query.bias * scale, dtype)
+        self.query = PackedLinear(cross.query.weight * scale, cross.query.bias * scale, dtype)
         self.cross_output = _linear(cross.output, dtype)
         self.inner = _linear(network.inner, dtype, relu=True)
         self.outer = _linear(network.outer, dtype)
@@ -306,11 +209,11 @@ def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, con
         return known[1]
 
 
-def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> Projection:
-    return Projection(linear.weight, linear.bias, dtype, relu=relu)
+def _linear(linear: nn.Linear, dtype: torch.dtype, *, relu: bool = False) -> PackedLinear:
+    return PackedLinear(linear.weight, linear.bias, dtype, relu=relu)
 
 
-def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> Projection:
+def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch.dtype) -> PackedLinear:
     """Reorder the rows from head by head (q, k, v of each) to all q, all k, all v."""
     weight, bias = attention.qkv.weight, attention.qkv.bias
     parts = [config.d_k, config.d_k, config.d_v]
@@ -318,7 +221,7 @@ def _query_key_value(attention: SelfAttention, config: ModelConfig, dtype: torch
     q_bias, k_bias, v_bias = torch.split(bias.view(config.num_heads, sum(parts)), parts, dim=1)
     scale = config.d_k**-0.5
     rows = torch.cat([(q * scale).flatten(0, 1), k.flatten(0, 1), v.flatten(0, 1)])
-    return Projection(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
+    return PackedLinear(rows, torch.cat([(q_bias * scale).flatten(), k_bias.flatten(), v_bias.flatten()]), dtype)
 
 
 def _norm(norm: nn.Module) -> Norm:

@@ -1,0 +1,25 @@
+"""Losses that sub-layers add to the training loss."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor
+
+_collections: list[list[Tensor]] = []  # of the contexts that are open, the innermost last
+
+
+@contextmanager
+def collecting() -> Iterator[list[Tensor]]:
+    """What `add` is given in this context: numbers with gradients, in units of the loss of a token."""
+    losses: list[Tensor] = []
+    _collections.append(losses)
+    try:
+        yield losses
+    finally:
+        _collections.pop()
+
+
+def add(loss: Tensor) -> None:
+    """Add to what is collected; without anyone who collects, it is lost."""
+    if _collections:
+        _collections[-1].append(loss)

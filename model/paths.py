@@ -1,0 +1,62 @@
+"""Sequential operations and path lengths of a stack: two columns of Table 1. Imports no torch.
+
+The path between two positions is the number of operations through which a signal passes from one to the other. A
+position-wise sub-layer and a residual connection add none. The longest of all shortest paths is found by propagation
+through the stack's real sub-layers, so it is exact where Table 1 gives an order of growth.
+"""
+
+from typing import TYPE_CHECKING
+
+from model.config import ModelConfig
+from model.settings import Side
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+def sequential_operations(config: ModelConfig, side: Side, length: int) -> int:
+    """Operations over positions that must follow one another: a recurrent sub-layer has one for each position."""
+    return sum(part.options.sequential(length) for layer in config.layers(side) for part in layer)
+
+
+def path_length(config: ModelConfig, side: Side, length: int) -> int | None:
+    """Operations between the two positions that are farthest apart; None if an output sees not all of its inputs.
+
+    An encoder's position is to see every position, a decoder's every one up to itself. O(layers · length³) for
+    sub-layers that read all positions, less for the others.
+    """
+    import numpy as np
+
+    paths = shortest_paths(config, side, length)
+    longest = np.max(paths[np.tril_indices(length)] if side == "decoder" else paths)
+    return int(longest) if np.isfinite(longest) else None
+
+
+def shortest_paths(config: ModelConfig, side: Side, length: int) -> "NDArray[np.float64]":
+    """(length, length): operations from input position j to output position i in [i, j]; inf where none leads there."""
+    import numpy as np
+
+    distances = range(0 if side == "decoder" else 1 - length, length)  # i − j
+    paths = np.where(np.eye(length, dtype=bool), 0.0, np.inf)
+    for layer in config.layers(side):
+        for part in layer:
+            operations = {distance: part.options.operations(part.config, distance, side) for distance in distances}
+            paths = _through(paths, operations, part.config.residual)
+    return paths
+
+
+def _through(paths: "NDArray[np.float64]", operations: dict[int, float], residual: bool) -> "NDArray[np.float64]":
+    """Shortest paths after one more sub-layer, which reads the position `distance` before its own."""
+    import numpy as np
+
+    length = len(paths)
+    after = paths.copy() if residual else np.full_like(paths, np.inf)
+    for distance, count in operations.items():
+        if count == np.inf or (distance == 0 and count == 0 and residual):
+            continue
+        reading, read = (slice(distance, length), slice(0, length - distance))
+        if distance < 0:
+            reading, read = slice(0, length + distance), slice(-distance, length)
+        np.minimum(after[reading], paths[read] + count, out=after[reading])
+    return after

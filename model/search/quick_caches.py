@@ -1,0 +1,54 @@
+"""The decoder's caches during a quick beam search.
+
+Beams are never reordered. A beam's past is a path through (time, beam) slots. Each query is compared with all slots of
+its sentence; a bias blocks the slots that are not its ancestors. Keys and values of the source are stored once per
+sentence.
+
+Shapes: B sentences, S source, T time steps, K beams, H heads, N = B·H, R = B·K rows, D d_model, W vocabulary; keys and
+values end in their width n.
+"""
+
+import torch
+from torch import Tensor
+
+
+class LayerCache:
+    """Keys and values of one decoder layer. Those of self-attention are (B, H, T, K, n), written in place by time."""
+
+    def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
+        self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
+        self.self_keys, self.self_values = self_keys, self_values
+        # Views that every step uses, created once.
+        self.memory_NnS, self.memory_NSn = memory_keys.flatten(0, 1).mT, memory_values.flatten(0, 1)
+        self._key_slots, self._value_slots = self_keys.unbind(2), self_values.unbind(2)
+        self._keys_NMn, self._values_NMn = (x.flatten(2, 3).flatten(0, 1) for x in (self_keys, self_values))
+
+    @classmethod
+    def start(
+        cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
+    ) -> "LayerCache":
+        """Empty caches for max_steps positions; all tensors in `dtype`."""
+
+        def slots(like: Tensor) -> Tensor:
+            sentences, heads, _, width = like.shape
+            return like.new_empty(sentences, heads, max_steps, beam_size, width)
+
+        keys, values = memory_keys.to(dtype).contiguous(), memory_values.to(dtype).contiguous()
+        return cls(keys, values, slots(keys), slots(values))
+
+    def append(self, keys_BHKn: Tensor, values_BHKn: Tensor, time: int) -> tuple[Tensor, Tensor]:
+        """Write the slots of `time`; return views of all slots so far: keys (N, n, M), values (N, M, n)."""
+        self._key_slots[time].copy_(keys_BHKn)
+        self._value_slots[time].copy_(values_BHKn)
+        used = (time + 1) * keys_BHKn.shape[2]
+        return self._keys_NMn.narrow(1, 0, used).mT, self._values_NMn.narrow(1, 0, used)
+
+    def keep(self, count: int, places: Tensor, sentences: Tensor, steps: int) -> "LayerCache":
+        """Move `sentences` to `places`, then keep the first `count`; `steps` positions are in use."""
+        if len(places):
+            used = self.self_keys[:, :, :steps], self.self_values[:, :, :steps]
+            for slots in (self.memory_keys, self.memory_values, *used):
+                slots.index_copy_(0, places, slots.index_select(0, sentences))
+        return LayerCache(
+            *(x[:count] for x in (self.memory_keys, self.memory_values, self.self_keys, self.self_values))
+        )
