@@ -9,9 +9,9 @@ PYTEST := $(BIN)/python -m pytest
 DEV ?= dev
 comma := ,
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
-EVERYWHERE := not slow and not nightly and not gpu and not browser and not latex and not slurm and not ray
+ELSEWHERE := nightly or gpu or browser or latex or slurm or ray
 
-.PHONY: setup compiled demo test test-system test-slow test-avx2 test-nightly test-extras test-slurm test-ray nightly chaos check check-types check-imports bench clean
+.PHONY: setup compiled demo test test-system test-slow test-processes test-avx2 test-nightly test-extras test-slurm test-ray nightly chaos check check-types check-imports bench clean
 
 setup: $(STAMP)
 
@@ -52,11 +52,15 @@ test: setup
 # the same code in processes as users start them: commands, children, git, other interpreters. In the order of the
 # folders, so that the long files come first
 test-system: compiled
-	$(PYTEST) -m "process and $(EVERYWHERE)" -n 2 --dist loadfile --no-loadscope-reorder
+	$(PYTEST) -m "process and not (slow or $(ELSEWHERE))" -n 2 --dist loadfile --no-loadscope-reorder
 
 # trains for real, kills processes. Three at once on two cores: most of these tests wait for a child
 test-slow: compiled
 	$(PYTEST) -m "slow and not nightly" -n 3 --dist loadfile --no-loadscope-reorder
+
+# the two tiers above in one session, for .ci/run: a file's stores are made once for both
+test-processes: compiled
+	$(PYTEST) -m "(process or slow) and not ($(ELSEWHERE))" -n 3 --dist loadfile --no-loadscope-reorder
 
 # what depends on the processor, on one without bf16 and AMX
 test-avx2: setup
@@ -71,7 +75,7 @@ nightly: test-nightly test-avx2 test-ray chaos
 
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup
-	$(PYTEST) tests/browser tests/system tests/unit/ablations -m "(browser or latex or tensorboard or wandb) and not nightly" -rs -n 2 --dist loadfile
+	$(PYTEST) -m "(browser or latex) and not nightly" -rs -n 2 --dist loadfile
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) or a real Ray, two nodes each, on this machine
 test-slurm test-ray: test-%: setup

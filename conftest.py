@@ -14,6 +14,8 @@ import pytest
 from tests.clusters import ray_cluster, slurm
 
 __all__ = ["ray_cluster", "slurm"]
+# otherwise every worker of every tier would compile all test files again; children keep the variable
+sys.dont_write_bytecode = False
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # two workers share the processors; networks are of width 8
 ROOT = Path(__file__).parent
 EXTRAS = ROOT / "ablations" / "extras"

@@ -57,7 +57,7 @@ def on_ray(request):
     return RayEngine({"address": request.getfixturevalue("ray_cluster").address})
 
 
-LOCAL = [forked, light, spawned, orphaned]
+LOCAL = [forked, light, spawned, pytest.param(orphaned, marks=pytest.mark.nightly)]
 ALL = [*LOCAL, pytest.param(on_slurm, marks=pytest.mark.slurm), pytest.param(on_ray, marks=pytest.mark.ray)]
 
 

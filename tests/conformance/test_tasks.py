@@ -3,7 +3,6 @@
 import json
 import math
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -144,7 +143,10 @@ def example(tmp_path: Path) -> Case:
     return Case(task_of(study), study.profiles["short"].set)
 
 
-CASES: list[Callable[[Path], Case]] = [translation, characters, parsing, algorithmic, own, command, example]
+CASES: list[Any] = [
+    *(translation, parsing, algorithmic, own, command),
+    *(pytest.param(case, marks=pytest.mark.nightly) for case in (characters, example)),
+]
 
 
 class Bench:

@@ -58,7 +58,7 @@ def start(program, *words):
 @pytest.mark.parametrize(
     ("requests", "seconds", "runs", "clients"),
     [
-        pytest.param(60, 12.0, 12, 3, marks=pytest.mark.slow),
+        pytest.param(60, 12.0, 12, 3, marks=pytest.mark.nightly),
         pytest.param(1000, 150.0, 150, 4, marks=pytest.mark.nightly),
     ],
 )

@@ -63,7 +63,7 @@ def study(folder: Path, *rows: str) -> Path:
     return file
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_gated_network_is_shrunk_and_a_class_is_made_by_its_run_alone(cli: Cli, tmp_path: Path) -> None:
     """Units of w1, w3 and w2 go from 8 to 4 in whatever order they are registered: 3·16 weights and 2·4 biases less."""
     file = study(tmp_path, "0 -> shrink 0.5", "2 -> noisy:Noisy('made')")

@@ -197,7 +197,7 @@ def TASK(settings, context):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_table_says_which_modules_were_changed(cli: Cli, tmp_path: Path) -> None:
     """Two products of 4 by 4 with their biases: 40 parameters, and 20 without one of them."""
     (tmp_path / "shallow.py").write_text(SHALLOW)

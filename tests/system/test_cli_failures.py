@@ -72,7 +72,7 @@ def mounted(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", place], check=True)
 
 
-@pytest.mark.parametrize("what", ["store", "state"])
+@pytest.mark.parametrize("what", ["store", pytest.param("state", marks=pytest.mark.nightly)])
 def test_a_full_disk_stops_the_work_and_the_same_command_goes_on(
     cli: Cli, tiny: Path, tmp_path: Path, mounted: Path, what: str
 ) -> None:
@@ -163,6 +163,7 @@ def test_the_plan_predicts_memory_and_disk_and_after_a_measurement_time(cli: Cli
     assert runs[0]["seconds"] > 0 == runs[2]["seconds"], "no step, no time"
 
 
+@pytest.mark.nightly
 def test_memory_is_held_as_the_plan_predicts(cli: Cli, tiny: Path, finished: Path, tmp_path: Path) -> None:
     planned = json.loads(cli("plan", tiny, "--store", tmp_path / "new", "--devices", "cpu:2", "--json").stdout)
     for run in planned:

@@ -67,25 +67,21 @@ def test_a_row_translates_as_it_decodes_though_another_row_trained(cli: Cli, sto
     def said(*words: object) -> str:
         return cli("generate", *words, text, "--store", runs, "--json", "--devices", "cpu:1").stdout
 
-    plain = ("--run", run.name, "--checkpoint", "last", "--length-penalty", "0.6")
     expected = {
-        "base": said(*plain, "--beam-size", "2"),
-        "greedy": said(*plain, "--beam-size", "1"),
         "alpha1": said("--run", run.name, "--checkpoint", "last", "--length-penalty", "1", "--beam-size", "2"),
         "average": said("--run", run.name, "--checkpoint", "average:3", "--length-penalty", "0.6", "--beam-size", "2"),
     }
-    assert len(set(expected.values())) >= 3  # such a network may write the same with beams of 1 and 2
+    assert expected["alpha1"] != expected["average"]
     assert {row: said(study, "--row", row) for row in expected} == expected
 
 
-def test_a_row_is_found_without_the_training_data(cli: Cli, tiny: Path, tmp_path: Path) -> None:
-    runs = tmp_path / "runs"
-    cli("run", tiny, "--rows", "base", "--store", runs, "--devices", "cpu:2")
-    shutil.rmtree(runs / "corpora")
+def test_a_row_is_found_without_the_training_data(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
+    runs, study = store
+    assert not (runs / "corpora").exists()
     [result] = runs.glob("runs/*/result.json")
-    found = cli("export", tiny, tmp_path / "model", "--row", "base", "--store", runs).stdout
+    found = cli("export", study, tmp_path / "model", "--row", "base", "--store", runs).stdout
     assert f"run {result.parent.name} is in" in found
-    message = cli("generate", tiny, "--row", "base", "--seed", "7", "--store", runs, code=2).stderr
+    message = cli("generate", study, "--row", "base", "--seed", "7", "--store", runs, code=2).stderr
     assert "no row 'base' with seed 7" in message
 
 
@@ -131,6 +127,7 @@ def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path,
     assert "numbered from 1" in cli("attention", study, "The dog.", *named, "--layer", "9", code=2).stderr
 
 
+@pytest.mark.nightly
 def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
     lines = 'encoder = "gru(bidirectional=true)", decoder = "gru, cross_attention(num_heads=1), gru", '
     study = tmp_path / "recurrent.toml"

@@ -87,6 +87,7 @@ class TestSlurm:
         assert_whole(store, 1, steps=10)
         assert row(store, 2).state is State.FAILED and "stub says bug" in row(store, 2).error
 
+    @pytest.mark.nightly
     def test_a_later_coordinator_goes_on_watching_what_still_runs(self, store):
         enqueue(store, make(1, steps=30, step_s=0.2))
         self.go(store, until="submitted")
@@ -108,7 +109,7 @@ class TestSlurm:
         assert_whole(store, 1, steps=60)
 
     def test_a_node_that_dies_costs_its_runs_nothing_but_time(self, store, cluster):
-        enqueue(store, *(make(n, steps=150, step_s=0.2) for n in range(4)))
+        enqueue(store, *(make(n, steps=90, step_s=0.2) for n in range(4)))
         self.go(store, until="submitted")
         wait_for(lambda: under_way(store, 0, 1, 2, 3), 180)
         lost = [n for n in range(4) if self.node(store, n) == "n1"]
@@ -119,7 +120,7 @@ class TestSlurm:
         finally:
             cluster.start_node("n1")
         for number in range(4):
-            assert_whole(store, number, steps=150)
+            assert_whole(store, number, steps=90)
         for number in lost:
             assert outcomes(store, number) == ["killed", "finished"]
             assert resumed_at(store, 2, number)[0] >= 2 and self.node(store, number, 2) == "n2"
@@ -264,7 +265,7 @@ class TestWorkersOnSlurm:
         wait_for(lambda: not worker_jobs(cluster), 60)
 
     def test_a_worker_whose_time_ends_hands_its_runs_over(self, store, cluster, workers):
-        enqueue(store, *(make(n, steps=120, step_s=0.2) for n in range(2)))
+        enqueue(store, *(make(n, steps=50, step_s=0.2) for n in range(2)))
         working = threading.Thread(target=lambda: summaries.append(workers.go(store, workers=1)))
         summaries = []
         working.start()
@@ -273,11 +274,11 @@ class TestWorkersOnSlurm:
         cluster.call("scancel", "--signal=USR2", first)  # as Slurm does before a time limit
         working.join(900)
         assert summaries[0].finished == 2
-        none_doubled(store, range(2), 120)
+        none_doubled(store, range(2), 50)
         assert [outcomes(store, n) for n in range(2)] == [["preempted", "finished"]] * 2
 
-    def test_the_table_of_eight_trainings_equals_a_local_one_though_a_node_dies(self, cluster, tiny, tmp_path):
-        table = [str(tiny), "--rows", "base,h1", "--seeds", "4", "--set", "training.train_steps=200"]
+    def test_a_table_equals_a_local_one_though_a_node_dies(self, cluster, tiny, tmp_path):
+        table = [str(tiny), "--rows", "base,h1", "--seeds", "2", "--set", "training.train_steps=120"]
         local = call("run", *table, "--store", tmp_path / "local", "--devices", "cpu:2")
         assert local.returncode == 0, local.stderr
         options = ["--engine", "slurm", "--workers", "2", "--devices", "cpu:2", "--engine-set", "partition=main"]
@@ -293,12 +294,13 @@ class TestWorkersOnSlurm:
         made, again = (
             scores(call("report", *table, "--strict", "--json", "--store", store).stdout) for store in stores
         )
-        assert made == again and sum(len(run_ids) for _, run_ids, *_ in made) == 8
+        assert made == again and sum(len(run_ids) for _, run_ids, *_ in made) == 4
         with Queue(Store.open(tmp_path / "runs").queue_db) as queue:
             ends = [tuple(attempt["outcome"] for attempt in queue.history(job.run_id)) for job in queue.status()]
         assert set(ends) == {("finished",), ("killed", "finished")}
         assert inodes(tmp_path / "runs" / "corpora") == encoded, "the nodes only read the corpus"
 
+    @pytest.mark.nightly
     def test_ctrl_c_of_the_command_ends_runs_after_a_checkpoint_and_gives_the_nodes_back(self, cluster, tiny, tmp_path):
         table = [str(tiny), "--rows", "base", "--seeds", "3", "--set", "training.train_steps=100000"]
         options = ["--engine", "slurm", "--workers", "1", "--devices", "cpu:2", "--store", tmp_path / "runs"]
@@ -336,6 +338,7 @@ class TestWorkersOnSlurm:
             workers.go(store, partition="no-such")
         assert workers.go(store).finished == 1
 
+    @pytest.mark.nightly
     def test_a_store_that_nodes_do_not_see_is_said(self, tiny, tmp_path):
         """The command has a disk of its own, which slurmd does not see."""
         if subprocess.run(["unshare", "-m", "true"], check=False).returncode:

@@ -662,7 +662,7 @@ def test_no_run_sees_the_files_of_another(cli: Cli, tmp_path: Path, number: int)
     assert whole(mine) == before
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_kill_leaves_the_working_copy_as_it_was(cli: Cli, mine: Path) -> None:
     (mine / "train.py").write_text(TRAIN.replace('print("training")', "import time; time.sleep(1)"))
     commit(mine, "Slow")

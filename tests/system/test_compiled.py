@@ -48,7 +48,7 @@ def _train(
     return losses, facts
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # tracing and the graphs' backward passes are torch's own; only generating code is left out: it takes minutes
     monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="aot_eager"))

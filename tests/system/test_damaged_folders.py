@@ -90,7 +90,7 @@ def store(tmp_path):
     return Store.open(tmp_path / "store")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_damaged_before_more_is_asked_of_them(store):
     go(store, *(make(number, evaluate=False) for number in range(len(FAULTS))))
     damage_all(store)

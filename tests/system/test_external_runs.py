@@ -379,7 +379,7 @@ def their_mlflow(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by_command", [False, True])
+@pytest.mark.parametrize("by_command", [False, pytest.param(True, marks=pytest.mark.nightly)])
 def test_a_database_of_an_older_mlflow_is_read_and_stays_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_command: bool
 ) -> None:

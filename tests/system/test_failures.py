@@ -38,6 +38,7 @@ def test_a_run_that_hangs_is_stopped_and_tried_once_more(store, impatient):
     assert resumed_at(store, 2) == [2]
 
 
+@pytest.mark.nightly
 def test_a_run_that_hangs_again_fails_and_says_so(store, impatient):
     hang = {"at": 3, "do": "hang"}
     summary = go(store, make(1, attempts={"1": hang, "2": hang}), make(2), hang_s=8.0)
@@ -97,7 +98,7 @@ def test_a_crash_in_native_code_is_named(store):
     assert_whole(store, 2)
 
 
-@pytest.mark.parametrize("what", ["disk_full", "mute"])
+@pytest.mark.parametrize("what", ["disk_full", pytest.param("mute", marks=pytest.mark.nightly)])
 def test_a_full_disk_stops_the_work_and_fails_no_run(store, what):
     jobs = [make(1, attempts={"1": {"at": 3, "do": what}}), make(2, steps=400, step_s=0.02), make(3)]
     with pytest.raises(DiskFull, match="same command continues"):
@@ -109,6 +110,7 @@ def test_a_full_disk_stops_the_work_and_fails_no_run(store, what):
         assert_whole(store, number, steps)
 
 
+@pytest.mark.nightly
 def test_a_disk_that_was_full_for_the_queue_too_is_not_still_full_for_the_next_coordinator(store, monkeypatch):
     def full(*_):
         raise DiskFull("no space for the queue")

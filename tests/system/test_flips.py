@@ -19,18 +19,21 @@ def store(finished: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(finished, tmp_path / "store"))
 
 
+@pytest.mark.nightly
 def test_no_harm_to_a_result_or_to_the_queue_is_silent(tiny: Path, store: Path) -> None:
     table = Printing(tiny, store, seeds=2, verbs=False)
     done = flip_all([*results(store, table), *queue(Store.open(store, create=False), table)], SEED, most=4)
     assert done["kinds"]["training result"]["said"] >= 8, "flips are seen at all"
 
 
+@pytest.mark.nightly
 def test_no_harm_to_a_corpus_or_a_trainers_checkpoint_is_silent(store: Path, tmp_path: Path) -> None:
     opened = Store.open(store, create=False)
     done = flip_all([*corpus(store), *others(opened, tmp_path)], SEED, most=4)
     assert done["kinds"]["corpus tokenizer.model"] == {"refused": 12}
 
 
+@pytest.mark.nightly
 def test_silent_harm_and_a_traceback_are_found(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"\x00")
     with pytest.raises(AssertionError, match=r"a byte, bit 3 of .*silent[\s\S]*gone of .*traceback: FileNotFound"):
@@ -44,7 +47,7 @@ def test_no_harm_to_any_kind_of_file_is_silent(tmp_path: Path) -> None:
     assert done["harms"] > 1600
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_swapped_tokenizer_decodes_nothing(cli: Cli, tiny: Path, store: Path) -> None:
     place = min(store.glob("runs/*/evaluations/*/result.json")).parent
     tokenizer = place.parents[1] / "attempts/0001/final/tokenizer.model"

@@ -40,6 +40,7 @@ def study(head: str, base: str, metrics: list[str], rows: list[str], more: str =
     return f"{head}base = {{{base}}}\n{more}\nmetric = [{', '.join(metrics)}]\nvariation = [\n{entries}]\n"
 
 
+@pytest.mark.nightly
 def test_a_study_that_grows_trains_only_what_is_new(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     starts, folder = tmp_path / "starts.txt", tmp_path / "mine"
     monkeypatch.setenv("STARTS", str(starts))

@@ -13,6 +13,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.translate import translate
 from tests import small_training
+from tests.slow import OF_SEEDS, mostly_slow
 
 from .conftest import Cli, as_json
 
@@ -28,7 +29,7 @@ def _rows() -> dict[str, dict[str, object]]:
     return {row.variation.key: row.config.model for row in rows}
 
 
-@pytest.mark.parametrize(("key", "sizes"), _rows().items(), ids=_rows())
+@pytest.mark.parametrize(("key", "sizes"), mostly_slow(_rows().items(), 4, OF_SEEDS), ids=_rows())
 def test_a_row_trains_two_steps_and_decodes(key: str, sizes: object, tmp_path: Path) -> None:
     settings = TrainingConfig(train_steps=2, warmup_steps=2, learning_rate=0.01)
     model, facts, _ = small_training.run(tmp_path, settings=settings, sizes=sizes)
@@ -78,7 +79,7 @@ set = {model.decoder = "last_state, 2 * lstm(residual=false)"}
 SETS = ("3-5", "6-10", "11-16")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_attention_reverses_long_inputs_along_the_anti_diagonal_and_one_vector_does_not(
     cli: Cli, tmp_path: Path
 ) -> None:

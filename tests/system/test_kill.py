@@ -42,7 +42,10 @@ def whole(cli: Cli, study: Path) -> str:
     return cli("run", study, "--store", study.parent / "undisturbed", *OPTIONS).stdout
 
 
-@pytest.mark.parametrize("everything", [False, True], ids=["coordinator alone", "its children too"])
+@pytest.mark.parametrize(
+    "everything",
+    [pytest.param(False, id="coordinator alone", marks=pytest.mark.nightly), pytest.param(True, id="its children too")],
+)
 def test_kill_and_run_again(cli: Cli, study: Path, whole: str, tmp_path: Path, everything: bool) -> None:
     disturbed = tmp_path / "disturbed"
     with subprocess.Popen(

@@ -76,6 +76,7 @@ def test_rows_train_and_print_and_a_longer_context_is_no_other_training(cli: Cli
     assert "--nbest: a language model does not read this" in refused.stderr
 
 
+@pytest.mark.nightly
 def test_killed_and_resumed_it_is_the_same_model(cli: Cli, tmp_path: Path) -> None:
     path = study(tmp_path)
     settings = ("--rows", "sentences", "--devices", "cpu:1", "--set", "training.train_steps=200")

@@ -126,6 +126,7 @@ def test_a_client_gets_from_nothing_to_a_verified_table_in_ten_calls(folder: Pat
     assert "| base" in (folder / "table.md").read_text()
 
 
+@pytest.mark.nightly
 def test_a_changed_cell_is_seen(folder: Path, cli: Cli) -> None:
     cli("run", "toy.toml", "--store", "store", "--devices", "cpu:2", cwd=folder)
     table = cli("report", "toy.toml", "--store", "store", cwd=folder).stdout
@@ -160,6 +161,7 @@ def test_two_detached_starts_at_once_train_all(folder: Path) -> None:
     assert all("| base" in text for text in [Path(told[0]["log"]).read_text()])
 
 
+@pytest.mark.nightly
 def test_what_a_killed_coordinator_leaves_the_next_in_turn_trains(folder: Path, cli: Cli) -> None:
     store = ["--store", "store", "--devices", "cpu:1", "--detach", "--json"]
     first = as_json(cli("run", "toy.toml", *store, "--set", "sleep=2", "--rows", "base", cwd=folder))
@@ -174,6 +176,7 @@ def test_what_a_killed_coordinator_leaves_the_next_in_turn_trains(folder: Path, 
     assert {job["state"] for job in jobs if job["members"][0]["row"] == "slow"} == {"finished"}
 
 
+@pytest.mark.nightly
 def test_what_is_cancelled_after_it_was_handed_over_is_not_queued_again(folder: Path, cli: Cli) -> None:
     store = ["--store", "store"]
     cli("run", "toy.toml", *store, "--devices", "cpu:1", "--set", "sleep=1", "--detach", cwd=folder)
@@ -187,6 +190,7 @@ def test_what_is_cancelled_after_it_was_handed_over_is_not_queued_again(folder: 
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 def test_drain_holds_for_those_in_turn(folder: Path, cli: Cli) -> None:
     store = ["--store", "store", "--devices", "cpu:1", "--detach", "--json"]
     cli("run", "toy.toml", *store, "--set", "sleep=60", "--rows", "base", "--seeds", "1", cwd=folder)
@@ -306,6 +310,7 @@ def test_every_request_has_an_answer(folder: Path) -> None:
         assert results[number]["isError"] and "Traceback" not in results[number]["content"][0]["text"]
 
 
+@pytest.mark.nightly
 def test_two_servers_share_a_store(folder: Path) -> None:
     async def talk() -> None:
         async with door(folder) as one, door(folder, log=folder / "other.log") as other:
@@ -321,6 +326,7 @@ def test_two_servers_share_a_store(folder: Path) -> None:
     assert len([*folder.glob("store/runs/*/attempts/*")]) == 9
 
 
+@pytest.mark.nightly
 def test_a_client_that_leaves_in_the_middle_of_a_call(folder: Path) -> None:
     """What it has started is started; nothing else of it is left."""
     words = [sys.executable, "-m", "ablations", "mcp", "--store", "store"]
@@ -422,6 +428,7 @@ def test_10_000_calls_leave_nothing_behind(folder: Path, cli: Cli) -> None:
 # --- Long answers, and the form of all of them
 
 
+@pytest.mark.nightly
 def test_long_answers_come_in_pages(folder: Path, cli: Cli) -> None:
     from ablations.cli.mcp import PAGE
 

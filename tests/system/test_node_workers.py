@@ -102,6 +102,7 @@ def test_detached_runs_go_on_and_are_taken_in(store):
     assert len(STARTED) == 1
 
 
+@pytest.mark.nightly
 def test_what_no_worker_took_waits_again_and_is_no_failure(store):
     enqueue(store, *(make(n, steps=400, step_s=0.1) for n in range(3)))
     for _ in range(4):  # one more than the attempts in a row that may end without a step
@@ -120,6 +121,7 @@ def under_way_in_last(store, *numbers):
     return all(any(e["kind"] == "checkpoint" for e in events(store, last[n], n)) for n in numbers)
 
 
+@pytest.mark.nightly
 def test_cancelled_runs_end_after_a_checkpoint_and_those_that_wait_at_once(store):
     enqueue(store, *(make(n, steps=600, step_s=0.1) for n in range(2)), make(2, steps=6))
     go(store, until="submitted", workers=1)

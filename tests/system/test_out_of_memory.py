@@ -79,6 +79,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batc
 ROOM_GB = 0.55  # imports take 0.3
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is capped on Linux")
 def test_a_run_told_its_memory_stays_below_it(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     asked = [tiny, "--rows", "base", *(word for setting in DEEP for word in ("--set", setting))]
@@ -93,6 +94,7 @@ def test_a_run_told_its_memory_stays_below_it(cli: Cli, tiny: Path, tmp_path: Pa
     assert result.peak_memory_bytes < (ROOM_GB + 0.2) * 1e9  # pages of libraries are shared, and not counted
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is capped on Linux")
 def test_a_run_queued_for_more_memory_than_its_limit_says_so(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     """`work` knows no study: the child's libraries do not fit, and the error names the limit."""

@@ -14,7 +14,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.translate import translate
 from experiments.tasks.translation import TASK
 from tests import small_training
-from tests.slow import mostly_slow
+from tests.slow import OF_SEEDS, mostly_slow
 
 
 def _rows() -> list[tuple[str, object]]:
@@ -30,7 +30,7 @@ def _rows() -> list[tuple[str, object]]:
     return [(key, found[key]) for key in (*first, *(key for key in found if key not in first))]
 
 
-@pytest.mark.parametrize(("key", "sizes"), mostly_slow(_rows(), 6))
+@pytest.mark.parametrize(("key", "sizes"), mostly_slow(_rows(), 6, OF_SEEDS))
 def test_a_row_trains_two_steps_and_decodes(key: str, sizes: object, tmp_path: Path) -> None:
     settings = TrainingConfig(train_steps=2, warmup_steps=2, learning_rate=0.01)
     model, facts, _ = small_training.run(tmp_path, settings=settings, sizes=sizes)

@@ -220,6 +220,7 @@ def test_runs_that_were_not_started_are_an_error(tmp_path: Path, cli: Cli) -> No
     ablations.run(study, store=tmp_path / "runs", seeds=1, devices="cpu:1", progress=False)
 
 
+@pytest.mark.nightly
 def test_the_notebook_of_the_documentation_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     nbformat, nbclient = pytest.importorskip("nbformat"), pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")

@@ -53,7 +53,7 @@ def test_the_curve_of_three_hundred_steps_is_a_plain_loops(tmp_path: Path, monke
     assert plain[-1] < 0.6 * plain[0], "it learns"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_in_single_precision_the_curve_is_a_plain_loops_but_for_rounding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -75,6 +75,7 @@ def decode(
     return [found[place] for place in range(len(sources))]
 
 
+@pytest.mark.nightly
 def test_fp32_up_to_ties_of_scores_and_float64_exactly(translator: Translator, sources: list[list[int]]) -> None:
     """In fp32 its batch may change a score's last digit: where a sentence's text differs, scores are equal."""
     single = [decode(translator, sources, way) for way in ways(sources)]

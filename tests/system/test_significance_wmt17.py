@@ -70,6 +70,7 @@ def test_p_values_are_the_published_ones(texts, reference, expected):
             assert p == pytest.approx(published, abs=1e-3 + 5 * (max(published, 1 / draws) / draws) ** 0.5), name
 
 
+@pytest.mark.nightly
 def test_p_values_are_sacrebleus(texts, reference):
     names = [BASE, *(name for name in texts if name != BASE)][:3]
     found = counts({name: texts[name] for name in names}, reference, "13a")

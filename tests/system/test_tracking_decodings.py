@@ -46,6 +46,7 @@ def printed(cli: Cli, tiny: Path, store: Path, *options: str) -> Any:
     return row
 
 
+@pytest.mark.nightly
 def test_the_plain_names_are_the_studys_own_decoding_whatever_came_first(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     """Trained with another beam first; then the study's own."""
     store, rows = tmp_path / "store", ("--rows", "untrained")

@@ -68,6 +68,7 @@ def test_the_table_and_its_runs_go_to_a_server(
     assert (finished / "mlflow.db").read_bytes() == before  # the store's own is left alone
 
 
+@pytest.mark.nightly
 def test_a_server_holds_what_the_database_holds(server: str, tmp_path: Path) -> None:
     """Numbers that are not finite, names and texts beyond MLflow's limits, histories; written twice, in pieces."""
     from experiments.tracking.mlflow import Tracker

@@ -202,6 +202,7 @@ model.dropout = [0.0, 0.1, 0.3]
 """
 
 
+@pytest.mark.nightly
 def test_rows_of_the_transformer_tuned_killed_and_resumed(cli: Cli, tiny: Path, tmp_path: Path) -> None:
     """Three rows × 5 trials, kill -9 of the tuner and its children: every trial trained once, equal budgets printed."""
     study, store = tmp_path / "tiny.toml", tmp_path / "store"

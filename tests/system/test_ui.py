@@ -51,7 +51,7 @@ def test_what_a_server_has_started_ends_with_the_command(tmp_path: Path, number:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGKILL, marks=pytest.mark.nightly), signal.SIGTERM])
 def test_nothing_of_mlflow_is_left(tmp_path: Path, number: signal.Signals) -> None:
     store, port = Store.open(tmp_path / "store"), free_port()
     Tracker(store)

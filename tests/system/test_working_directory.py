@@ -32,6 +32,7 @@ def ablations(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
+@pytest.mark.nightly
 def test_a_built_in_task_is_prepared_and_trained(tmp_path: Path, tiny: Path) -> None:
     """The coordinator, the preparation, the fork server and its children."""
     folder = occupied(tmp_path)

@@ -31,7 +31,7 @@ KINDS = (
     "own",
     "command",
     pytest.param("translation", marks=pytest.mark.slow),
-    pytest.param("parsing", marks=pytest.mark.slow),
+    pytest.param("parsing", marks=pytest.mark.nightly),
 )
 FORMATS = list(RENDERERS)
 
