@@ -86,7 +86,7 @@ def _kill(process: ForkServerProcess, folder: Path, step: int, delay: float) -> 
 
 @pytest.mark.slow
 def test_killed_at_random_steps_equals_undisturbed(tmp_path: Path) -> None:
-    kills, steps = 3, 250
+    kills, steps = 3, 90
     straight, final = tmp_path / "straight", tmp_path / "last"
     _finish(steps, straight)
     chance = random.Random(kills)
