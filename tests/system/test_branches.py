@@ -123,3 +123,98 @@ def test_killed_at_random_the_table_is_the_same_byte_for_byte(cli: Cli, tmp_path
 
 
 @pytest.mark.nightly
+@pytest.mark.extra("bundles")
+def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
+    text = study_of(30)
+    study, store = write(tmp_path, text), ("--store", tmp_path / "store")
+    assert "begins with base (seed 1) after step 30" in cli("plan", study, *store).stdout
+    tried = cli("run", study, *store, "--devices", "cpu:2", "--smoke")
+    assert "two steps of 4 rows" in tried.stderr and "none failed" in tried.stderr
+    cli("queue", study, *store)
+    why = {job["members"][0]["row"]: job["doing"] for job in as_json(cli("status", *store, "--json"))}
+    assert why == {"base": "", **dict.fromkeys(("same", "decay", "smooth"), "waits for its parent run")}
+    table = cli("run", study, *store, "--devices", "cpu:2").stdout
+    assert "- ‡: decay and smooth branch from base after step 30: the steps up to there are those of base" in table
+    assert "‡: same branches from base after step 20" in table
+    assert table.count("‡ ") == 6 and "all done, nothing to train" in cli("run", study, *store).stderr
+    for format_, name in (("latex", "t.tex"), ("html", "t.html"), ("markdown", "t.md"), ("csv", "t.csv")):
+        cli("report", study, *store, "--format", format_, "--out", tmp_path / name)
+        assert "all equal to the store's" in cli("verify", tmp_path / name, study, *store).stdout
+    assert "parent run steps: 30" in cli("explain", study, "smooth.ppl", "--full", *store).stdout
+    assert "begins with the state of run" in cli("log", "smooth", *store).stdout
+    assert "branch from base after step 30" in cli("report", study, *store, "--format", "setup").stdout
+    alone = cli("report", study, *store, "--rows", "smooth").stdout
+    assert "A branch's costs of training include its parent run's" in alone
+    packed, whole = tmp_path / "tiny.tar.gz", tmp_path / "whole.tar.gz"
+    assert "2 runs" in cli("bundle", study, *store, "--rows", "smooth", "--out", packed).stdout
+    assert cli("report", packed).stdout.partition("\n\n")[2] == alone
+    cli("bundle", study, *store, "--out", whole)
+    assert cli("report", whole).stdout.partition("\n\n")[2] == table
+    assert "2 runs imported" in cli("import", packed, "--store", tmp_path / "other").stdout
+    elsewhere = cli("report", study, "--rows", "smooth", "--store", tmp_path / "other").stdout
+    of_the_store = "- Of 3 rows that got results in this store, 1 is shown.\n"
+    assert elsewhere == alone.replace(of_the_store, "")
+    assert '"row": "smooth"' in cli("evaluate", study, *store, "--set", "evaluation.beam_size=1", "--json").stdout
+    again = as_json(cli("plan", study, *store, "--set", "training.tokens_per_batch=300", "--json"))
+    assert {run["state"] for run in again} == {"missing"}
+
+
+@pytest.mark.nightly
+def test_a_parent_run_without_the_checkpoint_is_trained_again_and_says_so(cli: Cli, tmp_path: Path) -> None:
+    """It was trained before the branch was written, or its checkpoints were pruned."""
+    store = tmp_path / "store"
+    before = write(tmp_path, head(30) + '\n[[variation]]\nkey = "base"\n', "before")
+    cli("run", before, "--store", store, "--devices", "cpu:1")
+    after = write(tmp_path, study_of(30))
+    base = rows(cli, after, store)["base"]
+    first = weights(store, base["run_id"])
+    words = "base: already trained, but with fewer checkpoints than a branch from step 20, 30 needs here"
+    assert words in cli("plan", after, "--store", store).stdout
+    assert "trained again" in cli("run", after, "--store", store, "--devices", "cpu:2").stderr
+    assert Store.open(store).attempts(base["run_id"]) == [1, 2]
+    assert weights(store, base["run_id"]) == first, "the same weights: scores stay"
+    whole = {row: weights(store, run["run_id"]) for row, run in rows(cli, after, store).items()}
+    cli("forget", "--checkpoints", "--store", store, "--yes")
+    assert "all done, nothing to train" in cli("run", after, "--store", store).stderr, "branches have begun already"
+    cli("evaluate", after, "--store", store, "--set", "evaluation.beam_size=1")
+    assert Store.open(store).attempts(base["run_id"])[-1] < 5
+    (store / "runs" / rows(cli, after, store)["smooth"]["run_id"] / "result.json").unlink()
+    cli("run", after, "--store", store, "--rows", "smooth", "--devices", "cpu:2")
+    assert {row: weights(store, run["run_id"]) for row, run in rows(cli, after, store).items()} == whole
+
+
+def test_a_branch_of_a_failed_parent_run_waits_and_says_why(cli: Cli, tmp_path: Path) -> None:
+    study = write(
+        tmp_path, study_of(30).replace('schedule = "constant"', 'schedule = "constant", learning_rate = 1e30')
+    )
+    store = tmp_path / "store"
+    for _ in range(2):  # the second tries the parent run again
+        done = cli("run", study, "--store", store, "--devices", "cpu:2", code=1)
+        assert "Branches without a number, because their parent run is missing" in done.stdout
+        jobs = {job["members"][0]["row"]: job for job in as_json(cli("status", "--store", store, "--json"))}
+        assert jobs["base"]["state"] == "failed"
+        assert {jobs[row]["state"] for row in ("same", "decay", "smooth")} == {"waiting"}
+        for row, step in (("same", 20), ("decay", 30), ("smooth", 30)):
+            assert (
+                f"held: it begins with base (seed 1, run {jobs['base']['run_id']}) after step {step}"
+                in jobs[row]["why"]
+            )
+            assert "has failed without a checkpoint of that step" in jobs[row]["why"]
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ((f"step = {STEPS}", "step = 61"), 'it branches from step 61, and its parent run "base" has 60 steps'),
+        (("label_smoothing = 0.3,", "warmup_steps = 20,"), "the learning rate differs already at step 1 "),
+        (("{label_smoothing = 0.3,", "{seed = 2,"), "seed"),
+        (("set = {training = {label_smoothing = 0.3,", "set = {model.d_model = 16, training = {"), "in model.d_model"),
+        ((f'row = "base", step = {STEPS * 2 // 3}', 'row = "decay", step = 40'), "is a branch itself"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_paragraph(cli: Cli, tmp_path: Path, change: tuple[str, str], part: str) -> None:
+    study, store = write(tmp_path, STUDY.replace(*change)), tmp_path / "store"
+    for verb in ("plan", "run", "queue"):
+        done = cli(verb, study, "--store", store, code=2)
+        assert part in done.stderr and len(done.stderr.strip().splitlines()) == 1
+        assert not done.stdout and not store.exists()

@@ -77,3 +77,26 @@ def test_killed_and_run_again_it_equals_an_undisturbed_one(cli: Cli, study: Path
 
 
 @pytest.mark.nightly
+@pytest.mark.extra("bundles")
+def test_every_verb_knows_it(cli: Cli, study: Path, tmp_path: Path) -> None:
+    store = ("--store", tmp_path / "store")
+    table = cli("run", study, *store, "--devices", "cpu:2", "--notes", "full").stdout
+    assert "three: ensemble of base, seeds 1, 2, 3" in table
+    planned = cli("plan", study, *store).stdout
+    assert "ensemble" in planned and "of base, seeds 1, 2, 3" in planned and "base   seed 3" in planned
+    assert "seed 0" not in planned + table + cli("status", *store).stdout
+    explained = cli("explain", study, "three.ppl", "--full", *store).stdout
+    assert "ensemble member 3" in explained and "seed 0" not in explained
+    page = tmp_path / "table.tex"
+    cli("report", study, *store, "--format", "latex", "--out", page)
+    assert "all equal to the store's" in cli("verify", page, study, *store).stdout
+    packed = tmp_path / "tiny.tar.gz"
+    assert "5 runs" in cli("bundle", study, *store, "--out", packed).stdout
+    assert cli("report", packed, "--notes", "full").stdout.partition("\n\n")[2] == table
+    assert "4 runs imported" in cli("import", packed, "--store", tmp_path / "other").stdout
+    assert cli("report", study, "--store", tmp_path / "other", "--notes", "full").stdout == table
+    told = cli("generate", study, "--row", "three", *store, code=2).stderr
+    assert "is an ensemble, which has no weights of its own. Name a member: --run " in told
+    again = cli("evaluate", study, *store, "--set", "evaluation.beam_size=3", "--rows", "three", "--json").stdout
+    assert '"row": "three"' in again
+    assert "all done, nothing to train" in cli("run", study, *store).stderr
