@@ -29,6 +29,9 @@ class DataConfig(StrictModel):
     builtin_pairs: int = Field(
         20000, ge=1, le=MOST_GENERATED, description="training pairs that the built-in corpus generates"
     )
+    builtin_version: Literal[1, 2] = Field(
+        1, description="recipe of the built-in sentence pairs; in 2 many words depend on distant ones (docs/corpora.md)"
+    )
     units: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = Field(
         "bpe",
         description="pieces: learnt by BPE, as a unigram model, or that and matched greedily (wordpiece); whole words, "

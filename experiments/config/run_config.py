@@ -31,6 +31,7 @@ NOT_IN_RUN_ID = (
     "data.dev",
     "data.test",
     "data.builtin_pairs",
+    "data.builtin_version",
     "training.checkpoint_steps",
     "training.keep_checkpoints",
     "training.eval_steps",

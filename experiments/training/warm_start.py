@@ -66,7 +66,16 @@ ACT_STEP_BY_STEP = (
     "training.", "evaluation.", "model.dropout", "model.attention_dropout", "model.activation_dropout",
     "model.layer_drop", "data.max_pieces", "data.window", "data.mix_documents",
 )  # fmt: skip
-_TEXT = ("data.corpus", "data.source", "data.target", "data.train", "data.dev", "data.test", "data.builtin_pairs")
+_TEXT = (
+    "data.corpus",
+    "data.source",
+    "data.target",
+    "data.train",
+    "data.dev",
+    "data.test",
+    "data.builtin_pairs",
+    "data.builtin_version",
+)
 _SETS = ("data.dev", "data.test")
 _SCHEDULE = tuple(
     f"training.{name}"

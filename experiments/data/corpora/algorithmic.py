@@ -145,6 +145,8 @@ def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
             "corpus is generated: data.train_lengths, data.dev_lengths and data.test_lengths say its sets. Leave them "
             "out."
         )
+    if data.builtin_version != 1:
+        raise UserError("data.builtin_version is of sentence pairs, and an algorithmic corpus has none. Leave it out.")
     tests = dict.fromkeys(data.test_lengths, ())
     return AlgorithmicCorpus(data.algorithm, tests=tests, generated=data.builtin_pairs, data=data)
 

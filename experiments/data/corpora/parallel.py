@@ -27,13 +27,15 @@ class FilePair(NamedTuple):
 class ParallelCorpus(Corpus):
     """Sentence pairs in two languages. `train` and `dev` may join several pairs of files."""
 
+    version: int = 1  # of generated pairs
+
     def read(self, set_name: str) -> Iterator[tuple[str, str]]:
         """The (source, target) lines of "train", "dev" or a test set, one at a time.
 
         Raises UserError for files that changed, and for a line of an evaluated set that is no sentence.
         """
         if self.generated:
-            pairs = generate(set_name, self.generated)
+            pairs = generate(set_name, self.generated, self.version)
             yield from pairs if self.source == "en" else ((t, s) for s, t in pairs)
             return
         for pair in self.files(set_name):
@@ -68,7 +70,7 @@ class ParallelCorpus(Corpus):
         return digest({"direction": [self.source, self.target], **content})
 
     def _recipe(self, set_name: str) -> list[Any]:
-        return [[recipe_digest(self.generated), set_name]]
+        return [[recipe_digest(self.generated, self.version), set_name]]
 
     def _content_of(self, file: FilePair, known: Fingerprints) -> list[str]:
         return list(_checked(file, known)[:2])
@@ -88,7 +90,9 @@ def _builtin(data: DataConfig) -> ParallelCorpus:
             "data.train, data.dev and data.test name files of a corpus folder; the built-in corpus has its own "
             'sets ("dev", "test"). Leave them out, or name a folder as data.corpus (--corpus).'
         )
-    return ParallelCorpus("builtin", *direction, tests={"test": ()}, generated=data.builtin_pairs)
+    return ParallelCorpus(
+        "builtin", *direction, tests={"test": ()}, generated=data.builtin_pairs, version=data.builtin_version
+    )
 
 
 def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]:

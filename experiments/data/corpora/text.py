@@ -41,7 +41,12 @@ class TextData(DataConfig):
     mix_documents: bool = Field(True, description="windows reach from a document into the next; false: none does")
 
 
-UNREAD = {"data.source": "languages", "data.target": "languages", "data.max_pieces": "pairs of sentences"}
+UNREAD = {
+    "data.source": "languages",
+    "data.target": "languages",
+    "data.max_pieces": "pairs of sentences",
+    "data.builtin_version": "pairs of sentences",
+}
 
 
 # --- Find the text files of a corpus by their names, without reading them

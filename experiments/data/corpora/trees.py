@@ -103,6 +103,8 @@ def resolve(data: TreeData) -> TreeCorpus:
     """The corpus of a configuration, found by file names. Raises UserError for missing files."""
     if data.source or data.target:
         raise UserError("data.source and data.target name languages; a corpus of trees has none. Leave them out.")
+    if data.builtin_version != 1:
+        raise UserError("data.builtin_version is of sentence pairs; the built-in trees have one version. Leave it out.")
     return _builtin(data) if data.corpus == "builtin" else _folder(Path(data.corpus), data)
 
 

@@ -196,14 +196,14 @@ def test_sets_are_selected_by_name(folder: Path) -> None:
         select_sets(resolve(DataConfig()), ("newstest2014",))
 
 
-def fake_generate(split: str, pairs: int) -> Iterator[tuple[str, str]]:
+def fake_generate(split: str, pairs: int, version: int) -> Iterator[tuple[str, str]]:
     sizes = {"train": pairs, "dev": 2, "test": 3}
-    return ((f"{split} {i}", f"{split.upper()} {i}") for i in range(sizes[split]))
+    return ((f"{split} {i}", f"{split.upper()} {i}" * version) for i in range(sizes[split]))
 
 
 def test_the_builtin_corpus_has_a_recipe_and_two_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus_module, "generate", fake_generate)
-    monkeypatch.setattr(corpus_module, "recipe_digest", lambda pairs: f"recipe of {pairs}")
+    monkeypatch.setattr(corpus_module, "recipe_digest", lambda pairs, version: f"recipe {version} of {pairs}")
     corpus = resolve(DataConfig(builtin_pairs=5))
     assert (corpus.source, corpus.target, corpus.sets) == ("en", "de", ("dev", "test"))
     assert corpus.check() == {"train": 5, "dev": 2, "test": 3}
@@ -212,7 +212,9 @@ def test_the_builtin_corpus_has_a_recipe_and_two_directions(monkeypatch: pytest.
     assert (back.source, back.target) == ("de", "en")
     assert next(back.read("dev")) == ("DEV 0", "dev 0")
     other = resolve(DataConfig(builtin_pairs=6))
-    assert len({c.training_digest() for c in (corpus, back, other)}) == 3
+    second = resolve(DataConfig(builtin_pairs=5, builtin_version=2))
+    assert next(second.read("dev")) == ("dev 0", "DEV 0DEV 0")
+    assert len({c.training_digest() for c in (corpus, back, other, second)}) == 4
     assert corpus.set_digest("dev") != corpus.set_digest("test")
 
 
