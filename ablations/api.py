@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
+from ablations.planning.table_spec import table_spec
 from ablations.service import work as words
 from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals
@@ -87,11 +88,11 @@ class LoadedTable:
     @cached_property
     def curves(self) -> "pd.DataFrame":
         """One line per row × seed × metric × step that a run logged while it trained."""
-        return curves(self._chosen.plan, self._chosen.store)
+        return curves(table_spec(self._chosen.plan), self._chosen.store)
 
     @cached_property
     def _frames(self) -> Frames:
-        return frames(self._chosen.plan, self._chosen.store, self._chosen.columns)
+        return frames(table_spec(self._chosen.plan, self._chosen.columns), self._chosen.store)
 
     @property
     def notes(self) -> list[str]:
@@ -121,9 +122,8 @@ class LoadedTable:
     def __repr__(self) -> str:
         rows = self.as_built.rows
         found = [outcome.record is not None for row in rows for outcome in row.outcomes]
-        return (
-            f"<{self.as_built.name}: {number(len(rows), 'row')}, {sum(found)} of {number(len(found), 'run')} finished>"
-        )
+        runs = f"{sum(found)} of {number(len(found), 'run')} finished"
+        return f"<{self.as_built.spec.name}: {number(len(rows), 'row')}, {runs}>"
 
 
 @dataclass(frozen=True, eq=False)

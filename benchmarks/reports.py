@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from benchmarks.machine import machine
+from experiments.run_state import RunState
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 

@@ -16,7 +16,7 @@ Settings that change no trained number are not part of run_id (config.NOT_IN_RUN
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from experiments.config.task_config import TaskConfig
@@ -76,6 +76,11 @@ def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str,
 def seed_in_words(seed: int) -> str:
     """ "seed 3"; "ensemble" for a run that has no seed of its own."""
     return "ensemble" if seed == NO_SEED else f"seed {seed}"
+
+
+def ensemble_in_words(seeds: Sequence[int]) -> str:
+    """Return the seeds of an ensemble's members: "seed 1", "seeds 1, 2, 3"."""
+    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
 
 
 def with_members(inputs: Mapping[str, str], run_ids: Iterable[str]) -> dict[str, str]:

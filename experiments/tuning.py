@@ -22,6 +22,11 @@ SAMPLERS = ("tpe", "random")
 STARTUP = 4  # random trials before a sampler models; small, as budgets are
 
 
+def trials_of(study: str) -> str:
+    """Return the name under which the trials of a study's rows are queued and recorded."""
+    return f"{study}-tuning"
+
+
 @dataclass(frozen=True)
 class Range:
     """Values that a setting may take: from low to high (integers if both are), or one of `choices`."""

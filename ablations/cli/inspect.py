@@ -198,6 +198,6 @@ def compare(
     counts = counts_in(chosen.store), counts_in(other.store)
     cells = list(compare_tables(table, table_of(other, "none"), counts))
     if not any(cell.there is not None for cell in cells):
-        raise UserError(f"{name} has no number for any cell of {table.name}, so there is nothing to compare.")
-    text = as_text(cells, f"{table.title or table.name}: here and there", {"there": name})
+        raise UserError(f"{name} has no number for any cell of {table.spec.name}, so there is nothing to compare.")
+    text = as_text(cells, f"{table.title or table.spec.name}: here and there", {"there": name})
     answer(as_json, as_records(cells), [text.rstrip("\n")])

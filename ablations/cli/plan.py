@@ -12,7 +12,6 @@ from ablations.cli import options
 from ablations.cli.run import run_chosen
 from ablations.cli.terminal import aligned, answer, plain_progress, print_json
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
-from ablations.planning.runs import ensemble_in_words
 from ablations.service.enqueue import say_trained_again, trained_again, wanted
 from ablations.service.forecast import (
     Forecast,
@@ -32,7 +31,7 @@ from ablations.service.store_tables import orphans, say_orphans
 from ablations.service.work import WorkOptions
 from ablations.study.selectors import only_row
 from experiments.errors import UserError
-from experiments.identity import seed_in_words
+from experiments.identity import ensemble_in_words, seed_in_words
 from experiments.jobs.devices.slots import parse_slots
 from experiments.messages import duration, number
 from experiments.store import ledger

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from ablations.cli import options
 from ablations.cli.terminal import FAILED, print_json, say, unguarded
+from ablations.planning.table_spec import table_spec
 from ablations.service.selected import Selected, SelectedTable, Selectors, choose, choose_table, holds_table
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from experiments.errors import UserError, explain_os_errors
@@ -189,7 +190,7 @@ def _examples(
     format_ = format_ or "markdown"
     if format_ not in _WRITERS:
         raise UserError(f"--format {format_}: with --examples, write one of {', '.join(_WRITERS)}.")
-    found = collect_examples(chosen.plan, chosen.store, of_set, seed, differing=differing)
+    found = collect_examples(table_spec(chosen.plan), chosen.store, of_set, seed, differing=differing)
     shown = Examples(found.heads, found.lines[:limit] if limit else found.lines)
     text = _WRITERS[format_](shown)
     if out is None:

@@ -4,12 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ablations.planning.planned import Plan, PlannedRow, PlannedRun, RunState
+from ablations.planning.planned import Plan, PlannedRow, PlannedRun
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig
 from experiments.identity import NO_SEED
 from experiments.run_spec import EvaluationSpec, run_spec
+from experiments.run_state import RunState
 from experiments.tasks.load import describe, recorded_type
 
 

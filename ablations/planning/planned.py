@@ -6,13 +6,14 @@ Trains nothing, imports no torch.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig
 from experiments.records import TRAINING
 from experiments.run_spec import EvaluationSpec, RunSpec
+from experiments.run_state import RunState
 from experiments.store.run_names import RunName
 
 # --- A row of a study as it will run
@@ -47,24 +48,6 @@ class PlannedRow:
 
 
 # --- Runs, evaluations and the plan of all rows
-
-
-class RunState(NamedTuple):
-    """How far a run and its requested evaluations are in a store.
-
-    state: missing, waiting, running, finished, failed, stale or damaged. stale: what other code has made of a trained
-    run: TRAINING, and parts of evaluations ("decode", "score"). to_make: the part with which the missing evaluations of
-    a trained run begin, "decode" or "score". made: the eval_ids that it has. to_read: those of them that are made again
-    from what the run kept, without training, because the study reads other numbers now (Task.outdated). changed: what
-    of the training code has changed, such as names of files (Task.changed_code).
-    """
-
-    state: str = "missing"
-    stale: tuple[str, ...] = ()
-    to_make: str = ""
-    made: tuple[str, ...] = ()
-    to_read: tuple[str, ...] = ()
-    changed: tuple[str, ...] = ()
 
 
 StateOf = Callable[[str, list[str], TaskConfig], RunState]  # run_id, eval_ids, settings

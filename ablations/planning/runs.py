@@ -186,8 +186,3 @@ def as_run(study: Study, row: Variation) -> Variation:
     by_profile = {name: joined(of.by_profile.get(name, {}), row.by_profile.get(name, {})) for name in profiles}
     seeds = {"seeds": row.seeds or of.seeds, "seed_offset": of.seed_offset} if row.branch else {}
     return row.model_copy(update={**parts, **seeds, "by_profile": by_profile})
-
-
-def ensemble_in_words(seeds: Sequence[int]) -> str:
-    """ "seed 1", "seeds 1, 2, 3"."""
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.table_spec import table_spec
 from ablations.service.enqueue import prepare, renewed, trained_again
 from ablations.service.gpu_sharing import seats
 from ablations.service.run_states import Members
@@ -328,7 +329,7 @@ def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> 
     """
     base = base_of(chosen)
     alone = choose(study, replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds))
-    table = build_table(alone.plan, alone.store, alone.columns, "none")
+    table = build_table(table_spec(alone.plan, alone.columns), alone.store, "none")
     rows, found = max(1, len(compared(chosen.plan, base))), []
     for column in table.columns:
         values = table.rows[0].measures[column.key].values

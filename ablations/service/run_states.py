@@ -5,22 +5,23 @@ from dataclasses import replace
 from functools import cache
 
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRun, RunState, StateOf
+from ablations.planning.planned import Plan, PlannedRun, StateOf
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
-from ablations.study.tuning import trials_of
 from experiments.config.task_config import TaskConfig
 from experiments.errors import Damaged
 from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
+from experiments.run_state import RunState
 from experiments.store.ensembles import changed
 from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
 from experiments.store.run_names import RunNames
 from experiments.tasks.base import Task
 from experiments.training.warm_start import checkpoint_of, other_weights
+from experiments.tuning import trials_of
 
 DONE = ("finished", "stale")
 

@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablations.planning.planned import Plan
+from ablations.planning.table_spec import table_spec
 from ablations.service.enqueue import member
 from ablations.service.run_states import DONE
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose
@@ -91,7 +92,7 @@ def table_of(
 ) -> Table:
     """The selected table, with the words of the command line that select and print it."""
     plan = chosen.plan
-    table = build_table(plan, chosen.store, chosen.columns, significance, provisional=provisional)
+    table = build_table(table_spec(plan, chosen.columns), chosen.store, significance, provisional=provisional)
     for run in plan.runs if not chosen.bundle else ():
         if run.added and run.state in DONE:
             keep_counted(chosen.store, run.run_id, run.added)

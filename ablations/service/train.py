@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.planning.planned import Plan, PlannedRun, RunState
+from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import (
     enqueue,
     join,
@@ -39,6 +39,7 @@ from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue
 from experiments.messages import number
 from experiments.run_spec import EvaluationSpec, run_spec
+from experiments.run_state import RunState
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
 from experiments.store.run_names import named_by_of, plain_name

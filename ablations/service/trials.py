@@ -11,12 +11,12 @@ from ablations.service.selected import Selected
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection, only_row, select_rows
 from ablations.study.study import Study
-from ablations.study.tuning import SETS, about, deciding_column, space_of, trials_of, tune_of, with_tuned
+from ablations.study.tuning import SETS, about, deciding_column, space_of, tune_of, with_tuned
 from experiments.errors import UserError
 from experiments.jobs.queue.job import JobStatus, State
 from experiments.jobs.queue.queue import Queue
 from experiments.records import FailureClass
-from experiments.tuning import COMPLETE, FAILED, Search, Trial
+from experiments.tuning import COMPLETE, FAILED, Search, Trial, trials_of
 
 # A run that ends like this was caused by its settings, so its trial counts as failed. Other failures come from the
 # program or the machine.

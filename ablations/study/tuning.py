@@ -110,11 +110,6 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def trials_of(study: str) -> str:
-    """The name under which the trials of a study's rows are queued and recorded."""
-    return f"{study}-tuning"
-
-
 def about(config: Any, inputs: Mapping[str, str], space: Space) -> dict[str, Any]:
     """The identity of a row's trials beside the space: its other settings without the scored sets, and its data."""
     settings = {k: v for k, v in flatten(config) if k not in space.ranges and k != SETS}

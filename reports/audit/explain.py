@@ -30,11 +30,11 @@ def explain(table: Table, cell: str) -> Explanation:
     costs = [cost for cost in shown(table) if name in ("", cost.key)]
     if not columns and not costs:
         options = [*(column.key for column in table.columns), *dict.fromkeys(cost.key for cost in shown(table))]
-        raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
+        raise UserError(f"{table.spec.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
     found: Explanation = {"from_bundle": table.bundle} if table.bundle else {}
-    found |= {"cell": cell, "study": table.name, "row": row.key, "label": row.label}
-    found["changes_from_base"] = dict(row.outcomes[0].run.planned_row.overrides)
-    found |= {"diff": row.diff.splitlines()} if row.diff else {}
+    found |= {"cell": cell, "study": table.spec.name, "row": row.key, "label": row.label}
+    found["changes_from_base"] = dict(row.spec.overrides)
+    found |= {"diff": row.spec.diff.splitlines()} if row.spec.diff else {}
     for cost in costs:
         found[cost.name] = {"computed": cost.value(row, table), "trained": _recorded(row, cost.name)}
         found[cost.name]["paper"] = row.paper.get(cost.key)
@@ -51,7 +51,7 @@ def _row(table: Table, cell: str) -> tuple[Row, str]:
             return row, cell[len(row.key) + 1 :]
     name = cell.rpartition(".")[0] or cell
     keys = [row.key for row in table.rows]
-    raise UserError(f"{table.name} has no row {name!r}; write ROW.COLUMN. {suggestion(name, keys, 'rows')}")
+    raise UserError(f"{table.spec.name} has no row {name!r}; write ROW.COLUMN. {suggestion(name, keys, 'rows')}")
 
 
 def _recorded(row: Row, name: str) -> int | None:

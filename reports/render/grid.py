@@ -35,7 +35,7 @@ def layout_of(table: Table, costs: Sequence[Cost]) -> Layout:
     for column in table.columns:
         layout += _metric(column, table)
     layout += _costs(table, costs)
-    layout += [_printed_alone(name, head, table) for name, head in table.published.items()]
+    layout += [_printed_alone(name, head, table) for name, head in table.spec.published.items()]
     layout.append((Head("n", "n"), _seeds))
     return [(head, _of_any_row(head, make, table)) for head, make in layout]
 

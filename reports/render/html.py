@@ -89,7 +89,7 @@ def render(
         "page",
         shown=shown,
         grid=grid,
-        title=table.title or table.name,
+        title=table.title or table.spec.name,
         bundle=table.bundle,
         comment=comment(table),
         policy=POLICY,
@@ -103,7 +103,7 @@ def render(
         figures=figures or {},
         in_page=lambda svg, title: Markup(_in_page(svg.decode(), title)),
         failed=failed,
-        changed=[row for row in table.rows if row.diff],
+        changed=[row for row in table.rows if row.spec.diff],
         paragraph=paragraph(table),
         checklist=checklist(table),
         run_heads=RUN_HEADS,
@@ -117,7 +117,7 @@ def fragment(table: Table) -> str:
     """As `ablations report` prints it for a browser, without the page around it."""
     shown = printed(table, "html")
     return _made(
-        "notebook", shown=shown, grid=shown.grid, title=shown.table.title or shown.table.name, bundle=table.bundle
+        "notebook", shown=shown, grid=shown.grid, title=shown.table.title or shown.table.spec.name, bundle=table.bundle
     )
 
 
@@ -191,8 +191,8 @@ def _summary(table: Table) -> str:
     done = sum(outcome.record is not None for outcome in table.outcomes)
     corpora = dict.fromkeys(filter(None, map(corpus_name, table.outcomes)))
     parts = [
-        table.name,
-        f"profile {table.profile}" if table.profile else "",
+        table.spec.name,
+        f"profile {table.spec.profile}" if table.spec.profile else "",
         f"corpus {', '.join(corpora)}" if corpora else "",
         table.last_change,
         f"{number(len(table.rows), 'row')}, {done} of {number(len(table.outcomes), 'run')} finished",

@@ -59,7 +59,7 @@ def _caption(shown: Printed) -> Iterator[str]:
 
 def _label(shown: Printed) -> str:
     """Without a caption there is no number to refer to."""
-    label = f"tab:{shown.table.name}" if shown.choices.label is None else shown.choices.label
+    label = f"tab:{shown.table.spec.name}" if shown.choices.label is None else shown.choices.label
     return label if shown.table.title else ""
 
 

@@ -46,7 +46,9 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
     hidden = {head.key for name in choices.hide for head, _ in _named(name, values, table)}
     shown = list({column[0].key: column for column in asked if column[0].key not in hidden}.values())
     if not shown:
-        raise UserError(f"The table {table.name} has no column left to print. Choose others with columns and hide.")
+        raise UserError(
+            f"The table {table.spec.name} has no column left to print. Choose others with columns and hide."
+        )
     keys = {head.key for head, _ in shown}
     others = [column for column in values if column[0].key not in keys]
     keys_alone = [column for column in names if table.pivot or column[0].kind != "label"]
@@ -98,11 +100,11 @@ def _named(name: str, values: Layout, table: Table) -> Layout:
         if found := [column for column in values if column[0].kind == "value" and column[0].metric in keys[:1]]:
             return found
     if name in NAMES:
-        raise UserError(f"{name} names the rows of {table.name}: it is always printed. Leave it out.")
+        raise UserError(f"{name} names the rows of {table.spec.name}: it is always printed. Leave it out.")
     if found := _other_settings(name, table):
         return found
     options = dict.fromkeys(head.metric if head.kind == "value" and head.metric else head.key for head, _ in values)
-    raise UserError(f"{table.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
+    raise UserError(f"{table.spec.name} has no column {name!r}. {suggestion(name, options, 'columns')}")
 
 
 def _words(head: Head) -> tuple[tuple[str, ...], ...]:
@@ -165,7 +167,7 @@ def with_digits(table: Table, costs: Sequence[Cost], digits: Mapping[str, int]) 
     known = [*(column.key for column in table.columns), *(cost.key for cost in costs)]
     for name in digits:
         if name and name not in known:
-            raise UserError(f"digits: {table.name} has no column {name!r}. {suggestion(name, known, 'columns')}")
+            raise UserError(f"digits: {table.spec.name} has no column {name!r}. {suggestion(name, known, 'columns')}")
     columns = tuple(replace(c, digits=digits.get(c.key, digits.get("", c.digits))) for c in table.columns)
     return replace(table, columns=columns), [replace(cost, digits=digits.get(cost.key)) for cost in costs]
 
@@ -192,7 +194,7 @@ class Printed:
 def choices_for(table: Table, format_: str) -> Choices:
     """The choices that hold in a format, each from the strongest layer that makes it."""
     choices = OWN.get(format_, Choices())
-    for layer in (*table.choices.layers(format_), table.chosen):
+    for layer in (*table.spec.choices.layers(format_), table.chosen):
         choices = layer.over(choices)
     return choices
 

@@ -201,7 +201,7 @@ def checklist(table: Table) -> list[tuple[str, str]]:
 
 
 def _code(table: Table) -> str:
-    places, program = code(trained(table), {row.key for row in table.rows if row.diff})
+    places, program = code(trained(table), {row.key for row in table.rows if row.spec.diff})
     return "; ".join(filter(None, [*places, program])) or "not recorded"
 
 
@@ -271,7 +271,8 @@ def _data_of(outcome: Outcome) -> str:
 
 
 def _hyperparameters(table: Table) -> str:
-    searched = f"tuned row by row: {', '.join(table.tuned)}" if table.tuned else "the study records no search for them"
+    tuned = table.spec.tuned
+    searched = f"tuned row by row: {', '.join(tuned)}" if tuned else "the study records no search for them"
     return (
         "each row's configuration is in its runs' config.json in full; rows differ from base only in what the table "
         f"and its notes name; {searched}"

@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 
 from pydantic import Field
 
-from ablations.planning.planned import Plan
 from experiments.events.accounting import NOTHING, Amounts, AttemptCost, amounts_of, attempt_costs, total
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
@@ -26,19 +25,18 @@ class Spending(Facts):
     searches: list[list[Word]] = Field(default_factory=list)
 
 
-def spending(plan: Plan, store: Store) -> Spending:
-    """Of a plan's runs. Raises Damaged."""
+def spending(run_ids: Collection[str], store: Store) -> Spending:
+    """Return the attempts at runs, and at the trials of the searches that found their settings. Raises Damaged."""
     if (kept := read_json(store.root / FILE)) is not None:  # it came along with an opened bundle
         return Spending.model_validate(kept)
-    run_ids = {run.run_id for run in plan.trainings}
     searches = list(_tunings(store, run_ids))
-    every = sorted(run_ids.union(*searches))
+    every = sorted({*run_ids}.union(*searches))
     return Spending(runs={run_id: attempt_costs(store, run_id) for run_id in every}, searches=searches)
 
 
-def last_change(found: Spending, plan: Plan) -> str:
-    """The day (UTC) on which the last attempt at a plan's runs ended; "" if none is known."""
-    times = [one.t for run in plan.trainings for one in found.runs.get(run.run_id, ()) if one.t]
+def last_change(found: Spending, run_ids: Collection[str]) -> str:
+    """Return the day (UTC) on which the last attempt at these runs ended; "" if none is known."""
+    times = [one.t for run_id in run_ids for one in found.runs.get(run_id, ()) if one.t]
     return datetime.fromtimestamp(max(times), UTC).date().isoformat() if times else ""
 
 

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ablations.planning.planned import Plan, PlannedRun
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.tasks.columns import EXAMPLE_FILE
 from reports.results.results import valid_evaluation
+from reports.spec.table_spec import TableRun, TableSpec
 
 Example = Mapping[str, Any]
 
@@ -26,13 +26,13 @@ class Examples:
     lines: tuple[tuple[Any, ...], ...]
 
 
-def collect_examples(plan: Plan, store: Store, set_: str, seed: int, *, differing: bool = False) -> Examples:
-    """The examples of one set over the plan's rows, from each row's run of `seed`.
+def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, differing: bool = False) -> Examples:
+    """The examples of one set over the table's rows, from each row's run of `seed`.
 
     `differing`: only examples on which the rows differ. Raises UserError if no row kept any, or if rows kept different
     numbers of them.
     """
-    runs = [run for run in plan.runs if run.seed == seed]
+    runs = [run for run in spec.runs if run.seed == seed]
     found = {run.row: read for run in runs if (read := _examples(run, store, set_)) is not None}
     if not found:
         raise UserError(
@@ -42,7 +42,7 @@ def collect_examples(plan: Plan, store: Store, set_: str, seed: int, *, differin
     lengths = {row: len(examples) for row, examples in found.items()}
     if len(set(lengths.values())) > 1:
         raise UserError(f"The rows kept different numbers of examples of {set_!r}: {lengths}. They cannot be paired.")
-    shared, own = _fields(found, _metrics(plan))
+    shared, own = _fields(found, _metrics(spec))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
     judged = [name for name in own if not _is_number_field(found, name)] or own  # probabilities always differ
     lines = []
@@ -53,7 +53,7 @@ def collect_examples(plan: Plan, store: Store, set_: str, seed: int, *, differin
     return Examples(heads, tuple(lines))
 
 
-def _examples(run: PlannedRun, store: Store, set_: str) -> list[Example] | None:
+def _examples(run: TableRun, store: Store, set_: str) -> list[Example] | None:
     for evaluation in run.evaluations:
         path = store.evaluation_folder(run.run_id, evaluation.eval_id) / EXAMPLE_FILE
         if evaluation.set == set_ and path.is_file():
@@ -68,8 +68,8 @@ def _is_number_field(found: Mapping[str, Sequence[Example]], name: str) -> bool:
     return any(isinstance(example.get(name), float) for examples in found.values() for example in examples)
 
 
-def _metrics(plan: Plan) -> set[str]:
-    return {name.rpartition(".")[2] for run in plan.runs for e in run.evaluations for name in e.promised}
+def _metrics(spec: TableSpec) -> set[str]:
+    return {name.rpartition(".")[2] for run in spec.runs for e in run.evaluations for name in e.promised}
 
 
 def _fields(found: Mapping[str, Sequence[Example]], metrics: set[str]) -> tuple[list[str], list[str]]:

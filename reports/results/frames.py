@@ -1,17 +1,15 @@
-"""A plan's outcomes as tidy pandas frames.
+"""A table's runs and evaluations as tidy pandas frames.
 
 `ablations.load` gives them to scripts and notebooks (docs/python.md).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ablations.planning.planned import Plan, PlannedRun
 from experiments.events.history import History
 from experiments.store.layout import Store
-from experiments.tasks.columns import Column
 from reports.results.results import RUN_FACTS, collect, run_facts
+from reports.spec.table_spec import RowSpec, TableRun, TableSpec
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,22 +25,20 @@ class Frames:
     evaluations: "pd.DataFrame"
 
 
-def frames(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> Frames:
-    """The plan's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds.
-
-    `columns` as in `collect`.
-    """
+def frames(spec: TableSpec, store: Store) -> Frames:
+    """Return the table's outcomes as pandas frames; missing values are None or NaN, never 0. Times in seconds."""
     import pandas as pd  # imported late: it takes half a second
 
-    outcomes = collect(plan, store, columns)
+    rows = {row.key: row for row in spec.rows}
+    outcomes = collect(spec.runs, store, spec.metrics)
     runs = [
-        _place(o.run)
+        _place(rows[o.run.row], o.run)
         | {"state": o.run.state, "imported": o.run.spec.imported, "stale": o.stale, "num_params": o.run.spec.num_params}
         | run_facts(o.record)
         for o in outcomes
     ]
     evaluations = [
-        _place(o.run)
+        _place(rows[o.run.row], o.run)
         | {"eval_id": scored.spec.eval_id, "set": set_, "metric": metric, "value": o.measured(set_, metric)}
         | {"signature": scored.signature(metric), "sentences": scored.record.sentences}
         for o in outcomes
@@ -56,19 +52,12 @@ def frames(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> Frames:
     )
 
 
-def _place(run: PlannedRun) -> dict[str, Any]:
-    """The columns with which every frame begins."""
-    variation = run.variation
-    return {
-        "row": run.row,
-        "group": variation.group,
-        "label": variation.label,
-        "seed": run.seed,
-        "run_id": run.run_id,
-    }
+def _place(row: RowSpec, run: TableRun) -> dict[str, Any]:
+    """Return the columns with which every frame begins."""
+    return {"row": row.key, "group": row.group, "label": row.label, "seed": run.seed, "run_id": run.run_id}
 
 
-def curves(plan: Plan, store: Store) -> "pd.DataFrame":
+def curves(spec: TableSpec, store: Store) -> "pd.DataFrame":
     """What runs logged while they trained: one line per row × seed × metric × step, by the names that they logged.
 
     A step that a resumed attempt repeats is there once.
@@ -76,8 +65,9 @@ def curves(plan: Plan, store: Store) -> "pd.DataFrame":
     import pandas as pd
 
     lines = [
-        [*_place(run).values(), point.name, point.step, point.value, point.t]
-        for run in plan.runs
+        [*_place(row, run).values(), point.name, point.step, point.value, point.t]
+        for row in spec.rows
+        for run in row.runs
         for point in History(store, run.run_id).read()
     ]
     found = pd.DataFrame(lines, columns=[*_RUN, "metric", "step", "value", "time"])

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ablations.planning.planned import Plan, PlannedRun
 from experiments.dotted import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
@@ -24,6 +23,7 @@ from experiments.tasks.columns import Column, Counts
 from experiments.tasks.own.code_files import from_home
 from experiments.tasks.own.command import PATTERNS
 from experiments.tasks.own.kept import first_sentences, patterns_of, read_kept
+from reports.spec.table_spec import TableRun
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -104,7 +104,7 @@ def read_array(path: Path) -> "NDArray[Any] | None":
 REDO = "Restore it from a backup, or rename that folder and run the study again"
 
 
-def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, str]:
+def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, str]:
     """The record of a run's training, and the reason why it is left out; "" for none."""
     place = f"runs/{run.run_id}"
     try:
@@ -129,7 +129,7 @@ def valid_result(store: Store, run: PlannedRun) -> tuple[TrainingResult | None, 
 
 
 def valid_evaluation(
-    store: Store, run: PlannedRun, planned: EvaluationSpec, columns: Iterable[Column] = ()
+    store: Store, run: TableRun, planned: EvaluationSpec, columns: Iterable[Column] = ()
 ) -> tuple[EvaluationResult | None, str]:
     """The same for one of its evaluations; recorded scores of `columns` must agree with their counts."""
     place = f"runs/{run.run_id}/evaluations/{planned.eval_id}"
@@ -151,7 +151,7 @@ def valid_evaluation(
 
 
 def read_again(
-    store: Store, run: PlannedRun, planned: EvaluationSpec, trained: TrainingResult, made: EvaluationResult | None
+    store: Store, run: TableRun, planned: EvaluationSpec, trained: TrainingResult, made: EvaluationResult | None
 ) -> EvaluationResult | None:
     """An evaluation with the numbers that a user's trainer kept, where the study reads others than were recorded.
 
@@ -207,7 +207,7 @@ NOT_RECORDED = "their files are not recorded"  # in place of the name of a file:
 class Outcome:
     """One planned run (a row with one seed) and its results; `record` is None until it is trained."""
 
-    run: PlannedRun
+    run: TableRun
     record: TrainingResult | None
     scored: Mapping[str, Scored]  # by set, in the plan's order
     harm: Mapping[str, str] = field(default_factory=dict)  # by set ("" for the training): why its record is left out
@@ -260,15 +260,15 @@ class Outcome:
         return {name: digest for name, digest in found.items() if digest}
 
 
-def collect(plan: Plan, store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:
-    """Look up every planned run and evaluation, in the plan's order; the same identity is read once.
+def collect(runs: Iterable[TableRun], store: Store, columns: Sequence[Column] = ()) -> list[Outcome]:
+    """Look up every run and its evaluations, in this order; the same identity is read once.
 
-    Scores of `columns` (a task's) that contradict their counts are left out, with the reason in `harm`.
+    Scores of `columns` that contradict their counts are left out, with the reason in `harm`.
     """
     trained: dict[str, tuple[TrainingResult | None, str]] = {}
     evaluated: dict[tuple[str, str], tuple[EvaluationResult | None, str]] = {}
     outcomes = []
-    for run in plan.runs:
+    for run in runs:
         if run.run_id not in trained:
             trained[run.run_id] = valid_result(store, run)
         record, why = trained[run.run_id]

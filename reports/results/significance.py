@@ -233,7 +233,7 @@ def _with_best(table: Table, column: Column) -> Table:
     bold = {
         key for key, mean in means.items() if math.isclose(mean, best, rel_tol=1e-12)
     }  # whatever the order of a sum
-    if table.bold == "undistinguished":
+    if table.spec.bold == "undistinguished":
         first = next(key for key in means if key in bold)
         others = [key for key in means if key != first]
         near = dunnett.undistinguished(values[first], [values[key] for key in others])

@@ -13,8 +13,9 @@ from experiments.tasks.columns import Column
 from reports.results.accounting import TableSpent
 from reports.results.dunnett import ALPHA
 from reports.results.results import Outcome
-from reports.spec.choices import Choices, TableChoices
+from reports.spec.choices import Choices
 from reports.spec.note import Note
+from reports.spec.table_spec import RowSpec, TableSpec
 
 # The state of a row is the first of these that one of its seeds has.
 BRANCH = "‡"  # marks rows that share steps with another
@@ -70,7 +71,7 @@ class Measure:
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
     change_so_far: float | None = None  # the same over the seeds that are there, where one is missing
     reported_change: float | None = None
-    best: bool = False  # of its column, or by `Table.bold` not told from the best (reports/results/significance.py)
+    best: bool = False  # of its column, or by `TableSpec.bold` not told from the best (reports/results/significance.py)
     test: Test | None = None  # of the change
 
     @property
@@ -103,16 +104,28 @@ class Measure:
 class Row:
     """A row of the study, with its numbers and where they come from."""
 
-    key: str
-    group: str
-    label: str
+    spec: RowSpec
     settings: Mapping[str, Any]  # that it reads: what differs from base; of base itself, what varies in the table
     measures: Mapping[str, Measure]  # by column key
     num_params: int | None  # None: the task does not say
-    paper: Mapping[str, Any]
+    paper: Mapping[str, Any]  # published numbers that columns can print; None: none
     outcomes: tuple[Outcome, ...]  # one per seed: where every number comes from
     here: str = ""  # "8 → 4": the key names a size that the profile scales
-    diff: str = ""  # what its code has otherwise than base's
+
+    @property
+    def key(self) -> str:
+        """The key of the row in the study."""
+        return self.spec.key
+
+    @property
+    def group(self) -> str:
+        """The group of the row; "" for none."""
+        return self.spec.group
+
+    @property
+    def label(self) -> str:
+        """The description that is printed instead of the settings; "" for none."""
+        return self.spec.label
 
     @property
     def name(self) -> str:
@@ -160,7 +173,7 @@ class Row:
 class Table:
     """Everything that a format prints."""
 
-    name: str
+    spec: TableSpec
     title: str
     settings: Mapping[str, str]  # setting → head
     columns: tuple[Column, ...]  # "*" resolved: one per set
@@ -174,19 +187,13 @@ class Table:
     test: str = ""  # what marks changes: "seeds" or "sentences"; "" for no test
     test_notes: tuple[Note, ...] = ()
     asked: str = ""  # the words after `ablations report` that select this table
-    tuned: tuple[str, ...] = ()  # settings that tuning found, row by row
     measured: Mapping[str, str] = field(default_factory=dict)  # heads of what runs measure at their start and end
-    sustained_flops: Mapping[str, float] = field(default_factory=dict)  # the study's, by a part of a device's name
     pivot: Mapping[str, str] = field(default_factory=dict)  # group → head, where groups are printed as columns
-    published: Mapping[str, str] = field(default_factory=dict)  # numbers that only the paper has: name → head
     groups: tuple[str, ...] = ()  # compared within themselves, as always in a pivot; none: all rows together
     bases: Mapping[str, str] = field(default_factory=dict)  # of `groups`: each one's own base
     spent: TableSpent = field(default_factory=lambda: TableSpent({}))  # what it cost
     provisional: bool = False  # whether a cell with a missing seed prints the mean of the others, marked as such
-    choices: TableChoices = field(default_factory=TableChoices)  # the study's
-    bold: str = "best"  # the study's: "undistinguished" adds the rows that a test cannot tell from the best
     chosen: Choices = field(default_factory=Choices)  # the command's, over the study's
-    profile: str = ""  # of the study, by which the rows are sized
     last_change: str = ""  # day (UTC) on which the last attempt at its runs ended; "" if no record says
     bundle: str = ""  # of a bundle: what of it was computed again; the first line of every format, whatever is chosen
     not_shown: int | None = 0  # other rows of its study that got results; None: the store's ledger is damaged

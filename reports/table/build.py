@@ -1,12 +1,10 @@
-"""From a plan and a store to the table, and the table as one flat record per row."""
+"""From a declared table and a store to the table with its numbers, and the table as one flat record per row."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ablations.planning.planned import Plan
-from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.records import FailureClass
 from experiments.store import ledger
@@ -17,107 +15,106 @@ from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, collect, counts_in
 from reports.results.table import NOT_REPORTED, Measure, Row, Table
+from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims, notes, settings
 from reports.table.cost import Cost, shown, spent_on
 from reports.table.notes import cited
 from reports.table.provenance import warnings
 
 
-def build_table(
-    plan: Plan, store: Store, columns: Sequence[Column], tests: str = "auto", *, provisional: bool = False
-) -> Table:
-    """The table of a plan's rows, from what the store holds now; `columns` are the task's.
+def build_table(spec: TableSpec, store: Store, tests: str = "auto", *, provisional: bool = False) -> Table:
+    """Return the table of a spec's rows, from what the store holds now.
 
-    `tests`: which differences from base are marked (significance.MODES). `provisional`: see Table.
+    tests: which differences from base are marked (significance.MODES). provisional: see Table.
     """
-    grouped: dict[str, list[Outcome]] = {}
-    for outcome in collect(plan, store, columns):
-        grouped.setdefault(outcome.run.row, []).append(outcome)
-    resolved = _columns(columns, grouped)
-    families = _families(plan.study, grouped)
-    made = {r.key: r for base, family in families for r in _rows(family, base, resolved, plan.paper_keys)}
-    of = {row.key: row for row in plan.study.variations}
-    rows = tuple(replace(made[k], here=settings.here(made[k], of[k].declared), diff=of[k].diff) for k in grouped)
-    bases = {base for base, _ in families}
+    outcomes: dict[str, list[Outcome]] = {}
+    for outcome in collect(spec.runs, store, spec.metrics):
+        outcomes.setdefault(outcome.run.row, []).append(outcome)
+    columns = _columns(spec.metrics, outcomes)
+    families = _families(spec)
+    made = {row.key: row for base, family in families for row in _rows(family, base, columns, spec, outcomes)}
+    rows = tuple(made[key] for key in outcomes)
+    bases = {base.key for base, _ in families if base}
     changed = [(row.label, row.settings) for row in rows if row.key not in bases]
     varying = dict.fromkeys(name for _, change in changed for name in change)  # in any group
-    named = [name for name in plan.study.columns if not name.startswith(MEASURED)]
-    tuned = tuple(dict.fromkeys(name for v in plan.study.variations for name in v.tuned))
-    heads = settings.columns(changed, plan.study.factors, named, tuned)
-    base_of = {key: made[base] if base else None for base, family in families for key in family}
+    named = [name for name in spec.heads if not name.startswith(MEASURED)]
+    heads = settings.columns(changed, spec.factors, named, spec.tuned)
+    base_of = {row.key: made[base.key] if base else None for base, family in families for row in family}
     of_base = [*named, *varying]
     rows = tuple(
-        replace(r, settings=settings.shown(r, base_of[r.key], of_base if r.key in bases else heads)) for r in rows
+        replace(
+            row,
+            here=settings.here(row),
+            settings=settings.shown(row, base_of[row.key], of_base if row.key in bases else heads),
+        )
+        for row in rows
     )
     heads = {name: head for name, head in heads.items() if any(name in row.settings for row in rows)}
-    measured = {name: head for name, head in plan.study.columns.items() if name.startswith(MEASURED)}
+    first = _base(spec, spec.rows)
     table = Table(
-        plan.study.name,
-        plan.study.title,
+        spec,
+        spec.title,
         heads,
-        resolved,
+        columns,
         rows,
-        _base_key(plan.study, grouped),
-        tuned=tuned,
-        measured=measured,
-        sustained_flops=plan.study.sustained_flops,
-        pivot=plan.study.pivot,
-        published=plan.study.published,
-        groups=plan.study.families,
-        bases={row.group: row.key for row in rows if plan.study.families and row.key in bases},
+        first.key if first else None,
+        measured={name: head for name, head in spec.heads.items() if name.startswith(MEASURED)},
+        pivot=spec.pivot,
+        groups=spec.groups,
+        bases={row.group: row.key for row in rows if spec.groups and row.key in bases},
         provisional=provisional,
-        choices=plan.study.table,
-        bold=plan.study.bold,
-        profile=plan.profile,
-        papers_corpus=settings.on_corpus(rows, plan.study.table.paper_corpus),
+        papers_corpus=settings.on_corpus(rows, spec.choices.paper_corpus),
     )
-    table = replace(table, members=tuple(collect(replace(plan, runs=plan.members), store)))
+    table = replace(table, members=tuple(collect(spec.members, store)))
 
     def tested(other: Table) -> Table:
         return significance.with_tests(other, tests, counts_in(store), shares_in(store))
 
     table = tested(table)
-    table = replace(table, claims=claims.checked(table, plan.study, tested))
-    table = replace(table, cited=cited(plan.study, resolved))
-    found = spending(plan, store)
-    table = replace(table, spent=spent_on(table, plan, found), last_change=last_change(found, plan))
-    table = replace(table, not_shown=_not_shown(plan, store))
-    return replace(table, footnotes=notes.footnotes(table, plan), warnings=warnings(table))
+    table = replace(table, claims=claims.checked(table, tested))
+    table = replace(table, cited=cited(spec, columns))
+    run_ids = [run.run_id for run in spec.trainings]
+    found = spending(run_ids, store)
+    table = replace(table, spent=spent_on(table, found), last_change=last_change(found, run_ids))
+    table = replace(table, not_shown=_not_shown(spec, store))
+    return replace(table, footnotes=notes.footnotes(table), warnings=warnings(table))
 
 
-def _not_shown(plan: Plan, store: Store) -> int | None:
-    """Rows of the study that got results in the store and are not in the table; None: the store's ledger is damaged."""
-    shown = {pair for run in (*plan.runs, *plan.members) for pair in ledger.pairs(run.run_id, run.eval_ids)}
+def _not_shown(spec: TableSpec, store: Store) -> int | None:
+    """Count the study's rows that got results in the store and are not in the table.
+
+    None: the store's ledger is damaged.
+    """
+    runs = (*spec.runs, *spec.members)
+    shown = {pair for run in runs for pair in ledger.pairs(run.run_id, [e.eval_id for e in run.evaluations])}
     try:
         found = None if ledger.damaged(store) else ledger.entries(store)
     except UserError:
         found = None
     if found is None:
         return None
-    return sum(shown.isdisjoint(row) for row in ledger.rows_with_results(found, plan.study.name))
+    return sum(shown.isdisjoint(row) for row in ledger.rows_with_results(found, spec.name))
 
 
-Outcomes = Mapping[str, list[Outcome]]  # by row
+Outcomes = Mapping[str, Sequence[Outcome]]  # by row
 
 
-def _families(study: Study, grouped: Outcomes) -> list[tuple[str | None, Outcomes]]:
-    """The rows that are compared with each other, with their base: all, or each of the study's families."""
-    if not study.families:
-        return [(_base_key(study, grouped), grouped)]
-    families = {
-        group: {k: o for k, o in grouped.items() if o[0].run.variation.group == group} for group in study.families
-    }
-    return [(_base_key(study, family, group), family) for group, family in families.items() if family]
+def _families(spec: TableSpec) -> list[tuple[RowSpec | None, list[RowSpec]]]:
+    """Return the selected rows that are compared with each other, with their base: all, or those of each group."""
+    if not spec.groups:
+        return [(_base(spec, spec.rows), [row for row in spec.rows if row.runs])]
+    families = []
+    for group in spec.groups:
+        of_group = [row for row in spec.rows if row.group == group]
+        if selected := [row for row in of_group if row.runs]:
+            families.append((_base(spec, of_group), selected))
+    return families
 
 
-def _base_key(study: Study, grouped: Outcomes, group: str | None = None) -> str | None:
-    """The study's base row, else its first; None if that row is not among the planned: there is no change then.
-
-    group: the same of the rows of one group.
-    """
-    rows = [row for row in study.variations if group in (None, row.group)]
-    row = study.base_row if study.base_row in rows else rows[0]
-    return row.key if row and row.key in grouped else None
+def _base(spec: TableSpec, rows: Sequence[RowSpec]) -> RowSpec | None:
+    """Return the row without changes, else the first of these; None if that row is not selected: there is no change."""
+    row = next((row for row in rows if row.key == spec.base), rows[0])
+    return row if row.runs else None
 
 
 def _columns(columns: Sequence[Column], grouped: Outcomes) -> tuple[Column, ...]:
@@ -139,24 +136,22 @@ def _for_set(column: Column, name: str) -> Column:
     return replace(column, key=key, set=name, header=header)
 
 
-def _rows(grouped: Outcomes, base: str | None, columns: Sequence[Column], paper_keys: Sequence[str]) -> tuple[Row, ...]:
-    """Rows with changes from one base."""
-    first = [outcomes[0].run for outcomes in grouped.values()]
-    shown = settings.changes(first, grouped[base][0].run if base else None)
+def _rows(
+    family: Sequence[RowSpec], base: RowSpec | None, columns: Sequence[Column], spec: TableSpec, outcomes: Outcomes
+) -> tuple[Row, ...]:
+    """Return rows with changes from one base."""
     rows = tuple(
         Row(
-            key=run.row,
-            group=run.variation.group,
-            label=run.variation.label,
-            settings=change,
-            measures={column.key: _measure(outcomes, column) for column in columns},
-            num_params=_num_params(outcomes),
-            paper={key: run.variation.paper.get(key) for key in paper_keys},
-            outcomes=tuple(outcomes),
+            row,
+            settings=settings.changes(row, base),
+            measures={column.key: _measure(row, outcomes[row.key], column) for column in columns},
+            num_params=_num_params(outcomes[row.key]),
+            paper={key: row.paper.get(key) for key in spec.paper_keys},
+            outcomes=tuple(outcomes[row.key]),
         )
-        for run, change, outcomes in zip(first, shown, grouped.values(), strict=True)
+        for row in family
     )
-    return comparable.with_changes(rows, base, columns)
+    return comparable.with_changes(rows, base.key if base else None, columns)
 
 
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:
@@ -165,14 +160,14 @@ def _num_params(outcomes: Sequence[Outcome]) -> int | None:
     return next((n for n in (outcomes[0].run.spec.num_params, *counted) if n is not None), None)
 
 
-def _measure(outcomes: Sequence[Outcome], column: Column) -> Measure:
+def _measure(row: RowSpec, outcomes: Sequence[Outcome], column: Column) -> Measure:
     asked = [o for o in outcomes if column.set in o.scored]
     found = [(o, o.measured(column.set, column.metric)) for o in asked]
     return Measure(
         values=tuple(value for _, value in found if value is not None),
         requested=len(asked),
         lacking=tuple(_why(o, column) for o, value in found if value is None),
-        reported=(outcomes[0].run.variation.paper).get(column.paper) if column.paper else None,
+        reported=row.paper.get(column.paper) if column.paper else None,
     )
 
 

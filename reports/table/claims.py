@@ -10,8 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ablations.planning.planned import Plan
-from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.messages import number
 from experiments.tasks.columns import Column, named
@@ -38,17 +36,17 @@ class _Gap(NamedTuple):
     words: str
 
 
-def checked(table: Table, study: Study, retest: Callable[[Table], Table]) -> tuple[CheckedClaim, ...]:
-    """The study's claims with what was found. `retest`: the table with the tests of another base."""
+def checked(table: Table, retest: Callable[[Table], Table]) -> tuple[CheckedClaim, ...]:
+    """Return the table's claims with what was found. retest: tests a table with another base."""
     known = _Differences(table, retest, {})
     return tuple(
-        CheckedClaim(claim.text, claim.check, *check(parse(claim.check), study, known)) for claim in study.claims
+        CheckedClaim(claim.text, claim.check, *_check(parse(claim.check), known)) for claim in table.spec.claims
     )
 
 
-def check(comparison: Comparison, study: Study, known: "_Differences") -> tuple[Finding | None, Finding]:
-    """A sentence in the published numbers (None where nothing of it is published), and in the table's runs."""
-    pairs = compared(comparison, study.variations, study.cited)
+def _check(comparison: Comparison, known: "_Differences") -> tuple[Finding | None, Finding]:
+    """Check a sentence in the published numbers (None where nothing of it is published), and in the table's runs."""
+    pairs = compared(comparison, known.table.spec.rows, known.table.spec.cited)
     try:
         of = _compared(comparison.number, known.table)
     except UserError as ambiguous:
@@ -216,22 +214,20 @@ def _state(gap: _Gap, bound: float, comparison: Comparison) -> str:
     return FAILS if high <= bound and (gap.marked or bound > 0) else OPEN
 
 
-def notes(claims: Sequence[CheckedClaim], table: Table, plan: Plan) -> Iterator[Note]:
-    """One note per claim, after one that says which runs they are checked in."""
-    if claims:
-        yield Note(f"Claims are checked in the published numbers and here: {_size(table.rows, plan)}.", "study")
-    for claim in claims:
+def notes(table: Table) -> Iterator[Note]:
+    """Yield one note per claim, after one that says which runs they are checked in."""
+    if table.claims:
+        yield Note(f"Claims are checked in the published numbers and here: {_size(table)}.", "study")
+    for claim in table.claims:
         said = f"“{claim.text}”: {claim.check}" if claim.text else claim.check
         paper = f"In the published numbers it {claim.paper.state}: {claim.paper.words}. " if claim.paper else ""
         yield Note(f"Claim: {said}. {paper}Here it {claim.here.state}: {claim.here.words}.", "study")
 
 
-def _size(rows: Sequence[Row], plan: Plan) -> str:
-    """Which runs they are, so that a miniature is not read as the paper's experiment."""
-    profile = plan.study.profiles[plan.profile]
-    other = profile.set or profile.scale != type(profile.scale)()
-    corpora = dict.fromkeys(corpus_name(outcome) for row in rows for outcome in row.outcomes)
-    counts = sorted(len(row.outcomes) for row in rows)
+def _size(table: Table) -> str:
+    """Return which runs they are, so that a miniature is not read as the paper's experiment."""
+    corpora = dict.fromkeys(corpus_name(outcome) for row in table.rows for outcome in row.outcomes)
+    counts = sorted(len(row.outcomes) for row in table.rows)
     seeds = number(counts[-1], "seed") if counts[0] == counts[-1] else f"{counts[0]} to {number(counts[-1], 'seed')}"
-    where = f"profile {plan.profile}{', not the sizes of the paper' if other else ''}"
+    where = f"profile {table.spec.profile}{'' if table.spec.paper_sizes else ', not the sizes of the paper'}"
     return f"{where}, corpus {' and '.join(filter(None, corpora))}, {seeds} per row"

@@ -12,12 +12,11 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.planning.planned import Plan
-from ablations.study.tuning import trials_of
 from experiments.dotted import flatten
 from experiments.events.accounting import HOUR, KWH, Amounts, total
 from experiments.messages import number
 from experiments.store.results import EvaluationResult
+from experiments.tuning import trials_of
 from reports.results.accounting import RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
@@ -61,7 +60,8 @@ def by_time(row: Row, table: Table) -> float | None:
 
     None while a seed is not trained, and where a device's rate or the whole time is unknown.
     """
-    return _mean(row, lambda outcome: _with_parent(outcome, table, lambda one: _by_time(one, table.sustained_flops)))
+    rates = table.spec.sustained_flops
+    return _mean(row, lambda outcome: _with_parent(outcome, table, lambda one: _by_time(one, rates)))
 
 
 def _by_time(outcome: Outcome, rates: Mapping[str, float]) -> float | None:
@@ -248,7 +248,7 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
     if not any(cost.name == "flops_by_time" for cost in printed):
         return
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
-    unknown = sorted({device(o) for o in trained if sustained(device(o), table.sustained_flops) is None} - {""})
+    unknown = sorted({device(o) for o in trained if sustained(device(o), table.spec.sustained_flops) is None} - {""})
     if unknown:
         yield Note(
             f"By time is blank for {', '.join(unknown)}: no sustained rate is known. Name one in the study, for "
@@ -269,7 +269,7 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
 _OPENING, _WALL = "Cost: ", "wall time"
 
 
-def spent_on(table: Table, plan: Plan, found: Spending) -> TableSpent:
+def spent_on(table: Table, found: Spending) -> TableSpent:
     """What a table's rows cost."""
     runs_of = {row.key: _runs(row) for row in table.rows}
     shown = {run_id for run_ids in runs_of.values() for run_id in run_ids}
@@ -286,7 +286,7 @@ def spent_on(table: Table, plan: Plan, found: Spending) -> TableSpent:
         )
         for key in runs_of
     }
-    mine = {f"{name} {plan.profile}" for name in (plan.study.name, trials_of(plan.study.name))}
+    mine = {f"{name} {table.spec.profile}" for name in (table.spec.name, trials_of(table.spec.name))}
     shared = sum(any(set(one.tables) - mine for one in found.runs.get(run_id, ())) for run_id in shown)
     return TableSpent(rows, shared)
 

@@ -8,21 +8,20 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from ablations.planning.planned import Plan
-from ablations.planning.runs import ensemble_in_words
-from ablations.study.study import Study
+from experiments.identity import ensemble_in_words
 from experiments.messages import number
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
 from model.extensions import added, load
 from reports.results.table import BRANCH, IMPORTED, NOT_REPORTED, Measure, Row, Table, missing_cells
 from reports.spec.note import Note
+from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims
 from reports.table.cost import COSTS, cost_note, cost_notes, shown
 from reports.table.provenance import decoding, made_with, seeds, spread, training
 
 
-def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
+def footnotes(table: Table) -> tuple[Note, ...]:
     """Notes in reading order: the columns, the data and settings behind them, then the study's and the rows' own."""
     parts = [
         *_groups(table),
@@ -35,8 +34,8 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
         *decoding(table),
         *seeds(table),
         *spread(table),
-        *self_reported(table, plan),
-        *ensembles(table, plan),
+        *self_reported(table),
+        *ensembles(table),
         *branches(table),
         *imported(table),
         *made_with(table),
@@ -44,16 +43,11 @@ def footnotes(table: Table, plan: Plan) -> tuple[Note, ...]:
     parts += [
         *cost_notes(table, shown(table)),
         *cost_note(table),
-        *about_cited(table, plan.study),
-        *claims.notes(table.claims, table, plan),
-        *(Note(text, "study") for text in plan.study.notes),
-        *(note for place in added("notes").values() for note in load(place)(table, plan.study.sections)),
+        *about_cited(table),
+        *claims.notes(table),
+        *(note for place in added("notes").values() for note in load(place)(table, table.spec.sections)),
+        *table.spec.notes,
     ]
-    parts += [Note(f"{row.variation.key}: {row.variation.note}", "study") for row in plan.rows if row.variation.note]
-    of_profile = plan.study.profiles[plan.profile].notes
-    # What base's code is now is for the plan: the numbers are of the code that the runs recorded.
-    said = [text for text in plan.notes if text != plan.study.code_note]
-    parts += [Note(text, "study" if text in of_profile else "gap") for text in said]
     if table.not_shown is None:
         note = "The store's ledger is damaged (see `ablations ledger`): how many rows got results is not known."
         parts.append(Note(note, "gap"))
@@ -140,7 +134,9 @@ def _signs(table: Table) -> Iterator[Note]:
         yield Note(f"paper: as published, {what}; compare changes, not values.", "sign", "paper")
     yield from _undirected(table)
     if any(m.best for m in measures):
-        near = ", and rows that Welch's t test (Holm) cannot tell from it" if table.bold == "undistinguished" else ""
+        near = ""
+        if table.spec.bold == "undistinguished":
+            near = ", and rows that Welch's t test (Holm) cannot tell from it"
         of = " among the rows that have a number" if missing_cells(table) else ""
         yield Note(f"Bold: the best of its column{of}{near}.", "sign")
     if missing_cells(table):
@@ -182,11 +178,11 @@ def _undirected(table: Table) -> Iterator[Note]:
 _HOW = {"missing": "is not trained", "running": "is being trained", "damaged": "is damaged"}
 
 
-def ensembles(table: Table, plan: Plan) -> Iterator[Note]:
+def ensembles(table: Table) -> Iterator[Note]:
     """One sentence for each ensemble, and one for each without a number because of a member."""
     for row in table.rows:
         for outcome in row.outcomes:
-            members = plan.members_of(outcome.run)
+            members = table.spec.members_of(outcome.run)
             if not members:
                 continue
             of = f"{members[0].row}, {ensemble_in_words([member.seed for member in members])}"
@@ -200,10 +196,10 @@ def ensembles(table: Table, plan: Plan) -> Iterator[Note]:
                 yield Note(f"{row.key} has no number, because a member is missing: {words}.", "gap")
 
 
-def self_reported(table: Table, plan: Plan) -> Iterator[Note]:
+def self_reported(table: Table) -> Iterator[Note]:
     """The columns whose numbers a trainer of the user's reported itself; counts it kept are summed up here."""
     heads = [column.header for column in _shown(table) if column.counts is None]
-    if heads and not is_built_in(plan.study.task) and not all(row.imported for row in table.rows):
+    if heads and not is_built_in(table.spec.task) and not all(row.imported for row in table.rows):
         yield Note(f"Self-reported by the trainer: {', '.join(heads)}.")
 
 
@@ -288,14 +284,15 @@ def branches(table: Table) -> Iterator[Note]:
 KEY = "cited"
 
 
-def cited(study: Study, columns: Sequence[Column]) -> tuple[Row, ...]:
-    """The study's entries that have a number for one of the printed columns, those of a group together."""
-    printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns), *study.published}
-    entries = [entry for entry in study.cited if printed & entry.values.keys()]
+def cited(spec: TableSpec, columns: Sequence[Column]) -> tuple[Row, ...]:
+    """Return the cited results that have a number for one of the printed columns, those of a group together."""
+    printed = {*(cost.key for cost in COSTS), *(column.paper for column in columns), *spec.published}
+    entries = [entry for entry in spec.cited if printed & entry.values.keys()]
     # a pivoted table prints one line a label, in the study's order
-    groups = [] if study.pivot else list(dict.fromkeys(entry.group for entry in entries))
+    groups = [] if spec.pivot else list(dict.fromkeys(entry.group for entry in entries))
     entries = sorted(entries, key=lambda entry: groups.index(entry.group)) if groups else entries
-    return tuple(Row(KEY, entry.group, entry.label, {}, {}, None, paper=entry.values, outcomes=()) for entry in entries)
+    rows = (RowSpec(KEY, entry.group, entry.label, entry.values) for entry in entries)
+    return tuple(Row(row, {}, {}, None, paper=row.paper, outcomes=()) for row in rows)
 
 
 def in_order(table: Table) -> list[Row]:
@@ -311,13 +308,13 @@ def in_order(table: Table) -> list[Row]:
     return ordered + waiting
 
 
-def about_cited(table: Table, study: Study) -> Iterator[Note]:
-    """What cited rows are, and the study's words about each."""
+def about_cited(table: Table) -> Iterator[Note]:
+    """Yield what cited rows are, and the study's note on each."""
     if table.cited:
         about = f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
         yield Note(about, "sign")
         labels = {row.label for row in table.cited}
-        noted = (entry for entry in study.cited if entry.note and entry.label in labels)
+        noted = (entry for entry in table.spec.cited if entry.note and entry.label in labels)
         yield from (Note(f"{entry.label}: {entry.note}", "study") for entry in noted)
 
 

@@ -262,7 +262,7 @@ def made_with(table: Table) -> Iterator[Note]:
         found = [text for text in dict.fromkeys(of(outcome) for outcome in made) if text]
         if found:
             yield Note(f"{opening} {'; '.join(found)}.")
-    changed = {row.key for row in table.rows if row.diff}
+    changed = {row.key for row in table.rows if row.spec.diff}
     places, program = code(trained, changed)
     if places:
         kind: Literal["sign", "setup"] = "sign" if changed or len(places) > 1 else "setup"

@@ -5,20 +5,20 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
-from ablations.planning.planned import PlannedRun
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import defaults, flatten
 from reports.results.table import Row
+from reports.spec.table_spec import RowSpec, TableRun
 
 Settings = Mapping[str, Any]
 
 
-def changes(runs: Sequence[PlannedRun], base: PlannedRun | None) -> list[dict[str, Any]]:
-    """Per run, the settings that differ from the base row's; without one, what its row changes."""
+def changes(row: RowSpec, base: RowSpec | None) -> dict[str, Any]:
+    """Return the settings in which a row's runs differ from the base row's; without a base, what the row changes."""
     if base is None:
-        return [dict(run.planned_row.overrides) for run in runs]
-    reference = _settings(base)
-    return [{n: v for n, v in _settings(run).items() if v != reference.get(n)} for run in runs]
+        return dict(row.overrides)
+    reference = _settings(base.runs[0])
+    return {n: v for n, v in _settings(row.runs[0]).items() if v != reference.get(n)}
 
 
 def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
@@ -38,8 +38,9 @@ def at(row: Row, names: Collection[str]) -> dict[str, Any]:
     return {name: settings[name] for name in names if name in settings and row.reads(name)}
 
 
-def here(row: Row, declared: Settings) -> str:
+def here(row: Row) -> str:
     """What a size in the row's key is in this table, "8 → 4" for C-N8; "" where it is what the key says."""
+    declared = row.spec.declared
     actual = at(row, declared)
     said = {*re.findall(r"\d+(?:\.\d+)?", row.key)}
     scaled = [(value, actual[name]) for name, value in declared.items() if str(value) in said and name in actual]
@@ -53,7 +54,7 @@ def between(row: Row, other: Row) -> dict[str, Any]:
     return {name: value for name, value in own.items() if value != theirs.get(name)}
 
 
-def _settings(run: PlannedRun) -> dict[str, Any]:
+def _settings(run: TableRun) -> dict[str, Any]:
     return {name: value for name, value in flatten(run.config) if name not in ("seed", "task")}
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRun, RunState
+from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
+from experiments.run_state import RunState
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render

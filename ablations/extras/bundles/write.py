@@ -114,7 +114,7 @@ def _head(
         "asked": redaction.value(list(asked)),
         "columns": [column_to_json(column) for column in columns],
         "plan": shared,
-        SPENT: redaction.value(spending(plan, store).model_dump(mode="json")),
+        SPENT: redaction.value(spending([run.run_id for run in plan.trainings], store).model_dump(mode="json")),
     }
 
 

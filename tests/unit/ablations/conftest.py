@@ -8,13 +8,14 @@ import pytest
 
 from ablations.planning.match import matched
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRow, RunState
+from ablations.planning.planned import Plan, PlannedRow
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
 from experiments.config.run_config import RunConfig
 from experiments.errors import UserError
 from experiments.run_spec import EvaluationSpec
+from experiments.run_state import RunState
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.sequence import SequenceTask

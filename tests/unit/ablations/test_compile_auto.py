@@ -3,10 +3,10 @@
 import pytest
 
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError
+from experiments.run_state import RunState
 from experiments.tasks import compiling
 from experiments.tasks.translation import TASK
 

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from ablations.planning.match import WITHIN, nearest
 from ablations.planning.plan import plan_study
 from ablations.planning.plan_file import plan_from_json, plan_to_json
-from ablations.planning.planned import Plan, RunState
+from ablations.planning.planned import Plan
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
+from experiments.run_state import RunState
 from experiments.tasks.translation import TASK
 from model.cost import num_params
 

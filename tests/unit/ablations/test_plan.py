@@ -9,11 +9,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ablations.planning.plan import of_added, plan_study
-from ablations.planning.planned import RunState, plan_as_json
+from ablations.planning.planned import plan_as_json
 from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError
 from experiments.identity import ParentRun, of_imported, run_identity, with_members, with_parent_run
+from experiments.run_state import RunState
 from tests.planned_runs import with_spec, with_state
 
 TABLE3 = load_study("table3")

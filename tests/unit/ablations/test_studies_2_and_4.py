@@ -8,13 +8,14 @@ import pytest
 
 from ablations.planning.match import matched
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRow, RunState
+from ablations.planning.planned import Plan, PlannedRow
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from ablations.study.tuning import deciding_column, space_of
 from experiments.errors import UserError
 from experiments.identity import ParentRun
+from experiments.run_state import RunState
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task
 from reports.table.build import build_table

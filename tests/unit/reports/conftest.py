@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
-from ablations.planning.planned import Plan, PlannedRow, PlannedRun, RunState
+from ablations.planning.planned import Plan, PlannedRow, PlannedRun
 from ablations.study.study import Study
 from experiments.config.run_config import RunConfig
 from experiments.run_spec import EvaluationSpec, run_spec
+from experiments.run_state import RunState
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column

@@ -7,10 +7,10 @@ import pytest
 from rich.cells import cell_len
 
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import RunState
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError
+from experiments.run_state import RunState
 from experiments.tasks.load import load_task
 from reports.render.cells import fixed, gap
 from reports.render.formats import RENDERERS, render

@@ -7,7 +7,6 @@ import pytest
 from pydantic import BaseModel
 
 from ablations.planning.plan import plan_study
-from ablations.planning.planned import RunState
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
@@ -15,6 +14,7 @@ from experiments.config.task_config import TaskConfig
 from experiments.dotted import flatten
 from experiments.identity import digest
 from experiments.run_spec import EvaluationSpec
+from experiments.run_state import RunState
 from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
 from model.cost import num_params

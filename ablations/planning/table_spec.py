@@ -1,0 +1,74 @@
+"""Describe the table of a plan for reports, which know neither studies nor plans."""
+
+from collections.abc import Iterator, Sequence
+
+from ablations.planning.planned import Plan, PlannedRun
+from experiments.tasks.columns import Column
+from reports.spec.note import Note
+from reports.spec.table_spec import RowSpec, TableRun, TableSpec
+
+
+def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:
+    """Return the table of a plan's rows. metrics: the columns of the task, or those that the study declares."""
+    study, profile = plan.study, plan.study.profiles[plan.profile]
+    overrides = {row.variation.key: row.overrides for row in plan.rows}
+    runs: dict[str, list[TableRun]] = {}
+    for run in plan.runs:
+        runs.setdefault(run.row, []).append(_run(run))
+    rows = tuple(
+        RowSpec(
+            key=row.key,
+            group=row.group,
+            label=row.label,
+            paper=row.paper,
+            declared=row.declared,
+            overrides=overrides.get(row.key, {}),
+            diff=row.diff,
+            runs=tuple(runs.get(row.key, ())),
+        )
+        for row in study.variations
+    )
+    return TableSpec(
+        name=study.name,
+        title=study.title,
+        task=study.task,
+        profile=plan.profile,
+        rows=rows,
+        members=tuple(map(_run, plan.members)),
+        metrics=tuple(metrics),
+        heads=study.columns,
+        factors=study.factors,
+        tuned=tuple(dict.fromkeys(name for row in study.variations for name in row.tuned)),
+        paper_keys=plan.paper_keys,
+        base=study.base_row.key if study.base_row else None,
+        groups=study.families,
+        pivot=study.pivot,
+        published=study.published,
+        sustained_flops=study.sustained_flops,
+        choices=study.table,
+        bold=study.bold,
+        cited=study.cited,
+        claims=study.claims,
+        notes=tuple(_notes(plan)),
+        sections=study.sections,
+        paper_sizes=not profile.set and profile.scale == type(profile.scale)(),
+    )
+
+
+def _run(run: PlannedRun) -> TableRun:
+    return TableRun(run.row, run.spec, run.config, run.store_state, run.evaluations, run.added)
+
+
+def _notes(plan: Plan) -> Iterator[Note]:
+    """Yield the notes of the study, of its rows and of the plan, without the state of base's code.
+
+    That note is for the reader of a plan: the table's numbers are of the code that the runs recorded.
+    """
+    of_profile = plan.study.profiles[plan.profile].notes
+    yield from (Note(text, "study") for text in plan.study.notes)
+    for row in plan.rows:
+        if row.variation.note:
+            yield Note(f"{row.variation.key}: {row.variation.note}", "study")
+    for text in plan.notes:
+        if text != plan.study.code_note:
+            yield Note(text, "study" if text in of_profile else "gap")
