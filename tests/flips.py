@@ -20,6 +20,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
+from ablations.planning.table_spec import table_spec
 from ablations.service.selected import Selectors, choose_table, holds_table
 from ablations.service.tables import table_of
 from experiments.data.corpora import files
@@ -150,7 +151,7 @@ def printed(study: Path | str, store: Path, seeds: int | None = None, notes: str
     """A table in every format, with its notes and the warnings that go to the terminal."""
     chosen = choose_table(str(study), Selectors(seeds=seeds, store=store), print)
     table = table_of(chosen)
-    table = replace(table, choices=table.choices.model_copy(update={"notes": notes}))
+    table = replace(table, spec=replace(table.spec, choices=table.spec.choices.model_copy(update={"notes": notes})))
     warnings = "".join(f"warning: {warning}\n" for warning in table.warnings)
     return {name: render(table, name) + warnings for name in RENDERERS}
 
@@ -190,7 +191,7 @@ class Printing:
             return self._print()
         chosen = choose_table(str(self._study), Selectors(seeds=self._seeds, store=self._store), print)
         plan = chosen.plan
-        outcomes = collect(plan, chosen.store, chosen.columns)
+        outcomes = collect(table_spec(plan).runs, chosen.store, chosen.columns)
         parts = [(o.run.run_id, o.run.state, o.record, o.harm, [s.record for s in o.scored.values()]) for o in outcomes]
         events = [
             path.read_bytes() for path in sorted(self._store.glob("runs/*/attempts/*/events.jsonl")) if path.is_file()

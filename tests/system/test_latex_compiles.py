@@ -11,6 +11,7 @@ import pytest
 
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.table_spec import table_spec
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
@@ -23,6 +24,7 @@ from reports.results.table import Table
 from reports.spec.choices import Choices, TableChoices
 from reports.spec.note import Note
 from reports.table.build import build_table
+from tests.planned_runs import described
 
 from .conftest import Cli
 
@@ -98,7 +100,7 @@ def planned(name: str, profile: str | None = None, seeds: int | None = 3) -> Tab
     task = task_of(study)
     chosen = selection(profile or study.default_profile, None, seeds=seeds)
     plan = plan_study(study, chosen, task, Path("nowhere"), lambda *_: RunState("finished"))
-    return build_table(plan, Published(plan), task.columns)
+    return build_table(table_spec(plan, task.columns), Published(plan))
 
 
 def table3(title: str = "", note: str = "A note.") -> Table:
@@ -190,9 +192,10 @@ def test_hostile_names_compile_and_run_nothing(tmp_path: Path) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
         table = table3(title=text, note=text)
-        rows = (table.rows[0], replace(table.rows[1], label=text, settings={}), *table.rows[2:])
+        rows = (table.rows[0], described(replace(table.rows[1], settings={}), label=text), *table.rows[2:])
         heads, columns = dict.fromkeys(table.settings, text), tuple(replace(c, header=text) for c in table.columns)
-        compiled(folder, replace(table, rows=rows, settings=heads, columns=columns, choices=TableChoices()))
+        spec = replace(table.spec, choices=TableChoices())
+        compiled(folder, replace(table, spec=spec, rows=rows, settings=heads, columns=columns))
         found = text_of(folder)
         assert "root:" not in found and "uid=" not in found
 

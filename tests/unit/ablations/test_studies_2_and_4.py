@@ -10,6 +10,7 @@ from ablations.planning.match import matched
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRow
 from ablations.planning.resolve import resolve
+from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from ablations.study.tuning import deciding_column, space_of
@@ -169,7 +170,9 @@ def test_table_2_small_reads_a_folder_with_one_pair_or_with_two(tmp_path: Path) 
 )
 def test_the_paper_s_sentences_in_its_own_numbers(name: str, false: dict[str, str], tmp_path: Path) -> None:
     """All hold but these two, and none can be checked before anything was run."""
-    claims = build_table(plan_of(name, tmp_path), Store(tmp_path), load_task(load_study(name).task).columns).claims
+    claims = build_table(
+        table_spec(plan_of(name, tmp_path), load_task(load_study(name).task).columns), Store(tmp_path)
+    ).claims
     found = {claim.check: claim.paper for claim in claims if claim.paper and claim.paper.state != "holds"}
     assert found.keys() == false.keys() and len(claims) >= 5
     for check, words in false.items():
@@ -180,7 +183,7 @@ def test_the_paper_s_sentences_in_its_own_numbers(name: str, false: dict[str, st
 def test_table_2_s_and_3_s_sentences_name_the_numbers_of_the_paper(tmp_path: Path) -> None:
     found = {}
     for name in ("table2", "table3"):
-        table = build_table(plan_of(name, tmp_path), Store(tmp_path), load_task("translation").columns)
+        table = build_table(table_spec(plan_of(name, tmp_path), load_task("translation").columns), Store(tmp_path))
         found |= {claim.check: claim.paper.words for claim in table.claims if claim.paper}
     assert found["big-en-de is better than cited in bleu_test by more than 2"] == (
         "28.4 (big-en-de) against 26.36 (ConvS2S, ensemble): better by 2.04 (of 6 comparisons)"

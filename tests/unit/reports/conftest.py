@@ -1,6 +1,6 @@
 """A store in a dict, and plans made directly from the real classes."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from ablations.planning.planned import Plan, PlannedRow, PlannedRun
+from ablations.planning.table_spec import table_spec
 from ablations.study.study import Study
 from experiments.config.run_config import RunConfig
 from experiments.run_spec import EvaluationSpec, run_spec
@@ -19,6 +20,7 @@ from experiments.tasks.translation import BLEU, PERPLEXITY
 from reports.render.cells import Grid
 from reports.render.grid import arranged, layout_of
 from reports.results.table import Table
+from reports.spec.table_spec import TableSpec
 from reports.table.build import build_table
 from reports.table.cost import shown
 from tests.stores import made_once
@@ -129,7 +131,10 @@ class Bench:
         return Plan(study, "exact", tuple(self.rows), tuple(self.runs), self.notes, self.paper_keys)
 
     def table(self, tests: str = "auto", *, provisional: bool = False) -> Table:
-        return build_table(self.plan(), self.store, COLUMNS, tests, provisional=provisional)
+        return build_table(self.spec(), self.store, tests, provisional=provisional)
+
+    def spec(self, columns: Sequence[Column] = COLUMNS) -> TableSpec:
+        return table_spec(self.plan(), columns)
 
 
 @pytest.fixture

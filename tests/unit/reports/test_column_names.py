@@ -27,7 +27,7 @@ def two(bench, monkeypatch):
     bench.row("gelu", {"model.d_k": 8}, results=[(6.0, 25.0)], sets=("test", "dev"))
     bench.row("gel", {"model.d_k": 16}, results=[(7.0, 25.0)], sets=("test", "dev"))
     bench.study["claim"] = [{"check": "gelu is better than base in perplexity"}]
-    return build.build_table(bench.plan(), bench.store, TWO, "none")
+    return build.build_table(bench.spec(TWO), bench.store, "none")
 
 
 def test_a_key_is_one_column_and_a_metric_of_two_is_refused():

@@ -178,7 +178,7 @@ def test_operations_are_counted_from_the_pairs_that_were_seen(small):
 
 
 def at_rates(table, rates):
-    return replace(table, sustained_flops=rates)
+    return replace(table, spec=replace(table.spec, sustained_flops=rates))
 
 
 def test_cost_by_time_is_time_times_devices_times_rate(small):

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.cli.ui import _publish
+from ablations.planning.table_spec import table_spec
 from experiments.events.accounting import Amounts, AttemptCost, amounts_of, total
 from experiments.events.event_log import FILE, Tail
 from experiments.exchange.import_runs import import_runs, runs_in
@@ -123,12 +124,12 @@ ATTEMPTS = st.builds(
 @pytest.mark.process
 def test_each_attempt_is_counted_once_whatever_is_shared_and_tuned(small, data, kind):
     """Table = rows + tuning; runs may be shared by rows, trials by searches, and a trial may be a run of the table."""
-    table, plan = TABLES.setdefault(kind, (small[kind].table(), small[kind].chosen().plan))
+    table = TABLES.setdefault(kind, small[kind].table())
     shown = sorted(run_ids(table))
     others = [f"{n:016x}" for n in range(5)]
     runs = {run_id: data.draw(st.lists(ATTEMPTS, max_size=3)) for run_id in (*shown, *others)}
     searches = data.draw(st.lists(st.lists(st.sampled_from([*shown, *others]), unique=True), max_size=3))
-    spent = spent_on(table, plan, Spending(runs=runs, searches=searches))
+    spent = spent_on(table, Spending(runs=runs, searches=searches))
     counted = set(shown).union(*(search for search in searches if set(search) & set(shown)))
     once = amounts_of(one for run_id in counted for one in runs[run_id])
     once += Amounts(runs=sum(bool(runs[run_id]) for run_id in counted))
@@ -154,13 +155,13 @@ def close(one: Amounts, other: Amounts) -> bool:
 def test_energy_is_printed_of_what_was_measured(small):
     table = small["own"].table()
     plan, store = small["own"].chosen().plan, Store.open(small["own"].store, create=False)
-    found = spending(plan, store)
+    found = spending([run.run_id for run in plan.trainings], store)
     assert found is not None
     joules = {"cpu_joules": 1.8e6, "gpu_joules": 3.6e6, "kind": "cuda"}
     with_energy = Spending(
         runs={i: [one.model_copy(update=joules) for one in attempts] for i, attempts in found.runs.items()}
     )
-    spent = spent_on(table, plan, with_energy)
+    spent = spent_on(table, with_energy)
     text = as_markdown(replace(table, spent=spent))
     assert "energy 7 kWh of processors and 14 kWh of GPUs." in text and "by their CPU time" in text
     assert spent.total.as_json()["gpu_kwh"] == pytest.approx(14) and spent.rows["base"].runs.as_json()["cpu_kwh"] == 2.5
@@ -256,8 +257,8 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     (opened := tmp_path / "opened").mkdir()
     bundle = read_bundle(path, opened)
     assert len(bundle.store.attempts(record.run_id)) == 1  # a bundle has the other attempts' costs, not their folders
-    again = build_table(bundle.plan, bundle.store, bundle.columns)
-    whole = build_table(chosen.plan, store, bundle.columns)
+    again = build_table(table_spec(bundle.plan, bundle.columns), bundle.store)
+    whole = build_table(table_spec(chosen.plan, bundle.columns), store)
     assert again.spent == whole.spent and again.footnotes == whole.footnotes
 
     for key, row in made.rows().items():

@@ -17,6 +17,7 @@ from reports.render import records as csv_format
 from reports.render.cells import plain
 from reports.render.formats import RENDERERS, render
 from reports.spec.note import Note
+from tests.planned_runs import described
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", r"\input{/etc/passwd}", "=cmd|' /C calc'!A0", "@SUM(1)", "+1", "-1+2",
@@ -30,7 +31,7 @@ ANY_TEXT = st.text(st.characters(), max_size=60) | st.sampled_from(NASTY)
 def hostile_table(new_bench, text):
     """A table with `text` in place of every foreign text."""
     table = new_bench().row("base", sets=("dev", "test")).row("B", {"model.d_k": 16}, group="G").table()
-    rows = (table.rows[0], replace(table.rows[1], key=text, group=text[:5], label=text))
+    rows = (table.rows[0], described(table.rows[1], key=text, group=text[:5], label=text))
     columns = tuple(replace(c, header=text) for c in table.columns)
     heads = {"model.d_k": text}
     return replace(

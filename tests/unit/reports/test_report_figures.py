@@ -13,7 +13,7 @@ from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
 from reports.figures import curves, effects, style
 from reports.render import page as colours
-from tests.planned_runs import with_spec
+from tests.planned_runs import described, with_spec
 
 pytestmark = pytest.mark.slow  # matplotlib
 NASTY = [
@@ -46,7 +46,7 @@ def finished(bench, text, tmp_path):
         )
         for row in table.rows
     )
-    rows = (rows[0], replace(rows[1], key=text, group=text[:5], label=text))
+    rows = (rows[0], described(rows[1], key=text, group=text[:5], label=text))
     return replace(table, rows=rows, columns=tuple(replace(c, header=text) for c in table.columns)), store
 
 

@@ -7,6 +7,7 @@ import pytest
 from rich.cells import cell_len
 
 from ablations.planning.plan import plan_study
+from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError
@@ -58,7 +59,7 @@ def test_a_row_named_after_a_size_prints_what_it_is_here(tmp_path):
     def names(profile):
         chosen = selection(profile, None, None, None, ())
         plan = plan_study(study, chosen, task, tmp_path, lambda *_: RunState("missing"))
-        return shown(build_table(plan, FakeStore(), task.columns), "row")
+        return shown(build_table(table_spec(plan, task.columns), FakeStore()), "row")
 
     assert names("paper") == [row.key for row in study.variations]
     scaled = [name for name in names("demo") if "→" in name]

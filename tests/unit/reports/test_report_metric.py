@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ablations.planning.table_spec import table_spec
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
@@ -17,6 +18,7 @@ from reports.audit.compare import as_text, compare
 from reports.figures.curves import draw_lengths, read
 from reports.results.results import collect, counts_in, lengths_in, recomputed
 from reports.table.build import record
+from tests.planned_runs import described
 from tests.unit.reports.real import Made, said, write
 
 SPEECH = '''
@@ -109,7 +111,9 @@ def test_a_score_that_its_counts_do_not_give_is_left_out(speech: Made, tmp_path:
     table = made.table()
     assert said(table, "wrong (seed 1) is left out", "result.json says wer = ", "and the counts beside it give")
     assert [row.measures["wer_test"].mean is None for row in table.rows] == [False, False, False, True]
-    for row, outcome in zip(table.rows[:3], collect(made.chosen().plan, Store.open(made.store)), strict=False):
+    for row, outcome in zip(
+        table.rows[:3], collect(table_spec(made.chosen().plan).runs, Store.open(made.store)), strict=False
+    ):
         folder = Store.open(made.store).evaluation_folder(outcome.run.run_id, outcome.scored["test"].spec.eval_id)
         assert recomputed(table.columns[0], folder, EvaluationResult()) == pytest.approx(row.measures["wer_test"].mean)
 
@@ -117,7 +121,7 @@ def test_a_score_that_its_counts_do_not_give_is_left_out(speech: Made, tmp_path:
 def test_it_is_compared_over_sentences(speech: Made) -> None:
     table, counts = speech.table("none"), counts_in(Store.open(speech.store))
     swapped = {"base": "worse", "worse": "base"}
-    other = replace(table, rows=tuple(replace(row, key=swapped.get(row.key, row.key)) for row in table.rows))
+    other = replace(table, rows=tuple(described(row, key=swapped.get(row.key, row.key)) for row in table.rows))
     cells = list(compare(table, other, (counts, counts)))
     moved = {(cell.row, cell.column.metric): cell for cell in cells}
     assert moved["base", "wer"].over == "sentences" and moved["base", "wer"].moved

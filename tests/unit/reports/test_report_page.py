@@ -12,7 +12,7 @@ from reports.render import html
 from reports.render.html import Drawn
 from reports.results.results import Ended
 from reports.spec.note import Note
-from tests.planned_runs import with_spec
+from tests.planned_runs import described, with_spec
 
 NASTY = [
     "</script><img src=x onerror=alert(1)>", "<!-- x --> <b>", "'\"><svg/onload=alert(1)>", "&lt;b&gt;", "--><script>",
@@ -55,19 +55,18 @@ class Page(HTMLParser):
 def hostile(bench, text):
     bench.row("base", results=[(5.0, 25.0), (5.1, 25.5)]).row("B", {"model.d_k": 16}, group="G", results=[None, None])
     table = bench.table()
-    rows = (table.rows[0], replace(table.rows[1], key=text, group=text[:5], label=text))
+    rows = (table.rows[0], described(table.rows[1], key=text, group=text[:5], label=text))
     columns = tuple(replace(column, header=text) for column in table.columns)
     return replace(
-        table, name=text, title=text, rows=rows, columns=columns, settings={"model.d_k": text}, footnotes=(Note(text),),
-        warnings=(text,), asked=text,
+        table, spec=replace(table.spec, name=text), title=text, rows=rows, columns=columns,
+        settings={"model.d_k": text}, footnotes=(Note(text),), warnings=(text,), asked=text,
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("text", NASTY)
 def test_names_are_text(bench, text):
     outcome = bench.row("failed").table().rows[0].outcomes[0]
-    row = replace(outcome.run.planned_row, variation=outcome.run.variation.model_copy(update={"key": text}))
-    run = replace(with_spec(outcome.run, run_id=text), planned_row=row)
+    run = replace(with_spec(outcome.run, run_id=text), row=text)
     failed = [(replace(outcome, run=run), Ended(1, text, text))]
     drawing = b'<?xml version="1.0"?><svg viewBox="0 0 1 1"><path d="M0"/></svg>'
     page = Page(html.render(hostile(bench, text), {"f": Drawn(text, drawing, drawing)}, failed))
@@ -124,7 +123,7 @@ def test_a_label_stands_across_the_settings_it_replaces(bench):
     assert '<td class="words setting" colspan="2">in words</td>' in text
     heads, *lines = json.loads(text.partition('id="table">')[2].partition("</script>")[0])
     assert all(len(line) == len(heads) for line in lines)
-    labelled = (table.rows[0], replace(table.rows[1], label="both"), rows[2])
+    labelled = (table.rows[0], described(table.rows[1], label="both"), rows[2])
     assert 'colspan="2">in words' not in html.render(replace(table, rows=labelled))  # a column of its own then
 
 

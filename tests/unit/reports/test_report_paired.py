@@ -48,7 +48,7 @@ def table_of(bench, **accuracies):
     for number, (key, value) in enumerate(accuracies.items()):
         changes = {"model.d_ff": 8 * number} if number else {}
         bench.row(key, changes, results=[(1.0, 1.0)], scored={"metrics": {"accuracy": value}})
-    return build_table(bench.plan(), bench.store, [ACCURACY], "none")
+    return build_table(bench.spec([ACCURACY]), bench.store, "none")
 
 
 def kept_by(**by_row):
@@ -109,18 +109,18 @@ def kept(bench, tmp_path):
 
 
 def test_shared_fields_once_and_differing_ones_under_each_row(kept):
-    found = collect_examples(kept.plan(), kept.store, "dev", 1)
+    found = collect_examples(kept.spec(), kept.store, "dev", 1)
     assert found.heads == ("#", "text", "base: guess", "base: p", "B: guess", "B: p")
     assert [line[2::2] for line in found.lines] == [("E", "E"), ("E", "I"), ("I", "I")]
-    only = collect_examples(kept.plan(), kept.store, "dev", 1, differing=True)
+    only = collect_examples(kept.spec(), kept.store, "dev", 1, differing=True)
     assert [line[0] for line in only.lines] == [2]
 
 
 def test_no_outputs_is_said(kept):
     with pytest.raises(UserError, match=r"context\.examples"):
-        collect_examples(kept.plan(), kept.store, "test", 1)
+        collect_examples(kept.spec(), kept.store, "test", 1)
     with pytest.raises(UserError, match="seed 7"):
-        collect_examples(kept.plan(), kept.store, "dev", 7)
+        collect_examples(kept.spec(), kept.store, "dev", 7)
 
 
 def test_with_few_examples_p_is_the_share_of_all_signs():
@@ -145,7 +145,7 @@ def test_shares_are_averaged_over_the_seeds_that_both_have(bench, seeds, kept):
         for run in bench.runs[-number:]:
             value = 100 * float(shares[run.seed - 1].mean())
             bench.store.evaluations[run.run_id, f"{run.run_id}@dev"]["metrics"] = {"accuracy": value}
-    base, row = build_table(bench.plan(), bench.store, [ACCURACY], "none").rows
+    base, row = build_table(bench.spec([ACCURACY]), bench.store, "none").rows
     of = lambda outcome, *_: shares[outcome.run.seed - 1]  # noqa: E731
     found = shares_of_rows(base, row, "acc", "dev", "accuracy", of)
     assert found is not None

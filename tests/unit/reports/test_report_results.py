@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from ablations.planning.table_spec import table_spec
 from experiments.errors import Damaged
 from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
@@ -21,7 +22,7 @@ from tests.planned_runs import with_spec
 
 def test_frames_have_a_line_per_run_and_one_per_metric(bench):
     bench.row("base", results=[(5.0, 25.0), None], sets=("dev", "test"))
-    found = frames(bench.plan(), bench.store)
+    found = frames(bench.spec(), bench.store)
     assert list(found.runs["seed"]) == [1, 2]
     assert found.runs.loc[0, "wall_s"] == 12.5
     assert found.runs.loc[0, ["device_kind", "precision", "torch", "commit"]].tolist() == [
@@ -41,14 +42,14 @@ def test_a_set_of_known_content_has_the_scores_that_were_made_under_another_name
     inputs = {"set": "c" * 16}
     bench.row("base", sets=("dev", "test"), inputs=inputs, scored={"set": "test_2016", "inputs": inputs})
     bench.row("own", {"model.d_k": 8}, sets=("dev",), inputs={"other": "1"}, scored={"set": "test"})
-    base, own = collect(bench.plan(), bench.store)
+    base, own = collect(bench.spec().runs, bench.store)
     assert base.measured("dev", "bleu") == base.measured("test", "bleu") == 25.0 and not any(base.harm.values())
     assert own.measured("dev", "bleu") is None and "has other set than the plan" in own.harm["dev"]
 
 
 def test_frames_of_nothing_keep_their_columns(bench):
     bench.row("base", results=[None])
-    found = frames(bench.plan(), bench.store)
+    found = frames(bench.spec(), bench.store)
     assert len(found.evaluations) == 0
     assert {"row", "set", "metric", "value"} <= set(found.evaluations.columns)
 
@@ -56,7 +57,7 @@ def test_frames_of_nothing_keep_their_columns(bench):
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), None])
 def test_what_is_no_finite_number_is_not_measured(bench, value):
     bench.row("base", scored={"metrics": {"perplexity": value, "bleu": 25.0}})
-    outcome = collect(bench.plan(), bench.store)[0]
+    outcome = collect(bench.spec().runs, bench.store)[0]
     assert outcome.measured("dev", "perplexity") is None
     assert outcome.measured("dev", "bleu") == 25.0
     assert outcome.measured("dev", "unheard of") is None
@@ -73,7 +74,7 @@ def test_the_gap_of_a_number_that_is_not_finite_names_it(bench, value, word):
 @pytest.mark.parametrize("value", ["5.0", True, []])
 def test_scores_one_of_which_is_no_number_are_left_out_with_the_reason(bench, value):
     bench.row("base", scored={"metrics": {"perplexity": value, "bleu": 25.0}})
-    outcome = collect(bench.plan(), bench.store)[0]
+    outcome = collect(bench.spec().runs, bench.store)[0]
     assert outcome.measured("dev", "bleu") is None
     assert "is damaged (metrics.perplexity: " in outcome.harm["dev"]
 
@@ -81,7 +82,7 @@ def test_scores_one_of_which_is_no_number_are_left_out_with_the_reason(bench, va
 def test_a_score_without_its_training_is_not_measured(bench):
     bench.row("base")
     del bench.store.results["base#1"]
-    assert collect(bench.plan(), bench.store)[0].measured("dev", "bleu") is None
+    assert collect(bench.spec().runs, bench.store)[0].measured("dev", "bleu") is None
 
 
 @pytest.mark.process
@@ -206,7 +207,7 @@ class TestEnds:
         bench.row("base", results=[None, None], states=["failed", "missing"])
         plan = bench.plan()
         plan = replace(plan, runs=(with_spec(plan.runs[0], run_id=self.RUN), *plan.runs[1:]))
-        first, second = collect(plan, bench.store)
+        first, second = collect(table_spec(plan).runs, bench.store)
         [(outcome, ended)] = failures([first, second], store)
         assert outcome is first and ended.message == "x" * 2000 and ended.attempt == 1
         [(_, silent)] = failures([first, second], bench.store)

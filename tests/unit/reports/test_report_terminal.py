@@ -13,6 +13,7 @@ from reports.render.terminal import for_terminal, so_far
 from reports.results.table import Table
 from reports.spec.choices import Choices
 from reports.spec.note import Note
+from tests.planned_runs import described
 from tests.unit.reports.conftest import Bench
 
 
@@ -85,7 +86,7 @@ def test_named_columns_are_all_printed(table: Table) -> None:
 
 def test_hostile_text_does_not_steer_the_terminal(table: Table) -> None:
     evil = "\x1b[2Jx\r\x9b31m[red]y[/red]"
-    rows = (replace(table.rows[0], key=evil), *table.rows[1:-1], replace(table.rows[-1], label=evil))
+    rows = (described(table.rows[0], key=evil), *table.rows[1:-1], described(table.rows[-1], label=evil))
     text = shown(replace(table, rows=rows, title=evil, footnotes=(Note(evil),), chosen=Choices(notes="full")), 120)
     assert "\x1b" not in text and "\x9b" not in text and "[red]y[/red]" in text
 

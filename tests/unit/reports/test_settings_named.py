@@ -7,6 +7,7 @@ import pytest
 from pydantic import BaseModel
 
 from ablations.planning.plan import plan_study
+from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
@@ -75,7 +76,7 @@ def said(task: str, base: dict[str, Any], tmp_path: Path) -> list[str]:
         {"name": "s", "title": "S", "task": task, "base": base, "variation": [{"key": "base"}]}
     )
     plan = plan_study(study, Selection(), Inputless(TASKS[task]), tmp_path, lambda *_: RunState("missing"))
-    table = build_table(plan, FakeStore(), TASKS[task].columns)
+    table = build_table(table_spec(plan, TASKS[task].columns), FakeStore())
     return [" ".join(note.text for note in table.footnotes), paragraph(table)]
 
 
@@ -130,7 +131,7 @@ def test_no_cell_shows_a_setting_that_its_row_does_not_read(name: str, tmp_path:
     task = Unmeasured(load_task(study.task))
     for profile in study.profiles:
         plan = plan_study(study, selection(profile=profile), task, tmp_path, lambda *_: RunState("missing"))
-        table = build_table(plan, FakeStore(), task.columns)
+        table = build_table(table_spec(plan, task.columns), FakeStore())
         grid = lay_out(table)
         for line in (line for line in grid.lines if line.row.outcomes):  # others are cited
             config, base = line.row.outcomes[0].run.config, line.row.key == table.base_of(line.row)

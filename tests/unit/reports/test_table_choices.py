@@ -105,7 +105,8 @@ def test_operations_and_hours_are_columns_of_every_table_that_names_them(table: 
     (first, *_) = json.loads(render(table, "json"))
     assert first["flops_counted"] == 1.2e9 and first["train_hours"] == 12.5 / 3600
     assert "flops_counted" in render(table, "csv")
-    by_time = heads(replace(table, sustained_flops={"processor": 1e9}), columns=("flops", "hours"))
+    spec = replace(table.spec, sustained_flops={"processor": 1e9})
+    by_time = heads(replace(table, spec=spec), columns=("flops", "hours"))
     assert by_time == ["flops.ours", "flops.by_time", "hours.ours"]
 
 
@@ -208,9 +209,9 @@ def test_the_setup_and_json_have_all_notes(table: Table) -> None:
 
 @pytest.mark.parametrize("format_", ["csv", "json"])
 def test_formats_for_programs_are_whole(table: Table, format_: str) -> None:
-    study = table.choices.model_copy(update={"columns": ("bleu",), "plain": True, "caption": "other"})
+    study = table.spec.choices.model_copy(update={"columns": ("bleu",), "plain": True, "caption": "other"})
     whole = render(table, format_)
-    assert render(replace(table, choices=study), format_) == whole
+    assert render(replace(table, spec=replace(table.spec, choices=study)), format_) == whole
     assert render(replace(table, chosen=Choices(columns=("bleu", "d_k"), hide=("ppl",))), format_) == whole
 
 
