@@ -348,8 +348,8 @@ def test_table_2_s_reinforced_rows_are_charged_all_of_their_parents_training(tmp
     runs = {run.row: run for run in plan_of("table2", tmp_path).runs if run.seed == 1}
     for pair in ("en-de", "en-fr"):
         gnmt, own = runs[f"gnmt-{pair}"], runs[f"gnmt-rl-{pair}"]
-        assert own.parent_run == ParentRun(gnmt.run_id, gnmt.config.training.train_steps)
-        assert own.cost == pytest.approx(gnmt.cost / 3, rel=0.1)
+        assert own.spec.parent_run == ParentRun(gnmt.run_id, gnmt.config.training.train_steps)
+        assert own.spec.cost == pytest.approx(gnmt.spec.cost / 3, rel=0.1)
 
 
 def test_every_ensemble_of_table_2_is_a_row() -> None:
