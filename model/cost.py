@@ -2,7 +2,7 @@
 
 Imports no torch. One multiplication and one addition are two floating-point operations. Only matrix products are
 counted: norms, softmax, dropout and embedding look-ups are left out, as is usual. Each kind of sub-layer counts
-itself (NAME_spec.py in model/layers).
+itself (the `_spec` files of model/layers).
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ STREAM_BYTES = 4  # the residual stream stays in fp32, also under autocast
 
 
 def _costs(config: ModelConfig, source: Length, target: Length) -> Iterator[tuple[SublayerSpec, Length, Side, Cost]]:
-    """Every sub-layer with the length of its sequence, its side and its cost."""
+    """Yield every sub-layer with the length of its sequence, its side and its cost."""
     for side, length in zip(SIDES, (source, target), strict=True):
         for layer in config.layers(side):
             for part in layer:
@@ -29,7 +29,7 @@ def _costs(config: ModelConfig, source: Length, target: Length) -> Iterator[tupl
 
 
 def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> int:
-    """Number of trained weights, the column "params" of Table 3. Rows that only pad the vocabulary do not count.
+    """Return the number of trained weights, the column "params" of Table 3, without rows that only pad the vocabulary.
 
     vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
     source_vocab_size: pieces of the source; ignored where the vocabulary is shared.
@@ -53,7 +53,7 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
 
 
 def _own(config: ModelConfig, side: Side) -> list[SublayerSpec]:
-    """The sub-layers with weights of their own: those of layers that share weights come once."""
+    """Return the sub-layers that have weights; those of layers that share weights come once."""
     own = dict(zip(config.groups(side), config.layers(side), strict=True))
     return [part for layer in own.values() for part in layer]
 
@@ -63,14 +63,14 @@ _NORMS = {"post": 1, "pre": 1, "sandwich": 2, "none": 0}  # norms of a sub-layer
 
 
 def _around(config: ModelSettings) -> int:
-    """Trained weights around a sub-layer: its norms and its residual connection."""
+    """Return the number of trained weights around a sub-layer: those of its norms and its residual connection."""
     norm = _NORM[config.norm_kind] * config.d_model or 1
     gate = config.residual and config.residual_scale == "rezero"
     return _NORMS[config.norm] * norm + gate + _joining(config)
 
 
 def _joining(config: ModelSettings) -> int:
-    """Products of a fast-forward connection for one position."""
+    """Return the products of a fast-forward connection for one position; also the number of its weights."""
     return 2 * config.d_model**2 if config.residual and config.residual_scale == "fast_forward" else 0
 
 
@@ -86,9 +86,9 @@ def _embeddings(config: ModelConfig, target: int, source: int) -> int:
 
 
 def active_params(config: ModelConfig, vocab_size: int) -> int:
-    """Weights that take part in the computation of one token: `num_params` without the experts that it does not use.
+    """Return the number of weights that one token uses: `num_params` without the experts that it does not use.
 
-    Where layers share their experts, a token is taken to use the same ones in each.
+    If layers share experts, a token is assumed to use the same experts in each of them.
     """
     parts = [(part, side) for side in SIDES for part in _own(config, side)]
     costs = [part.options.cost(part.config, 1, 1, side) for part, side in parts]
@@ -97,7 +97,7 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 
 
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
-    """Operations of one forward pass over a pair of S source and T target pieces, logits (2·T·d_model·V) included."""
+    """Return the operations of one forward pass over S source and T target pieces, with the logits (2·T·d_model·V)."""
     layers = sum(_layer_flops(config, source_length, target_length).values())
     width = config.embedding_size or config.d_model
     # of both sides to the width of the layers, and of the target back
@@ -110,7 +110,7 @@ def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, t
 
 
 def _layer_flops(config: ModelConfig, source_length: Length, target_length: Length) -> dict[Side, Length]:
-    """Operations of the layers of either side in a forward pass."""
+    """Return the operations of the layers of each side in a forward pass."""
     sums: dict[Side, Any] = dict.fromkeys(SIDES, 0)
     for part, length, side, cost in _costs(config, source_length, target_length):
         sums[side] = sums[side] + cost.flops + 2 * length * _joining(part.config)
@@ -128,10 +128,10 @@ def _classes(config: ModelConfig, vocab_size: int) -> int:
 def training_flops(
     config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length, samples: int = 0
 ) -> Length:
-    """Operations of forward and backward pass: 3·forward, in which a training's softmax may have fewer rows.
+    """Return the operations of a forward and a backward pass: 3·forward. The softmax of a training may have fewer rows.
 
-    With `layer_drop` a layer counts by its probability to be computed. samples: outputs that are drawn of each source
-    for the expected GLEU (`sampling_flops`).
+    With `layer_drop` a layer counts by the probability that it is computed. samples: outputs that are drawn for each
+    source for the expected GLEU (`sampling_flops`).
     """
     forward = forward_flops(config, vocab_size, source_length, target_length)
     if config.layer_drop:
@@ -150,10 +150,10 @@ def training_flops(
 def sampling_flops(
     config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length, samples: int
 ) -> Length:
-    """Operations of the expected GLEU's gradient: `samples` outputs are drawn, then scored forward and backward.
+    """Return the operations of the expected GLEU's gradient: `samples` outputs are drawn, then scored.
 
-    Drawing is a forward pass without a backward pass. The source is encoded once for each. A drawn output is counted
-    with the length of its reference, since only the training knows its own.
+    Drawing is a forward pass, scoring a forward and a backward pass. The source is encoded once for each. A drawn
+    output is counted with the length of its reference, because its length is not known before the training.
     """
     encoder = _layer_flops(config, source_length, target_length)["encoder"]
     pair = forward_flops(config, vocab_size, source_length, target_length)
@@ -164,18 +164,18 @@ def sampling_flops(
 def flops_per_token(
     config: ModelConfig, vocab_size: int, source_length: float, target_length: float, samples: int = 0
 ) -> float:
-    """Training operations per target piece."""
+    """Return the training operations per target piece."""
     return training_flops(config, vocab_size, source_length, target_length, samples) / target_length
 
 
 def activation_bytes(
     config: ModelConfig, sentences: int, source_length: int, target_length: int, *, value_bytes: int = 4
 ) -> int:
-    """Bytes that the forward pass keeps for the backward pass, from the embeddings to the last hidden state.
+    """Return the bytes that the forward pass keeps for the backward pass, from embeddings to the last hidden state.
 
     value_bytes: width of the operands of matrix products (2 under bf16 autocast, 4 in fp32).
     Not counted: logits and loss, weights and their narrow copies, biases of masks. The fused kernels of "sdpa" keep
-    less: no attention weights.
+    less, because they keep no attention weights.
     """
     narrow: float = 0
     wide: float = 0

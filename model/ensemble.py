@@ -1,4 +1,4 @@
-"""Several networks as one: each next piece has the mean of the members' probabilities.
+"""Several networks as one: the probability of a next piece is the mean of the members' probabilities.
 
 Shapes: M members, B sentences, S source, T target, K beams, D width (of all members, side by side), W vocabulary.
 """
@@ -25,16 +25,16 @@ class EnsembleState:
             state.keep(sentences)
 
     def attention(self) -> Tensor:
-        """The members' mean (SearchState.attention)."""
+        """Return the mean over the members (SearchState.attention)."""
         return torch.stack([state.attention() for state in self.states]).mean(0)
 
 
 class Ensemble(Network):
-    """Trained networks of one vocabulary. It decodes and measures; it is not trained.
+    """Trained networks with one vocabulary. An ensemble decodes and measures; it is not trained.
 
-    Memories and hidden states of the members lie side by side in the last axis. `logits` are log P of the mean, so that
-    a softmax leaves them as they are; those of a single member are its own. Raises ValueError for different
-    vocabularies.
+    Memories and hidden states of the members lie side by side in the last axis. `logits` are the log of the mean
+    probability, which a softmax does not change; a single member's logits are not changed. Raises ValueError for
+    different vocabularies.
     """
 
     def __init__(self, members: Sequence[Network]) -> None:
@@ -101,12 +101,12 @@ class Ensemble(Network):
 
 
 def _parts(x_D: Tensor, widths: Sequence[int]) -> list[Tensor]:
-    """The members' own columns, contiguous as they came."""
+    """Return the columns of each member, contiguous."""
     return [part.contiguous() for part in torch.split(x_D, list(widths), dim=-1)]
 
 
 def mean_of_probabilities(logits_MW: Sequence[Tensor]) -> Tensor:
-    """log of the mean of softmax(logits) over the members, in at least fp32: (…, W). One member's stay as they are."""
+    """Return log(mean of softmax(logits) over the members), (…, W), in at least fp32; one member's logits unchanged."""
     if len(logits_MW) == 1:
         return logits_MW[0]
     wide = torch.promote_types(logits_MW[0].dtype, torch.float32)

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def sequential_operations(config: ModelConfig, side: Side, length: int) -> int:
-    """Operations over positions that must follow one another: a recurrent sub-layer has one for each position."""
+    """Return the operations over positions that must follow one another; recurrence has one for each position."""
     return sum(part.options.sequential(length) for layer in config.layers(side) for part in layer)
 
 
 def path_length(config: ModelConfig, side: Side, length: int) -> int | None:
-    """Operations between the two positions that are farthest apart; None if an output sees not all of its inputs.
+    """Return the operations between the two positions that are farthest apart; None if no path connects some two.
 
-    An encoder's position is to see every position, a decoder's every one up to itself. O(layers · length³) for
-    sub-layers that read all positions, less for the others.
+    In an encoder every position has to be connected with every other one, in a decoder with every earlier one. Takes
+    O(layers · length³) for sub-layers that read all positions, less for others.
     """
     import numpy as np
 
@@ -34,7 +34,7 @@ def path_length(config: ModelConfig, side: Side, length: int) -> int | None:
 
 
 def shortest_paths(config: ModelConfig, side: Side, length: int) -> "NDArray[np.float64]":
-    """(length, length): operations from input position j to output position i in [i, j]; inf where none leads there."""
+    """Return the operations from input j to output i at [i, j] of (length, length); inf if no path leads there."""
     import numpy as np
 
     distances = range(0 if side == "decoder" else 1 - length, length)  # i − j
@@ -47,7 +47,7 @@ def shortest_paths(config: ModelConfig, side: Side, length: int) -> "NDArray[np.
 
 
 def _through(paths: "NDArray[np.float64]", operations: dict[int, float], residual: bool) -> "NDArray[np.float64]":
-    """Shortest paths after one more sub-layer, which reads the position `distance` before its own."""
+    """Return the shortest paths after one more sub-layer. operations: by distance from the output back to the input."""
     import numpy as np
 
     length = len(paths)
@@ -55,8 +55,9 @@ def _through(paths: "NDArray[np.float64]", operations: dict[int, float], residua
     for distance, count in operations.items():
         if count == np.inf or (distance == 0 and count == 0 and residual):
             continue
-        reading, read = (slice(distance, length), slice(0, length - distance))
         if distance < 0:
             reading, read = slice(0, length + distance), slice(-distance, length)
+        else:
+            reading, read = slice(distance, length), slice(0, length - distance)
         np.minimum(after[reading], paths[read] + count, out=after[reading])
     return after

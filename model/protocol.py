@@ -1,4 +1,4 @@
-"""What the harness asks of a network: the contract that training, search, scoring and export use.
+"""The interface of a network, which training, search, scoring and export use.
 
 Shapes: B sentences, S source, T target, K beams, D width, W vocabulary. Masks: True = may attend.
 """
@@ -21,8 +21,10 @@ class SearchState(Protocol):
         """Keep only the named sentences, in the order of the names."""
 
     def attention(self) -> Tensor:
-        """(B, K, S): what each beam attended to in the last step, the mean over all attentions to the source and their
-        heads. Only of a search that was started with `attends`, of a decoder that has one.
+        """Return the attention weights of each beam in the last step, (B, K, S).
+
+        They are the mean over all attentions to the source and their heads. The search must have been started with
+        `attends`, and the decoder must have such an attention.
         """
 
 
@@ -45,10 +47,10 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def layers(self) -> Iterator[nn.Module]:
-        """The parts that are compiled one by one."""
+        """Yield the modules that are compiled one by one."""
 
     def forward(self, source_BS: Tensor, source_mask_BS: Tensor | None, target_BT: Tensor) -> Tensor:
-        """Hidden states (B, T, D) under teacher forcing: position t predicts piece t + 1.
+        """Return hidden states (B, T, D) under teacher forcing: position t predicts piece t + 1.
 
         source_BS, target_BT: piece ids; source_mask_BS: see `encode`.
         """
@@ -56,11 +58,11 @@ class Network(nn.Module, ABC):
 
     @abstractmethod
     def encode(self, source_BS: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
-        """Memory (B, S, D). The mask is False at padding; None means no padding, and is faster."""
+        """Return the memory (B, S, D). The mask is False at padding; None means no padding, and is faster."""
 
     @abstractmethod
     def decode(self, target_BT: Tensor, memory_BSD: Tensor, source_mask_BS: Tensor | None = None) -> Tensor:
-        """Hidden states (B, T, D) of target_BT, which starts with BOS. Causality hides padding at its end."""
+        """Return hidden states (B, T, D) of target_BT, which starts with BOS. Causality hides padding at its end."""
 
     @abstractmethod
     def logits(self, hidden_D: Tensor) -> Tensor:
@@ -70,21 +72,21 @@ class Network(nn.Module, ABC):
     def start_decoding(
         self, memory_BSD: Tensor, source_mask_BS: Tensor | None, beam_size: int, max_steps: int, attends: bool = False
     ) -> SearchState:
-        """The state of a search of up to max_steps steps. Call it under torch.inference_mode(), in eval mode.
+        """Return the state of a search of up to max_steps steps. Call it under torch.inference_mode(), in eval mode.
 
-        attends: the state has the attention of each step (SearchState.attention), which takes the slower form.
+        attends: the state has the attention of each step (SearchState.attention); the search is slower then.
 
         Raises ValueError if the network reads fewer than max_steps positions.
         """
 
     @abstractmethod
     def decode_step(self, tokens_BK: Tensor, state: SearchState, visible_BKTK: Tensor | None = None) -> Tensor:
-        """Hidden states (B, K, D) after reading one more piece per beam at time t = state.step; increments state.step.
+        """Return hidden states (B, K, D) after one more piece per beam at time t = state.step. Increments state.step.
 
-        visible_BKTK: bool (B, K, t + 1, K), True for the (time, beam) slots of each beam's own past, including its own
+        visible_BKTK: bool (B, K, t + 1, K), True for the (time, beam) slots of each beam's past, including its present
         slot (t, k); optional for a single beam. Raises ValueError for another shape, and beyond max_steps.
         """
 
     @abstractmethod
     def next_logits(self, hidden_BKD: Tensor, state: SearchState) -> Tensor:
-        """`logits` for the result of `decode_step`: (B, K, D) → (B, K, W)."""
+        """Return `logits` of the result of `decode_step`: (B, K, D) → (B, K, W)."""

@@ -111,11 +111,11 @@ class ModelSettings(StrictModel):
 
     @property
     def longest(self) -> int | None:
-        """The longest sequence that the network reads, EOS counted; None: any."""
+        """The length of the longest sequence that the network reads, with EOS; None: any length."""
         return self.max_length if self.positions == "learned" else None
 
     def layers_of(self, side: Side) -> int:
-        """The number N of the side's line."""
+        """Return N of the line of a side."""
         own = self.encoder_layers if side == "encoder" else self.decoder_layers
         return own or self.num_layers
 

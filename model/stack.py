@@ -19,7 +19,7 @@ from model.settings import Side
 
 
 class Layer(nn.Module):
-    """Sub-layers in sequence, registered and saved by the names of their kinds; a second one of a kind is name_2."""
+    """Sub-layers in sequence. Modules are named after their kinds; the second one of a kind is named KIND_2."""
 
     def __init__(self, sublayers: LayerSpec, side: Side) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class Layer(nn.Module):
         return x_BTD
 
     def start(self, inputs: Inputs, shape: CacheShape) -> list[State]:
-        """The states of the sub-layers for a search (contract.Sublayer.start)."""
+        """Return the states of the sub-layers for a search (contract.Sublayer.start)."""
         return [self._sublayer(name).start(inputs, shape) for name in self.names]
 
     def step(self, x_RD: Tensor, states: Sequence[State], now: StepContext) -> Tensor:
-        """One more position of every beam: (R, D) → (R, D)."""
+        """Compute one more position of every beam: (R, D) → (R, D)."""
         for name, state in zip(self.names, states, strict=True):
             sublayer = self._sublayer(name)
             x_RD = getattr(self, f"{name}_residual").step(x_RD, sublayer, state, now)
@@ -57,7 +57,7 @@ class Layer(nn.Module):
 
 
 class Stack(nn.Module):
-    """Positions and dropout, then the layers, then a norm where layers do not end in one."""
+    """Positions and dropout, then the layers, then a norm if the layers do not end in one."""
 
     def __init__(self, config: ModelConfig, side: Side) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class Stack(nn.Module):
         self.beta = deepnorm(config, side)[1] if config.residual_scale == "deepnorm" else 1.0
 
     def __iter__(self) -> Iterator[Layer]:
-        """The layers in the order in which they compute; those of a group are one."""
+        """Yield the layers in the order in which they compute; layers with shared weights are one module."""
         for place in self.order:
             yield self.layers[place]  # type: ignore[misc]  # or its stand-in (experiments/training/network_rows.py)
 

@@ -10,7 +10,7 @@ _collections: list[list[Tensor]] = []  # of the contexts that are open, the inne
 
 @contextmanager
 def collecting() -> Iterator[list[Tensor]]:
-    """What `add` is given in this context: numbers with gradients, in units of the loss of a token."""
+    """Collect the losses added within this context: scalars with gradients, in units of the loss of a token."""
     losses: list[Tensor] = []
     _collections.append(losses)
     try:
@@ -20,6 +20,6 @@ def collecting() -> Iterator[list[Tensor]]:
 
 
 def add(loss: Tensor) -> None:
-    """Add to what is collected; without anyone who collects, it is lost."""
+    """Add a loss to the innermost open context of `collecting`; without one, the loss is ignored."""
     if _collections:
         _collections[-1].append(loss)

@@ -9,10 +9,13 @@ BLOCKED = -1e30
 
 
 def blocking_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """0 where `mask` is True (may attend), BLOCKED elsewhere; same shape."""
+    """Return 0 where `mask` is True (may attend) and BLOCKED elsewhere; same shape."""
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, BLOCKED)
 
 
 def causal_bias(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """(T, T): position t may attend to 0 … t, "preventing positions from attending to subsequent positions"."""
+    """Return the bias (T, T) with which position t attends to 0 … t.
+
+    Section 3.1: "to prevent positions from attending to subsequent positions".
+    """
     return torch.full((length, length), BLOCKED, dtype=dtype, device=device).triu(1)

@@ -21,7 +21,7 @@ class ScaleNorm(nn.Module):
 
 
 def make_norm(config: ModelSettings) -> nn.Module:
-    """The norm that `norm_kind` names: LayerNorm, RMSNorm (Zhang & Sennrich 2019, arXiv 1910.07467) or ScaleNorm."""
+    """Return the norm named by `norm_kind`: LayerNorm, RMSNorm (Zhang & Sennrich 2019, arXiv 1910.07467), ScaleNorm."""
     if config.norm_kind == "rms":
         return nn.RMSNorm(config.d_model, eps=NORM_EPSILON)
     if config.norm_kind == "scale":

@@ -30,7 +30,7 @@ class SinusoidalPositions(nn.Module):
         self.register_buffer("table_TD", sinusoids(config.max_length, config.d_model), persistent=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """x (B, T, D) plus the vectors of positions 0, 1, …"""
+        """Return x (B, T, D) plus the vectors of positions 0, 1, …"""
         end = x_BTD.shape[1]
         table_TD = self.table_TD
         if end > table_TD.shape[0]:
@@ -50,7 +50,7 @@ class LearnedPositions(nn.Module):
         self.scale = config.d_model**0.5
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        """x (B, T, D) plus the vectors of positions 0, 1, … Raises ValueError beyond the table."""
+        """Return x (B, T, D) plus the vectors of positions 0, 1, … Raises ValueError beyond the table."""
         end, rows = x_BTD.shape[1], self.weight.shape[0]
         if end > rows:
             raise ValueError(
@@ -63,8 +63,8 @@ class LearnedPositions(nn.Module):
 
 
 class NoPositions(nn.Module):
-    """Adds nothing. If attention sees no positions either, the encoder sees a bag of words, and order comes to the
-    decoder by the causal mask alone.
+    """Adds nothing. If attention depends on no positions either, the encoder sees a bag of words, and the decoder knows
+    the order by the causal mask alone.
     """
 
     def __init__(self, config: ModelSettings) -> None:

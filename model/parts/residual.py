@@ -1,7 +1,4 @@
-"""Residual connections, which surround every sub-layer (sections 3.1 and 5.4), with their norms.
-
-Shapes: see model/stack.py.
-"""
+"""Residual connections, which surround every sub-layer (sections 3.1 and 5.4), with their norms. Shapes: D d_model."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +13,7 @@ from model.settings import SIDES, ModelSettings, Side
 
 
 class Residual(nn.Module):
-    """Common part: dropout on the sub-layer's output, and the sum. `forward` is for training, `step` for a search.
+    """Dropout on the sub-layer's output, and the sum. `forward` is for whole sequences, `step` for a search.
 
     A sub-layer is called as sublayer(x, inputs), or as sublayer.step(x, state, now). `residual_scale`: a factor on the
     sum, as ConvS2S's √0.5 (Gehring 2017, arXiv 1705.03122, section 3.5); "deepnorm": α·x + f(x); "rezero": x + a·f(x)
@@ -38,7 +35,7 @@ class Residual(nn.Module):
             self.join = nn.Linear(2 * config.d_model, config.d_model, bias=False)
 
     def add(self, x: Tensor, output: Tensor) -> Tensor:
-        """The sum of a sub-layer's input and its output."""
+        """Return the sum of a sub-layer's input and its output, (…, D)."""
         output = self.dropout(output)
         if not self.residual:
             return output
@@ -55,7 +52,7 @@ class Residual(nn.Module):
         return scaled
 
     def around(self, x: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
-        """The sub-layer's input → the next one's."""
+        """Map the input of a sub-layer to the input of the next sub-layer: (…, D) → (…, D)."""
         return self.add(x, sublayer(x))
 
     def forward(self, x: Tensor, sublayer: Callable[[Tensor, Any], Tensor], inputs: Any) -> Tensor:

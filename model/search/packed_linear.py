@@ -1,4 +1,4 @@
-"""Products of matrices in oneDNN's blocked layout, for the many small products of a search on a processor.
+"""Matrix products in oneDNN's blocked layout, for the many small products of a search on a processor.
 
 Shapes: R rows, D inputs, F outputs.
 """
@@ -50,7 +50,7 @@ class PackedLinear:
 
 @functools.cache
 def packing_works(dtype: torch.dtype) -> bool:
-    """Whether this torch packs matrices of this type on this processor, with correct products."""
+    """Return whether this torch packs matrices of this type on this processor, with correct products."""
     if dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
         return False
     weight_FD = torch.arange(-32, 32).view(8, 8).to(dtype) / 8

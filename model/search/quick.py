@@ -1,7 +1,7 @@
-"""A quicker search through the paper's decoder with free sizes: fewer and larger operations, packed matrices.
+"""A quicker search through decoders with the paper's sub-layers, of any size: fewer and larger operations.
 
-Any other decoder is searched by stepwise.py, to which the tests compare this form. Shapes: B sentences, S source,
-D d_model, W vocabulary.
+stepwise.py searches all other decoders; the tests compare this form with it. Shapes: B sentences, S source, D d_model,
+W vocabulary.
 """
 
 from torch import nn
@@ -29,7 +29,7 @@ _VALUES = {
 
 
 def applies(config: ModelConfig) -> bool:
-    """Whether the quick form computes this decoder."""
+    """Return whether the quick form computes this decoder."""
     for name, field in ModelConfig.model_fields.items():
         if name not in _KNOWN and getattr(config, name) not in _VALUES.get(name, (field.default,)):
             return False
@@ -42,7 +42,7 @@ def applies(config: ModelConfig) -> bool:
 def quick_state(
     network: nn.Module, decoder: Stack, embedding: Embedding, inputs: Inputs, shape: CacheShape, config: ModelConfig
 ) -> DecoderState:
-    """The state of a quick search; `network` is the owner of the weights."""
+    """Return the state of a quick search. network: the module that has all weights."""
     memory_BSD, source_mask_BS = inputs.memory_BMD, inputs.memory_keep_BM
     assert memory_BSD is not None
     output_WD = embedding.weight[: embedding.vocab_size]

@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 class LayerCache:
-    """Keys and values of one decoder layer. Those of self-attention are (B, H, T, K, n), written in place by time."""
+    """Keys and values of one decoder layer. Each step writes those of self-attention, (B, H, T, K, n), in place."""
 
     def __init__(self, memory_keys: Tensor, memory_values: Tensor, self_keys: Tensor, self_values: Tensor) -> None:
         self.memory_keys, self.memory_values = memory_keys, memory_values  # (B, H, S, n)
@@ -27,7 +27,7 @@ class LayerCache:
     def start(
         cls, memory_keys: Tensor, memory_values: Tensor, beam_size: int, max_steps: int, dtype: torch.dtype
     ) -> "LayerCache":
-        """Empty caches for max_steps positions; all tensors in `dtype`."""
+        """Return empty caches for max_steps positions; all tensors in `dtype`."""
 
         def slots(like: Tensor) -> Tensor:
             sentences, heads, _, width = like.shape

@@ -50,7 +50,7 @@ class DecoderState:
 
     @property
     def max_steps(self) -> int:
-        """Number of steps for which the caches have room."""
+        """The number of steps for which there are slots."""
         return self.positions_TD.shape[0]
 
     def keep(self, sentences: Sequence[int]) -> None:
@@ -68,11 +68,11 @@ class DecoderState:
         self.__post_init__()
 
     def attention(self) -> Tensor:
-        """Not here: a search that asks for it takes the slower form."""
+        """Raise NotImplementedError: a search that needs the attention takes the slower form."""
         raise NotImplementedError
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
-        """Hidden states (B, K, D) after one more piece per beam (Network.decode_step)."""
+        """Return hidden states (B, K, D) after one more piece per beam (Network.decode_step)."""
         bias = self.ancestor_bias(visible_BKTK)
         x_RD = self.embedding.at(tokens_BK.flatten(), self.positions_TD[self.step])
         with without_autocast(x_RD.device):
@@ -87,7 +87,7 @@ class DecoderState:
         return logits_RW.view(*hidden_BKD.shape[:2], -1)
 
     def ancestor_bias(self, visible_BKTK: Tensor | None) -> Tensor | None:
-        """(B, 1, K, (step + 1)·K) from the mask of ancestors, True = may attend; None for a single beam.
+        """Return the bias (B, 1, K, (step + 1)·K) of the mask of ancestors (True = may attend); None for a single beam.
 
         Raises ValueError for a mask of another shape, and for a missing mask with several beams.
         """
@@ -167,7 +167,10 @@ class _LayerWeights:
 
 
 def _attend(q: Tensor, k_NnM: Tensor, v_NMn: Tensor, state: DecoderState, bias: Tensor | None) -> Tensor:
-    """Equation 1, heads side by side: (R, H·d_v). q's weights include the factor 1/√d_k; bias (B, 1, 1 or K, M)."""
+    """Return equation 1, heads side by side, (R, H·d_v).
+
+    The weights that made q include the factor 1/√d_k. bias: (B, 1, 1 or K, M).
+    """
     B, K, H = state.num_sentences, state.beam_size, state.num_heads
     q_NKn = q.view(B, K, H, -1).transpose(1, 2).reshape(B * H, K, -1)
     if q_NKn.dtype != k_NnM.dtype:
@@ -190,7 +193,7 @@ _packing = threading.Lock()  # batches are decoded by several threads
 
 
 def step_weights(model: nn.Module, layers: nn.ModuleList, output_FD: Tensor, config: ModelConfig) -> StepWeights:
-    """The weights of `model` for steps: in autocast's type, or in their own without autocast.
+    """Return the weights of `model` prepared for steps, in autocast's type, or in their own type without autocast.
 
     Cached with the model until a weight or the type changes: packing costs as much as about ten steps.
     """

@@ -1,4 +1,4 @@
-"""The state of a search through any decoder, one position at a time. quick.py has a faster one for the paper's decoder.
+"""The state of a search through any decoder, one position at a time. quick.py has a faster one.
 
 Shapes: B sentences, T time steps, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
@@ -44,12 +44,12 @@ class Stepwise:
         self.num_sentences = len(sentences)
 
     def attention(self) -> Tensor:
-        """(B, K, S) of the last step (SearchState.attention)."""
+        """Return the attention of the last step, (B, K, S) (SearchState.attention)."""
         assert self.weights_LBKM is not None
         return torch.stack(self.weights_LBKM).mean(0)
 
     def decode_step(self, tokens_BK: Tensor, visible_BKTK: Tensor | None) -> Tensor:
-        """Hidden states (B, K, D) after reading one more piece per beam (Network.decode_step)."""
+        """Return hidden states (B, K, D) after one more piece per beam (Network.decode_step)."""
         bias, parents_R = self._past(visible_BKTK)
         if self.weights_LBKM is not None:
             self.weights_LBKM = []
@@ -66,7 +66,7 @@ class Stepwise:
         return self.ends.logits(hidden_BKD).contiguous()
 
     def _past(self, visible_BKTK: Tensor | None) -> tuple[Tensor | None, Tensor | None]:
-        """The bias over slots and the parents, from the mask of ancestors. Raises ValueError for another shape."""
+        """Return the bias over slots and the parents of the rows, both from the mask of ancestors."""
         check_ancestors(visible_BKTK, self.num_sentences, self.beam_size, self.step)
         if visible_BKTK is None:
             return None, None
@@ -79,7 +79,7 @@ class Stepwise:
 
 
 def check_ancestors(visible_BKTK: Tensor | None, sentences: int, beam_size: int, step: int) -> None:
-    """Raises ValueError for a mask of ancestors of another shape, or a missing one with several beams."""
+    """Raise ValueError if the mask of ancestors has another shape, or is missing with several beams."""
     shape = (sentences, beam_size, step + 1, beam_size)
     if visible_BKTK is None:
         if beam_size > 1:

@@ -1,4 +1,4 @@
-"""softmax(q kᵀ / √d_k + bias) v (equation 1) in several ways, of which a device takes the fastest.
+"""Several implementations of softmax(q kᵀ / √d_k + bias) v (equation 1); each device uses the fastest.
 
 Shapes: B sentences, H heads, Q queries, M memory positions, K d_k, V d_v.
 """
@@ -21,7 +21,7 @@ Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, bool, float], Tensor]
 def attend_plain(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Equation 1 as batched products. For short sentences on a CPU faster than the fused kernel's backward pass.
+    """Compute equation 1 by batched products. For short sentences on a CPU this is faster than the fused kernel.
 
     Scores are stored memory-major, so the softmax over the last but one axis reads contiguous queries. A softmax over a
     last axis of 15 elements takes two to four times as long, its backward pass three to seven times (torch 2.13, CPU).
@@ -40,7 +40,7 @@ def attend_plain(
 def attend_sdpa(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Equation 1 by torch's fused kernels. torch chooses one by the device, by d_k = d_v and by the bias."""
+    """Compute equation 1 by torch's fused kernels. torch chooses one by the device, by d_k = d_v and by the bias."""
     return F.scaled_dot_product_attention(q_BHQK, k_BHMK, v_BHMV, attn_mask=bias, dropout_p=dropout, is_causal=causal)
 
 
@@ -50,7 +50,7 @@ FUSED_FROM = 32  # positions
 def attend_by_length(
     q_BHQK: Tensor, k_BHMK: Tensor, v_BHMV: Tensor, bias: Tensor | None, causal: bool, dropout: float
 ) -> Tensor:
-    """Equation 1 by the faster kernel on a processor, as measured by benchmarks/attention.py.
+    """Compute equation 1 by the kernel that is faster on a processor, as measured by benchmarks/attention.py.
 
     fp32: the fused kernel from 32 positions on, 1.04 to 1.8 times as fast. bf16: never up to 512 positions, because its
     backward pass is 1.1 to 16 times as slow. For d_k ≠ d_v and for dropout, torch falls back to a slower kernel.
@@ -75,10 +75,10 @@ def attend(
     dropout: float = 0.0,
     kernel: str = "auto",
 ) -> Tensor:
-    """softmax(q kᵀ / √d_k + bias) v, of shape (B, H, Q, V) (equation 1).
+    """Return softmax(q kᵀ / √d_k + bias) v (equation 1), (B, H, Q, V).
 
     bias: broadcastable to (B, H, Q, M), from masks.blocking_bias; None blocks nothing.
-    causal: query t sees memory 0 … t only; requires Q = M and no bias.
+    causal: query t attends to memory 0 … t only; requires Q = M and no bias.
     dropout: rate on the attention weights.
     """
     if kernel == "auto":
@@ -96,8 +96,8 @@ AT_A_TIME = 32  # queries per pass of torch's kernel
 
 
 def softmax_over_memory(scores_MQ: Tensor) -> Tensor:
-    """(…, M, Q) → the same shape; each query's weights sum to 1. Computed in at least fp32."""
-    # Asked first: a compiled graph of any length must not depend on whether the length is a multiple.
+    """Return the weights of each query, which sum to 1: (…, M, Q) → (…, M, Q). Computed in at least fp32."""
+    # is_compiling comes first: a compiled graph for any length must not depend on whether the length is a multiple.
     if torch.compiler.is_compiling() or not scores_MQ.is_cpu or scores_MQ.shape[-1] % AT_A_TIME == 0:
         return scores_MQ.softmax(dim=-2)
     weights_MQ: Tensor = _Softmax.apply(scores_MQ)  # type: ignore[no-untyped-call]
@@ -121,7 +121,7 @@ class _Softmax(torch.autograd.Function):
 
 
 def _maximum(scores_MQ: Tensor) -> Tensor:
-    """(…, 1, Q), by halving: torch's amax over this axis takes four times as long."""
+    """Return the maximum over M, (…, 1, Q), by halving: torch's amax over this axis takes four times as long."""
     while (length := scores_MQ.shape[-2]) > 1:
         half = (length + 1) // 2
         scores_MQ = torch.maximum(scores_MQ[..., :half, :], scores_MQ[..., length - half :, :])

@@ -18,9 +18,9 @@ See = Callable[[str, Tensor], None]  # gets a kind, and weights (B, H, T, M)
 
 @contextmanager
 def watching(model: nn.Module, see: See) -> Iterator[None]:
-    """In this context, `see` is called with the weights of each attention before it computes, in order.
+    """Call `see` with the weights of each attention of `model` before it computes, in order, within this context.
 
-    The weights are computed once more, by the plain formula; outputs stay the same.
+    The weights are computed once more, by the plain formula; outputs do not change.
     """
     hooks = [
         module.register_forward_pre_hook(_look(see))

@@ -12,19 +12,18 @@ from model.settings import ModelSettings
 class Convolution(Sublayer):
     """W [x_{t−r}; …; x_t] + b over windows of k inputs, as in ConvS2S (Gehring et al. 2017, section 3.2).
 
-    Linear, as attention is; gated: (A) ⊗ σ(B), its gated linear unit; rectified: max(0, ·). dilation: van den Oord et
-    al. 2016, "WaveNet", section 2.1. separable: depthwise, then pointwise (Kaiser et al. 2017, "Depthwise Separable
-    Convolutions for Neural Machine Translation"), with one bias after both. Outside of the sentence are zeros.
+    The output is linear, as that of attention. Options: gated, A ⊗ σ(B), the gated linear unit of ConvS2S; rectified,
+    max(0, ·); dilation (van den Oord et al. 2016, "WaveNet", section 2.1); separable, a depthwise and then a pointwise
+    convolution (Kaiser et al. 2017, "Depthwise Separable Convolutions for Neural Machine Translation"), with one bias
+    after both. Inputs outside of the sentence are zeros.
     """
 
     def __init__(self, config: ModelSettings, options: ConvolutionSpec) -> None:
         super().__init__()
         width = config.d_model
-        self.kernel, self.dilation, self.reach, self.gated = (
-            options.kernel, options.dilation, options.reach, options.gated,
-        )  # fmt: skip
+        self.kernel, self.dilation, self.reach = options.kernel, options.dilation, options.reach
+        self.gated, self.rectified = options.gated, options.rectified
         taps = 1 if options.separable else options.kernel
-        self.rectified = options.rectified
         # One product with the inputs of a window side by side: on a processor faster than nn.Conv1d (torch 2.13).
         self.window = nn.Linear(taps * width, (2 if options.gated else 1) * width, bias=config.bias)
         self.depthwise = (
@@ -34,7 +33,7 @@ class Convolution(Sublayer):
         )
 
     def initialise(self) -> None:
-        """Glorot-uniform with the fans of one channel, k and k."""
+        """Draw the depthwise kernels Glorot-uniform with the fans of one channel, k and k."""
         if self.depthwise is not None:
             bound = (3 / self.kernel) ** 0.5
             nn.init.uniform_(self.depthwise.weight, -bound, bound)
@@ -52,14 +51,14 @@ class Convolution(Sublayer):
         return self._output(torch.cat([x_BTD[:, start : start + positions] for start in starts], -1))
 
     def _output(self, windows_C: Tensor) -> Tensor:
-        """(…, C) → (…, D)."""
+        """Apply the product and the activation: (…, C) → (…, D), C inputs of a window side by side."""
         output_D: Tensor = self.window(windows_C)
         if self.rectified:
             return output_D.relu()  # not in place, as in feed_forward.py
         return F.glu(output_D) if self.gated else output_D
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """The inputs that later windows reach back to, (B, K, reach, D): zeros before the first position."""
+        """Return the inputs that later windows read, (B, K, reach, D): zeros before the first position."""
         weight = self.window.weight
         width = weight.shape[0] // (2 if self.gated else 1)
         return State(inputs=weight.new_zeros(shape.sentences, shape.beam_size, self.reach, width))

@@ -7,8 +7,9 @@ A gated unit of convolutions changes all positions of a memory s at once. With *
 
 An encoder begins with s_0 = x and applies the unit, without p, as often as the sentence has pieces, or `steps` times.
 A decoder begins with d_0, the encoder's output, and reads a tape p of what was written: d_t = CGRU(d_{t−1}, p_t), where
-p_t has x_0 … x_t at its first places; the output is y_t = d_t at place t. Outside of the source are zeros. Here the
-memory is one position high (theirs has four), and a decoder's has no end: no place that reaches an output is left out.
+p_t has x_0 … x_t at its first places; the output is y_t = d_t at place t. Places outside of the source are zeros.
+Two things differ from the paper: the memory is one position high (there four), and the memory of a decoder has all
+places that can reach an output.
 
 Shapes: B sentences, T positions, S source, L places of the tape, K beams, R = B·K rows, D d_model, k kernel.
 """
@@ -39,9 +40,9 @@ class NeuralGPU(Sublayer):
         return self._encode(x_BTD, inputs.keep_BT) if self.tape is None else self._decode(x_BTD, inputs)
 
     def _encode(self, s_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
-        keep_BT1 = (
-            s_BTD.new_ones(s_BTD.shape[:2], dtype=torch.bool)[..., None] if keep_BT is None else keep_BT[..., None]
-        )
+        if keep_BT is None:
+            keep_BT = s_BTD.new_ones(s_BTD.shape[:2], dtype=torch.bool)
+        keep_BT1 = keep_BT.unsqueeze(-1)
         s_BTD = s_BTD.masked_fill(~keep_BT1, 0)
         steps_B11 = keep_BT1.sum(1, keepdim=True) if self.steps is None else self.steps
         for step in range(self.steps or s_BTD.shape[1]):
@@ -57,7 +58,7 @@ class NeuralGPU(Sublayer):
         return torch.stack(outputs, 1)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """d_0 and an empty tape of each beam, (B, K, L, D)."""
+        """Return d_0 and an empty tape for each beam, (B, K, L, D)."""
         d_BLD = self._memory(inputs, shape.max_steps)
         d_BKLD = d_BLD.unsqueeze(1).expand(-1, shape.beam_size, -1, -1)
         return State(memory=d_BKLD, tape=torch.zeros_like(d_BKLD))
@@ -73,7 +74,7 @@ class NeuralGPU(Sublayer):
         return d_RLD[:, now.time]
 
     def _memory(self, inputs: Inputs, steps: int) -> Tensor:
-        """d_0 (B, L, D): the encoder's output, cut or padded to the places that reach an output of so many steps."""
+        """Return d_0 (B, L, D): the encoder's output at the places that can reach an output of `steps` steps."""
         memory_BSD = inputs.memory_BMD
         assert memory_BSD is not None
         if inputs.memory_keep_BM is not None:
@@ -82,7 +83,7 @@ class NeuralGPU(Sublayer):
         return F.pad(memory_BSD, (0, 0, 0, max(0, places - memory_BSD.shape[1])))[:, :places]
 
     def _unit(self, s_BLD: Tensor, p_BLD: Tensor | None) -> Tensor:
-        """CGRU(s, p), or CGRU(s) without a tape."""
+        """Return CGRU(s, p), or CGRU(s) without a tape."""
         gates_BLG, read_BLD = self.gates(self._windows(s_BLD)), 0
         if self.tape is not None and p_BLD is not None:
             of_gates_BLG, read_BLD = self.tape(self._windows(p_BLD)).split([gates_BLG.shape[-1], s_BLD.shape[-1]], -1)
@@ -93,6 +94,6 @@ class NeuralGPU(Sublayer):
         return changed_BLD
 
     def _windows(self, s_BLD: Tensor) -> Tensor:
-        """(B, L, D) → (B, L, k·D): the inputs around each place, zeros outside."""
+        """Return the inputs around each place, zeros outside: (B, L, D) → (B, L, k·D)."""
         padded = F.pad(s_BLD, (0, 0, self.kernel // 2, self.kernel // 2))
         return torch.cat([padded[:, start : start + s_BLD.shape[1]] for start in range(self.kernel)], -1)

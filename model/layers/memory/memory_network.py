@@ -2,8 +2,8 @@
 
 Sukhbaatar et al. 2015, "End-To-End Memory Networks" (arXiv 1503.08895), section 2: with the query u^1 = B x, memories
 m_i = A e_i and c_i = C e_i of the encoder's outputs e_i, each hop k has p = softmax(u^k · m_i), o^k = Σ p_i c_i and,
-with layer-wise weights (section 2.2), u^{k+1} = H u^k + o^k. A, C and H are the same in all hops. The encoder's
-positions take the place of its temporal encoding (section 4.1), the network's softmax that of W.
+with layer-wise weights (section 2.2), u^{k+1} = H u^k + o^k. A, C and H are the same in all hops. The
+encoder's positions replace its temporal encoding (section 4.1), the network's softmax replaces W.
 
 Shapes: B sentences, T positions, S source, Q queries, R rows of a search, D d_model.
 """
@@ -17,7 +17,7 @@ from model.settings import ModelSettings
 
 
 class MemoryNetwork(Sublayer):
-    """u^{hops + 1}: each position asks the memory by itself, so a search keeps A e and C e alone."""
+    """Computes u^{hops + 1}. Each position reads the memory independently, so a search keeps A e and C e alone."""
 
     def __init__(self, config: ModelSettings, options: MemoryNetworkSpec) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class MemoryNetwork(Sublayer):
         return self._hops(x_BTD, keys_BSD, values_BSD, inputs.memory_bias_B11M)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """A e and C e, (B, S, D): once per sentence."""
+        """Return A e and C e, (B, S, D), once per sentence."""
         assert inputs.memory_BMD is not None
         return State(keys=self.key(inputs.memory_BMD), values=self.value(inputs.memory_BMD))
 

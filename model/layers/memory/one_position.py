@@ -15,8 +15,8 @@ from model.settings import ModelSettings
 class LastState(Sublayer):
     """y_t = W m_S for every t: all that the decoder knows of the source is one vector.
 
-    As the summary c of Cho et al. 2014 (arXiv 1406.1078, section 2.2), which every step of the decoder reads. Sutskever
-    et al. 2014 (arXiv 1409.3215, section 2) give it to the decoder's first state alone.
+    m_S is the summary c of Cho et al. 2014 (arXiv 1406.1078, section 2.2), which every step of the decoder reads. In
+    Sutskever et al. 2014 (arXiv 1409.3215, section 2) the decoder's first state alone reads it.
     """
 
     def __init__(self, config: ModelSettings, options: LastStateSpec) -> None:
@@ -29,7 +29,7 @@ class LastState(Sublayer):
         return self._context(inputs).unsqueeze(1).expand(x_BTD.shape)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """W m_S, (B, D)."""
+        """Return W m_S, (B, D)."""
         return State(context=self._context(inputs))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
@@ -53,8 +53,8 @@ class LastState(Sublayer):
 class SamePosition(Sublayer):
     """y_t = W m_t, and 0 beyond the source's end: the decoder is stacked on the encoder.
 
-    As in ByteNet (Kalchbrenner et al. 2016, arXiv 1610.10099, sections 3.1 and 3.2), which computes the encoder beyond
-    the source's end too, up to the length that it expects of the target.
+    ByteNet does so (Kalchbrenner et al. 2016, arXiv 1610.10099, sections 3.1 and 3.2). It also computes the encoder
+    beyond the source's end, up to the expected length of the target.
     """
 
     def __init__(self, config: ModelSettings, options: SamePositionSpec) -> None:
@@ -66,7 +66,7 @@ class SamePosition(Sublayer):
         return self._aligned(inputs, x_BTD.shape[1])
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """W m, (B, T, D)."""
+        """Return W m, (B, T, D)."""
         return State(aligned=self._aligned(inputs, shape.max_steps))
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:

@@ -18,7 +18,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def _relu(x_F: Tensor) -> Tensor:
-    """Not in place: a product's output is a view, and the backward pass of a change of it copies the activation."""
+    """ReLU, not in place: a product's output is a view, and the backward pass would copy a changed view."""
     return x_F.relu()
 
 

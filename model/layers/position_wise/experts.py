@@ -1,4 +1,7 @@
-"""A mixture of experts. Shapes: B sentences, T positions, N positions in all, D d_model, E experts, A of a position."""
+"""A mixture of experts.
+
+Shapes: B sentences, T positions, N = B·T without padding, D d_model, E experts, A experts that each position uses.
+"""
 
 import math
 
@@ -18,14 +21,14 @@ class Experts(Sublayer):
     """y = Σ_{i ∈ T} g_i(x) E_i(x), T the A experts with the largest gates.
 
     gate "softmax": g = softmax(W_r x), equations 1 and 2 of Fedus et al. 2021 (arXiv 2101.03961, section 2.1; there
-    A = 1). The g_i of the chosen are not divided by their sum, so that the router learns with A = 1 too.
-    gate "noisy_top_k": g = softmax(KeepTopK(h)), h = W_r x + ε · softplus(W_n x), ε from N(0, 1) in training, 0 else
-    (Shazeer et al. 2017, arXiv 1701.06538, equations 3 to 5): the gates of the chosen add up to 1.
+    A = 1). The gates of the chosen experts are not divided by their sum, so that the router also learns with A = 1.
+    gate "noisy_top_k": g = softmax(KeepTopK(h)), h = W_r x + ε · softplus(W_n x), ε from N(0, 1) in training, else
+    0 (Shazeer et al. 2017, arXiv 1701.06538, equations 3 to 5): the gates of the chosen experts add up to 1.
 
     `importance` and `load` weigh the squared coefficients of variation of the experts' sums of gates (equations 6 and
     7) and of their expected numbers of positions (equations 8 to 11), over the positions of one forward pass, padding
     at the end of targets included. With a capacity c, an expert takes at most c·N·A / count of N positions in training,
-    the first ones of the batch; what is beyond it adds nothing to the output.
+    the first ones of the batch; for further positions it adds nothing to the output.
     """
 
     def __init__(self, config: ModelSettings, options: ExpertsSpec) -> None:
@@ -37,7 +40,7 @@ class Experts(Sublayer):
         self.experts = nn.ModuleList(FeedForward(config, options) for _ in range(options.count))
 
     def initialise(self) -> None:
-        """Both matrices of the noisy gate begin at 0: "equal load at the start" (appendix A)."""
+        """Set both matrices of the noisy gate to 0: "equal load at the start" (appendix A)."""
         if self.noise is not None:
             nn.init.zeros_(self.router.weight)
             nn.init.zeros_(self.noise.weight)
@@ -46,7 +49,7 @@ class Experts(Sublayer):
         """(B, T, D) → (B, T, D). No expert computes padding, which gets zeros."""
         if inputs.keep_BT is None:
             return self._mixed(x_BTD.flatten(0, 1), inputs).view_as(x_BTD)
-        where = inputs.keep_BT.nonzero(as_tuple=True)  # once: a GPU is waited for
+        where = inputs.keep_BT.nonzero(as_tuple=True)  # once, because it waits for a GPU
         output_ND = self._mixed(x_BTD[where], inputs)
         return output_ND.new_zeros(x_BTD.shape).index_put(where, output_ND)
 
@@ -55,7 +58,7 @@ class Experts(Sublayer):
         return self._mixed(x_RD, now.inputs)
 
     def gates(self, x_ND: Tensor) -> tuple[Tensor, Tensor]:
-        """The gates of the chosen experts and their indices, each (N, A); in training, losses are added."""
+        """Return the gates of the chosen experts and their indices, each (N, A). Adds the losses in training."""
         clean_NE = self.router(x_ND).to(torch.promote_types(x_ND.dtype, torch.float32))
         if self.noise is None:
             gates_NE = clean_NE.softmax(-1)
@@ -73,9 +76,9 @@ class Experts(Sublayer):
         return weights_NA, chosen_NA
 
     def _mixed(self, x_ND: Tensor, inputs: Inputs) -> Tensor:
-        """Sort positions by expert, apply each expert to its part, bring the positions back to their places.
+        """Sort the positions by expert, apply each expert to its positions, restore the order: (N, D) → (N, D).
 
-        Gathering by a permutation gives the same bits each time, also backwards; adding up by index would not.
+        Gathering by a permutation is bit-identical in each run, also in the backward pass; adding by index is not.
         """
         weights_NA, chosen_NA = self.gates(x_ND)
         order = chosen_NA.flatten().argsort(stable=True)
@@ -96,10 +99,10 @@ class Experts(Sublayer):
         return mixed_ND
 
     def padded(self, x_ND: Tensor, expert_N: Tensor, order_N: Tensor, limit: int, inputs: Inputs) -> Tensor:
-        """What `_mixed` computes, N assignments of a position to an expert, without asking a GPU for their numbers.
+        """Compute what `_mixed` computes for N assignments of a position to an expert, without a transfer from the GPU.
 
-        Every expert gets `limit` rows. Those that it lacks are others' rows, whose outputs are not read. order_N: the
-        assignments by expert.
+        Every expert gets `limit` rows. If it has fewer positions, the rest are rows of other experts, and their outputs
+        are not read. order_N: the assignments sorted by expert.
         """
         before_E = (expert_N.unsqueeze(1) < torch.arange(len(self.experts), device=x_ND.device)).sum(0)
         place_N = order_N.argsort() - before_E.index_select(0, expert_N)  # within its expert
@@ -110,19 +113,22 @@ class Experts(Sublayer):
         return found_ND * (place_N < limit).unsqueeze(1)
 
     def _limit(self, assignments: int) -> int:
-        """Positions that an expert takes."""
+        """Return how many positions an expert computes at most."""
         if self.options.capacity is None or not self.training:
             return assignments
         return math.ceil(self.options.capacity * assignments / len(self.experts))
 
 
 def _variation(sums_E: Tensor) -> Tensor:
-    """The squared coefficient of variation, 0 for one expert."""
+    """Return the squared coefficient of variation, 0 for one expert."""
     return sums_E.var(correction=0) / (sums_E.mean() ** 2 + 1e-10)
 
 
 def _load(clean_NE: Tensor, noisy_NE: Tensor, scale_NE: Tensor, best: Tensor) -> Tensor:
-    """Expected number of positions of each expert, (E,): equations 8 to 10 with the largest A + 1 of each position."""
+    """Return the expected number of positions of each expert, (E,), by equations 8 to 10.
+
+    best: the largest A + 1 noisy scores of each position.
+    """
     last, next_one = best[:, -2:-1], best[:, -1:]  # the A-th largest and the one after it
     threshold_NE = torch.where(noisy_NE >= last, next_one, last)  # the A-th largest of the others
     load_E: Tensor = torch.special.ndtr((clean_NE - threshold_NE) / scale_NE).sum(0)

@@ -15,7 +15,7 @@ from model.settings import ModelSettings
 class FeedForward(Sublayer):
     """FFN(x) = max(0, x W_1 + b_1) W_2 + b_2 (equation 2), the same at each position.
 
-    Other activations than ReLU: `PLAIN`, and `GATED`, which multiply by x V + c before W_2.
+    activations.py has the activations besides ReLU: `PLAIN`, and `GATED`, which multiply by x V + c before W_2.
     """
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:

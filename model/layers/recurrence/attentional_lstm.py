@@ -34,7 +34,7 @@ class AttentionalLSTM(Sublayer):
         self.key = nn.Linear(width, width, bias=False) if additive else nn.Identity()
 
     def initialise(self) -> None:
-        """The LSTM's weights U(±1/√D), biases too, as torch draws them; the rest Glorot-uniform."""
+        """Draw the LSTM's weights and biases U(±1/√D), as torch does; the other weights are Glorot-uniform."""
         for parameter in (*self.input.parameters(), *self.recurrent.parameters()):
             nn.init.uniform_(parameter, -(self.input.in_features**-0.5), self.input.in_features**-0.5)
         self.compare.initialise()
@@ -44,7 +44,7 @@ class AttentionalLSTM(Sublayer):
         return self._run(x_BTD, inputs)[0]
 
     def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
-        """a_t, (B, 1, T, M)."""
+        """Return a_t, (B, 1, T, M)."""
         return self._run(x_BTD, inputs)[1]
 
     def _run(self, x_BTD: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class AttentionalLSTM(Sublayer):
         return torch.cat(outputs, 1), torch.cat(weights, 1).unsqueeze(1)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """Memory and keys, once per sentence; h̃, h and c of each beam."""
+        """Return memory and keys of each sentence; h̃, h and c of each beam."""
         memory_BMD = inputs.memory_BMD
         assert memory_BMD is not None
         zeros = memory_BMD.new_zeros(shape.sentences, shape.beam_size, memory_BMD.shape[-1])
@@ -81,7 +81,7 @@ class AttentionalLSTM(Sublayer):
         return found_BKD.flatten(0, 1)
 
     def _cell(self, gates_BG: Tensor, past: tuple[Tensor, ...]) -> tuple[Tensor, Tensor]:
-        """h and c, each (B, D), from the input's part of the gates and from h̃, h, c of the step before."""
+        """Return h and c, each (B, D). gates_BG: the product with the input; past: h̃, h, c of the step before."""
         fed_BD, h_BD, c_BD = past
         gates_BG = gates_BG + self.recurrent(torch.cat([fed_BD, h_BD], -1))
         # c adds up over all positions, so autocast does not shorten it
@@ -92,7 +92,7 @@ class AttentionalLSTM(Sublayer):
     def _attend(
         self, h_BQD: Tensor, keys_BMD: Tensor, memory_BMD: Tensor, bias_B11M: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """h̃ (B, Q, D) and the weights (B, Q, M) of Q states a sentence."""
+        """Return h̃ (B, Q, D) and the weights (B, Q, M) for Q states of each sentence."""
         scores_BQM = self.compare(self.query(h_BQD).unsqueeze(1), keys_BMD.unsqueeze(1))[:, 0]
         scores_BQM = scores_BQM.to(torch.promote_types(scores_BQM.dtype, torch.float32))
         if bias_B11M is not None:

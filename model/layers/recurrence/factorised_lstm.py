@@ -34,7 +34,7 @@ class FactorisedLSTM(Sublayer):
         return torch.stack(outputs, 1)
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """h and c, zeros (B, K, D)."""
+        """Return h and c, zeros (B, K, D)."""
         zeros = self.input.weight.new_zeros(shape.sentences, shape.beam_size, self.input.in_features)
         return State(h=zeros, c=zeros)
 
@@ -45,7 +45,7 @@ class FactorisedLSTM(Sublayer):
         return h_RD
 
     def _cell(self, read_Br: Tensor, h_BD: Tensor, c_BD: Tensor) -> tuple[Tensor, Tensor]:
-        """h and c after one more position, from what W1 makes of x."""
+        """Return h and c after one more position. read_Br: the product of W1 with x."""
         gates_BG = self.outer(read_Br + self.recurrent(h_BD))
         # c adds up over all positions, so autocast does not shorten it
         i, f, g, o = gates_BG.to(torch.promote_types(gates_BG.dtype, torch.float32)).chunk(4, -1)

@@ -50,7 +50,7 @@ class Recurrent(Sublayer):
         self.kept = ("h", "c") if options.cell == "LSTM" else ("h",)
 
     def initialise(self) -> None:
-        """U(±1/√D), biases too, as torch draws them; √units where there are."""
+        """Draw weights and biases U(±1/√D), as torch does; with `units` U(±1/√units)."""
         for network in (self.ahead, self.back):
             if network is not None:
                 network.reset_parameters()
@@ -66,7 +66,7 @@ class Recurrent(Sublayer):
         return torch.cat([output_BTD, back_BTD], -1) if self.columns else output_BTD + back_BTD
 
     def _directed(self, network: nn.RNNBase, x_BTD: Tensor, keep_BT: Tensor | None, backward: bool) -> Tensor:
-        """The network's outputs at their positions, read from the beginning or from the end."""
+        """Return the network's outputs at their positions; it reads from the beginning or from the end."""
         if not backward:
             return self._run(network, x_BTD)
         return _reversed(self._run(network, _reversed(x_BTD, keep_BT)), keep_BT)
@@ -86,7 +86,7 @@ class Recurrent(Sublayer):
             return self.whole(x_BTD.to(narrow), start, weights, *options)[0]
 
     def start(self, inputs: Inputs, shape: CacheShape) -> State:
-        """h, and c of an LSTM: zeros (B, K, D); c has the width of `units`."""
+        """Return h, and c of an LSTM: zeros (B, K, D); c has the width `units`."""
         weight = self.ahead.all_weights[0][0]
         widths = {"h": weight.shape[1], "c": self.ahead.hidden_size}
         return State(**{n: weight.new_zeros(shape.sentences, shape.beam_size, widths[n]) for n in self.kept})
@@ -99,7 +99,7 @@ class Recurrent(Sublayer):
         return new[0]
 
     def one(self, x_RD: Tensor, past: tuple[Tensor, ...], weights: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """h, and c of an LSTM, after one more position, by a network's weights."""
+        """Return h, and c of an LSTM, after one more position. weights: those of a network, as in torch."""
         if len(weights) % 2:  # the last one projects; torch has no cell with it
             *gates, project_DU = weights
             biases = gates[2:] or (None, None)
@@ -112,7 +112,7 @@ class Recurrent(Sublayer):
 
 
 def _reversed(x_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
-    """Each sentence from its end to its beginning; padding stays where it is."""
+    """Return each sentence from its end to its beginning; padding stays at its place."""
     if keep_BT is None:
         return x_BTD.flip(1)
     times_T = torch.arange(x_BTD.shape[1], device=x_BTD.device)
