@@ -70,10 +70,7 @@ CORE = {  # by name, in the order of --help
     "tables": Verb("ablations.cli.store:tables", STORE, "tables"),
     "status": Verb("ablations.cli.status:status", STORE, "status"),
     "log": Verb("ablations.cli.status:log", STORE, "log A-h16:2 --follow"),
-    "mcp": Verb("ablations.cli.mcp:mcp", STORE, "mcp --store runs --allow studies"),
     "ui": Verb("ablations.cli.ui:ui", STORE, "ui table3"),
-    "budget": Verb("ablations.cli.budget:budget", STORE, "budget --hours 8 --runs 40 --until 07:00", gives_reason=True),
-    "ledger": Verb("ablations.cli.budget:ledger", STORE, "ledger my_study.toml"),
     "forget": Verb("ablations.cli.store:forget", STORE, "forget table3 --rows big", gives_reason=True),
 }
 

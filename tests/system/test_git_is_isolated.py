@@ -69,7 +69,9 @@ def sign(folder: Path) -> str:
     return signed
 
 
+@pytest.mark.extra("agents")
 @pytest.mark.extra("bundles")
+@pytest.mark.extra("paper")
 def test_no_program_of_a_repository_runs_and_it_stays_as_it_is(cli: Cli, mine: Path, tmp_path: Path) -> None:
     old = sign(mine)
     (mine / "train.py").write_text(TRAIN.replace("bonus = 1", "bonus = 2"))

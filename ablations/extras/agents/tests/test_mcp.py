@@ -1,4 +1,4 @@
-"""The answers of `ablations mcp` and what a caller may name; tests/system/test_mcp.py speaks with the server."""
+"""The answers of `ablations mcp` and what a caller may name; system/test_mcp_server.py speaks with the server."""
 
 import json
 import math
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ablations.cli import mcp
 from ablations.cli.main import verb
 from ablations.cli.verbs import verbs
+from ablations.extras.agents import mcp
 from experiments.errors import UserError
 
 
@@ -158,3 +158,7 @@ def test_control_characters_are_refused(tmp_path, text) -> None:
 def test_a_circle_of_extends_ends(tmp_path) -> None:
     (tmp_path / "a.toml").write_text('extends = "a.toml"\n')
     mcp.Allowed([tmp_path]).check("plan", {"study": str(tmp_path / "a.toml")})  # the verb explains it
+
+
+def test_the_instructions_are_short() -> None:
+    assert len((mcp.HERE / "agents.md").read_text(encoding="utf-8").splitlines()) <= 60

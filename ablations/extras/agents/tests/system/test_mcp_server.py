@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 import pytest
 
-from .conftest import Cli, as_json, environment
+from tests.system.conftest import Cli, as_json, environment
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[5]
 STUDY = """
 name = "toy"
 title = "What pieces are worth"
@@ -430,7 +430,7 @@ def test_10_000_calls_leave_nothing_behind(folder: Path, cli: Cli) -> None:
 
 @pytest.mark.nightly
 def test_long_answers_come_in_pages(folder: Path, cli: Cli) -> None:
-    from ablations.cli.mcp import PAGE
+    from ablations.extras.agents.mcp import PAGE
 
     rows = ", ".join(f'{{key = "r{n}", set = {{rate = {2 + n / 1000}}}}}' for n in range(1, 200))
     (folder / "many.toml").write_text(

@@ -28,7 +28,7 @@ def budget(
     store_options: StoreOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Print what a store may still spend, or limit it (docs/ledger.md)."""
+    """Print what a store may still spend, or limit it (ablations/extras/agents/ledger.md)."""
     if hours is not None and not hours <= MOST_HOURS:
         raise UserError(
             f"--hours {hours}: write a number of at most {MOST_HOURS:,.0f}. --remove takes all limits away."

@@ -6,7 +6,6 @@ fails there harms no other call. Its JSON is shortened, cut to pages and sent wi
 """
 
 import contextlib
-import importlib.resources
 import itertools
 import json
 import math
@@ -36,8 +35,8 @@ from experiments.store.layout import MARKER
 from experiments.tasks.load import named_tasks
 from reports.audit.verify import SUFFIXES
 
-TEMPLATES = importlib.resources.files("ablations") / "templates"
-_TABLE = tomllib.loads((TEMPLATES / "mcp.toml").read_text(encoding="utf-8"))
+HERE = Path(__file__).parent
+_TABLE = tomllib.loads((HERE / "templates" / "mcp.toml").read_text(encoding="utf-8"))
 TOOLS: dict[str, dict[str, Any]] = _TABLE["tool"]
 NO_OPTIONS = ("study", "cell", "other", "run", "runs", "prefix", "file")  # arguments without a name on a command line
 OURS = ("out", "seconds", "until")  # arguments that the verb does not have
@@ -237,7 +236,7 @@ AT_ONCE, LIMIT_S = 4, 600.0  # calls; seconds of one
 IDLE_S = 15.0  # in which a coordinator has begun
 
 
-class Door:
+class McpSession:
     """Answers calls for one store."""
 
     def __init__(self, store: StoreOptions, allowed: Allowed) -> None:
@@ -382,7 +381,7 @@ def mcp(
         typer.Option("--allow", metavar="DIR", help="A folder of studies and tables; repeatable; this one if unset."),
     ] = None,
 ) -> None:
-    """Offer plan, start, status, report … as tools to a program that experiments (docs/agents.md).
+    """Offer plan, start, status, report … as tools to a program that experiments (ablations/extras/agents/agents.md).
 
     It starts this command as its server of the Model Context Protocol. Nothing listens on a network, and no tool
     deletes or edits a result.
@@ -395,7 +394,7 @@ def mcp(
         from mcp.server.stdio import stdio_server
     except ImportError:
         raise UserError("This needs the extra [mcp]: pip install 'transformer-ablations[mcp]'.") from None
-    door = Door(store_options, Allowed(allow or [Path()]))
+    session = McpSession(store_options, Allowed(allow or [Path()]))
 
     async def tools(*_: Any) -> types.ListToolsResult:
         found = []
@@ -405,7 +404,7 @@ def mcp(
         return types.ListToolsResult(tools=found)
 
     async def call(_: Any, asked: types.CallToolRequestParams) -> types.CallToolResult:
-        found, wrong = await door.answer(asked.name, asked.arguments or {})
+        found, wrong = await session.answer(asked.name, asked.arguments or {})
         text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
         content = [types.TextContent(type="text", text=text)]
         structured = None if isinstance(found, str) else found
@@ -419,12 +418,12 @@ def mcp(
     async def read(_: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if str(asked.uri) != STUDY_FORMAT:
             raise MCPError(types.INVALID_PARAMS, f"There is no resource {asked.uri}. There is {STUDY_FORMAT}.")
-        text = (TEMPLATES / "study-file.md").read_text(encoding="utf-8")
+        text = (HERE / "templates" / "study-file.md").read_text(encoding="utf-8")
         page = types.TextResourceContents(uri=STUDY_FORMAT, mime_type="text/markdown", text=text)
         return types.ReadResourceResult(contents=[page])
 
     async def serve() -> None:
-        told = (TEMPLATES / "agents.md").read_text(encoding="utf-8")
+        told = (HERE / "agents.md").read_text(encoding="utf-8")
         server = Server(
             "ablations",
             version=version("transformer-ablations"),
