@@ -98,13 +98,16 @@ def memory_bytes(
     length: int = TYPICAL_LENGTH,
     state: float = 2,
     kernels: bool = True,
+    graphs: bool = False,
 ) -> float:
     """Predicted peak memory of a training on a "cpu" or a "cuda" device; on a GPU for fp32, and bf16 needs less.
 
     state·params + activations of a micro-batch + logits of waiting chunks + the process itself.
     On a processor the heap is larger than its live part. length: pieces of a sentence. state: numbers that the
     optimizer keeps per parameter (`state_numbers`). kernels: whether bf16 products have some, as they do on a processor
-    with instructions for bf16.
+    with instructions for bf16. graphs: whether a GPU captures the passes as CUDA graphs (`training.graphs`). Their
+    memory pool holds a second pass of the largest shape: all graphs share it, and one is replayed at a time. Two more
+    sets of gradients hold the results of a captured pass and those that are compared with it.
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
@@ -113,7 +116,9 @@ def memory_bytes(
     bytes_of = functools.partial(count.activation_bytes, config, sentences, length, length)
     logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]
     if kind == "cuda":
-        return _state_bytes(kind, state) * params + bytes_of() + logits * WEIGHT_BYTES + PROCESS_BYTES[kind]
+        one_pass = bytes_of() + logits * WEIGHT_BYTES
+        captured = one_pass + 2 * WEIGHT_BYTES * params if graphs else 0.0
+        return _state_bytes(kind, state) * params + one_pass + captured + PROCESS_BYTES[kind]
     narrow = precision == "bf16"
     each = _state_bytes(kind, state) + NARROW_BYTES * narrow
     value_bytes = NARROW_BYTES if narrow else WEIGHT_BYTES

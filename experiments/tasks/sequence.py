@@ -205,7 +205,8 @@ class NetworkTask(Task):
         precision, heap = precision_here(config.training.precision), heap_here()
         sizes, tokens = self.vocab_sizes(config), config.training.tokens_per_batch
         length, state, kernels = self.typical_length(config), self._state(config), has_bf16()
-        return memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels)
+        graphs = kind == "cuda" and config.training.graphs
+        return memory_bytes(config.model, sizes, tokens, kind, precision, heap, length, state, kernels, graphs)
 
     def least_memory_bytes(self, config: RunConfig, kind: str, *, limited: bool = False) -> float:
         """Without kernels of narrow products on a processor: a short training has few."""

@@ -6,6 +6,7 @@ Only the child imports it: it needs torch.
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -100,9 +101,12 @@ def train_network(
         batches = material.batches((group.rank, group.size))
         changes = change_network(model, config.modules, first_batches(batches))
         change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
+        pinned = {**batches.pinned, "training_threads": device.threads}
         context.emit("pinned", **batches.pinned)
         if device.threads > 1 and not device.is_cuda and group.size == 1 and not compiled:
-            context.emit("pinned", training_threads=_use_threads(config, context, model, batches, device))
+            pinned["training_threads"] = _use_threads(config, context, model, batches, device)
+            context.emit("pinned", training_threads=pinned["training_threads"])
+        context = replace(context, pinned={**context.pinned, **pinned})
         with naming_out_of_memory():
             training = Training(model, config, context, device, group)
         facts = train(training, batches, material.dev(model, device) if training.measures_dev else None)

@@ -45,6 +45,8 @@ log = logging.getLogger(__name__)
 PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
 # Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
 EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer", "versions")
+# The same of what the task has pinned before the training: how a step is cut and padded, and on how many threads.
+EXACT_PINNED = ("micro_batch_tokens", "shapes", "training_threads")
 STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
@@ -92,6 +94,7 @@ class Training:
             "code": context.code_digest,
             "run_id": context.run_id,
             **{key: self.facts[key] for key in EXACT},
+            **{key: context.pinned[key] for key in EXACT_PINNED if key in context.pinned},
             "keeps": [list(keep) for keep in self._keeps],
         }
         self._emit("pinned", **{key: self.facts[key] for key in PINNED})
@@ -155,9 +158,9 @@ class Training:
 
     def _came_from(self, saved: checkpoint.Checkpoint) -> dict[str, Any]:
         """Step and place, for the event, and what has changed that decides the last bits."""
-        changed = {
-            key: [saved.meta.get(key), self._meta[key]] for key in EXACT if saved.meta.get(key) != self._meta[key]
-        }
+        known = [key for key in EXACT_PINNED if key in saved.meta]  # a checkpoint of version 0.1.0 has none of them
+        pairs = {key: [saved.meta.get(key), self._meta.get(key)] for key in (*EXACT, *known)}
+        changed = {key: [before, now] for key, (before, now) in pairs.items() if before != now}
         return {"step": saved.step, "path": _short(saved.path), "changed": changed}
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:

@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.config.run_config import RunConfig
 from experiments.config.training import OPTIMIZERS, TrainingConfig
 from experiments.jobs.attempts.probe import Point, Speed, keep, kept, of_results
 from experiments.jobs.devices.slots import Slot
@@ -14,6 +15,7 @@ from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.tasks import network as footprint
 from experiments.tasks.network import LOGIT_TOKENS, disk_bytes, memory_bytes
+from experiments.tasks.translation import TASK
 from experiments.training import loss
 from experiments.training.optimizers import make_optimizers, optimizer_tensors, update
 from model import cost as count
@@ -146,6 +148,19 @@ class TestFootprint:
         logits = 2_800 * 16 * 4
         sentences = count.activation_bytes(self.BASE, 120, 28, 28)  # of 100 without padding
         assert more - some == pytest.approx(sentences + logits)
+
+    def test_graphs_hold_a_second_pass_and_two_more_sets_of_gradients(self):
+        def needs(tokens, graphs):
+            return memory_bytes(self.BASE, (16, 16), tokens, "cuda", graphs=graphs)
+
+        gradients = 4 * count.num_params(self.BASE, 16)
+        one_pass = needs(2_800, graphs=False) - 4 * gradients - footprint.PROCESS_BYTES["cuda"]
+        assert needs(2_800, graphs=True) - needs(2_800, graphs=False) == pytest.approx(one_pass + 2 * gradients)
+
+    def test_graphs_count_on_a_gpu_alone(self):
+        plain, graphs = (RunConfig(training=TrainingConfig(graphs=graphs)) for graphs in (False, True))
+        assert TASK.memory_bytes(plain, "cpu") == TASK.memory_bytes(graphs, "cpu")
+        assert TASK.memory_bytes(graphs, "cuda") > 1.5 * TASK.memory_bytes(plain, "cuda")
 
     def test_disk_holds_weights_and_the_checkpoints_that_are_kept(self):
         params = count.num_params(self.BASE, 100, 100)

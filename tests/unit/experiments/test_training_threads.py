@@ -1,11 +1,15 @@
 """The number of threads that a training uses: measured once, then pinned."""
 
+import contextlib
+
 import pytest
 import torch
 
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.device_spec import DeviceSpec
+from experiments.errors import Preempted
+from experiments.store.checksummed import read_json, write_json
 from experiments.tasks.translation import TASK
 from experiments.training.threads import PASSES, fastest_threads
 
@@ -50,12 +54,17 @@ def test_one_thread_is_not_measured():
     assert fastest_threads(1, lambda: pytest.fail("measured")) == 1
 
 
-def test_a_resume_keeps_the_number_of_the_first_attempt_and_the_weights_are_equal(tmp_path, monkeypatch):
-    TASK.prepare(CONFIG, tmp_path, lambda *_: None)
-    used: list[int] = []
+@pytest.fixture
+def several_are_faster(monkeypatch):
     monkeypatch.setattr("experiments.tasks.train_network.fastest_threads", lambda most, compute: (compute(), 2)[1])
 
-    def attempt(name, threads=2, pinned=None, earlier=(), stop_at=99):
+
+@pytest.fixture
+def attempt(tmp_path, several_are_faster):
+    """Train once in a folder of this name; returns the events, and the number of threads at the end."""
+    TASK.prepare(CONFIG, tmp_path, lambda *_: None)
+
+    def train(name, threads=2, pinned=None, earlier=(), stop_at=99):
         folder, events, asked = tmp_path / name, [], []
         folder.mkdir()
         context = AttemptContext(
@@ -64,14 +73,41 @@ def test_a_resume_keeps_the_number_of_the_first_attempt_and_the_weights_are_equa
             lambda: bool(asked.append(1)) or len(asked) >= stop_at, earlier=list(earlier), pinned=pinned or {},
         )  # fmt: skip
         try:
-            TASK.train(CONFIG, context)
+            with contextlib.suppress(Preempted):
+                TASK.train(CONFIG, context)
         finally:
-            used.append(torch.get_num_threads())
+            used = torch.get_num_threads()
             torch.set_num_threads(1)
-        return {k: v for event in events if event["kind"] == "pinned" for k, v in event.items()}
+        return events, used
 
-    assert attempt("1")["training_threads"] == 2 and used == [2]
-    assert attempt("2", pinned={"training_threads": 1})["training_threads"] == 1 and used == [2, 1]
-    assert "training_threads" not in attempt("3", threads=1)
+    return train
+
+
+def pinned_in(events):
+    return {k: v for event in events if event["kind"] == "pinned" for k, v in event.items()}
+
+
+def test_a_resume_keeps_the_number_of_the_first_attempt_and_the_weights_are_equal(tmp_path, attempt):
+    events, used = attempt("1")
+    assert pinned_in(events)["training_threads"] == used == 2
+    events, used = attempt("2", pinned={"training_threads": 1})
+    assert pinned_in(events)["training_threads"] == used == 1
+    assert "training_threads" not in pinned_in(attempt("3", threads=1)[0])
     weights = [(tmp_path / name / "final" / "model.safetensors").read_bytes() for name in ("2", "3")]
     assert weights[0] == weights[1], "measuring changes no number"
+
+
+def test_a_resume_lists_other_threads_and_other_padded_shapes(tmp_path, attempt):
+    events, _ = attempt("1", pinned={"micro_batch_tokens": 500, "shapes": [[20, 200, 200]]}, stop_at=2)
+    pinned = pinned_in(events)
+    [same] = [e for e in attempt("2", pinned=pinned, earlier=[tmp_path / "1"])[0] if e["kind"] == "resumed"]
+    assert same["changed"] == {}
+    pinned |= {"training_threads": 1, "micro_batch_tokens": 250, "shapes": []}
+    [other] = [e for e in attempt("3", pinned=pinned, earlier=[tmp_path / "1"])[0] if e["kind"] == "resumed"]
+    assert other["changed"] == {
+        "training_threads": [2, 1], "micro_batch_tokens": [500, 250], "shapes": [[[20, 200, 200]], []],
+    }  # fmt: skip
+    meta = tmp_path / "1/checkpoints/step-00000002/meta.json"
+    write_json(meta, {k: v for k, v in read_json(meta).items() if k not in ("training_threads", "shapes")})
+    [earlier] = [e for e in attempt("4", pinned=pinned, earlier=[tmp_path / "1"])[0] if e["kind"] == "resumed"]
+    assert earlier["changed"] == {"micro_batch_tokens": [500, 250]}, "version 0.1.0 saved no threads and no shapes"
