@@ -268,6 +268,7 @@ def test_folders_of_one_run_are_one_run_of_tensorboard(tmp_path: Path) -> None:
     assert [row["row"] for row in scalars] == ["lr1", "lr2"] and {"acc_test", "loss/all_train"} <= scalars[0].keys()
 
 
+@pytest.mark.nightly
 @pytest.mark.tensorboard
 def test_a_flipped_bit_of_an_event_file_is_noticed(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
@@ -285,6 +286,7 @@ def test_a_flipped_bit_of_an_event_file_is_noticed(tmp_path: Path) -> None:
     assert "is cut off" in tabulate(f"tensorboard:{tmp_path}")[1]
 
 
+@pytest.mark.nightly
 @pytest.mark.wandb
 def test_a_flipped_bit_of_an_offline_run_is_noticed(tmp_path: Path) -> None:
     pytest.importorskip("wandb")

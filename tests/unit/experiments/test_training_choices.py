@@ -60,7 +60,7 @@ def _parts(step):
     return [pairs(10 * step + part, count) for part, count in enumerate((6, 4, 2))]
 
 
-@pytest.mark.parametrize(("seed", "threads"), mostly_slow([(0, 2), (1, 2), (0, 1), *product(range(2, 10), (1, 2))], 3))
+@pytest.mark.parametrize(("seed", "threads"), mostly_slow([(0, 1), (1, 2), (0, 2), *product(range(2, 10), (1, 2))], 1))
 def test_in_any_architecture_a_resume_repeats_every_bit(tmp_path, seed, threads):
     sizes, precision = random_config(seed, dropout=0.1), ("fp32", "bf16")[seed % 2]
     options = {"sizes": sizes, "batches": _parts, "precision": precision, "threads": threads}

@@ -14,8 +14,8 @@ from tests.unit.model.test_cached_decoding import Beams
 
 LANGUAGE_MODELS = 1000  # from this seed on: no encoder, nothing but the text so far is read
 SEEDS = [
-    *mostly_slow(range(100), 25, OF_SEEDS),
-    *mostly_slow(range(LANGUAGE_MODELS, LANGUAGE_MODELS + 30), 6, OF_SEEDS),
+    *mostly_slow(range(100), 12, OF_SEEDS),
+    *mostly_slow(range(LANGUAGE_MODELS, LANGUAGE_MODELS + 30), 3, OF_SEEDS),
 ]
 B, S, T, K = 3, 6, 7, 3
 

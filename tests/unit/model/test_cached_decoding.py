@@ -60,7 +60,7 @@ class Beams:
         return torch.nn.functional.one_hot(slots_BKT, slots_BKT.shape[1]).bool()
 
 
-@pytest.mark.parametrize("left", [(2, 0), (0, 1), (0, 3), (3, 1, 2)])
+@pytest.mark.parametrize("left", [(2, 0), (3, 1, 2)])
 @pytest.mark.parametrize("changes", VARIANTS, ids=str)
 @torch.inference_mode()
 def test_beams_with_random_ancestors_equal_one_pass_each(small_model, kernel, quick, changes, left):

@@ -62,10 +62,11 @@ def another(kind: Any, value: Any) -> Any:
 # How the sets are decoded stands in notes of its own; identity and place of the corpus likewise.
 ELSEWHERE = ("task", "seed", "data.corpus", "evaluation.sets", "evaluation.rules")
 TASKS = {name: load_task(name) for name in ("translation", "parsing")}
+# Settings that both tasks have are changed in the first.
+TASK_OF = {name: task for task in reversed(TASKS) for name in fields(TASKS[task].config_type)}
 CHANGES = [
-    (task, name, another(kind, dict(flatten(TASKS[task].config_type()))[name]))
-    for task in TASKS
-    for name, kind in fields(TASKS[task].config_type).items()
+    (task, name, another(fields(TASKS[task].config_type)[name], dict(flatten(TASKS[task].config_type()))[name]))
+    for name, task in TASK_OF.items()
     if name not in ELSEWHERE
 ]
 
