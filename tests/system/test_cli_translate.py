@@ -148,11 +148,7 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "Name the model"),
         (("--run", "ffff"), "none begins with it; 1 trained run in"),
-        (("--checkpoint", "bset"), "--checkpoint bset: write last, best or average:K"),
-        (("--checkpoint", "average:0"), "--checkpoint average:0: write last"),
-        (("--precision", "float32"), "--precision float32: write fp32, bf16 or auto"),
         (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
         (("search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
     ],
