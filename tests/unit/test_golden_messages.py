@@ -21,7 +21,8 @@ GOLDEN = Path(__file__).with_name("golden_messages.txt")
 CASES = re.findall(r"^\$ ablations (.*)\n((?:(?!\$ ).*\n)*)", GOLDEN.read_text(encoding="utf-8"), re.MULTILINE)
 HEAD = 'name = "mine"\ntitle = "Mine"\n'
 TWO_ROWS = '[[variation]]\nkey = "base"\n[[variation]]\nkey = "h4"\nset = {model.num_heads = 4}\n'
-OWN = 'command = "python train.py --lr {lr}"\nbase = {lr = 0.1}\nmetric = [{name = "acc"}]\nvariation = [{key = "base"}]\n'
+OWN = 'command = "python train.py --lr {lr}"\nbase = {lr = 0.1}\n'
+OWN += 'metric = [{name = "acc"}]\nvariation = [{key = "base"}]\n'
 FILES = {
     "mine.toml": HEAD + TWO_ROWS,
     "broken.toml": 'name = "mine"\ntitle = "Mine\n',
