@@ -34,21 +34,28 @@ def num_params(config: ModelConfig, vocab_size: int, source_vocab_size: int | No
     vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
     source_vocab_size: pieces of the source; ignored where the vocabulary is shared.
     """
-    norm = _NORM[config.norm_kind] * config.d_model or 1
-    ends = norm * (config.embedding_norm + (config.norm in ("pre", "sandwich")))
-    positions = config.max_length * config.d_model if config.positions == "learned" else 0
     total = _embeddings(config, vocab_size, source_vocab_size or vocab_size)
     total += _classes(config, vocab_size) * _output_width(config)
     for side in SIDES:
-        if not getattr(config, side):  # a language model has no encoder
-            continue
-        parts = _own(config, side)
-        own = (part.options.cost(part.config, 1, 1, side).params + _around(part.config) for part in parts)
-        total += sum(own) + ends + positions
-        shared: dict[str, int] = {}
-        for part in parts:
-            shared |= part.options.shared(part.config)
-        total += sum(shared.values())
+        if getattr(config, side):  # a language model has no encoder
+            total += _stack_params(config, side)
+    return total
+
+
+def _stack_params(config: ModelConfig, side: Side) -> int:
+    """Return the trained weights of the encoder or the decoder: layers, learned positions, norms at both ends."""
+    total = 0
+    shared: dict[str, int] = {}
+    for part in _own(config, side):
+        total += part.options.cost(part.config, 1, 1, side).params + _around(part.config)
+        shared |= part.options.shared(part.config)
+    total += sum(shared.values())
+    if config.positions == "learned":
+        total += config.max_length * config.d_model
+    if config.embedding_norm:
+        total += _norm_params(config)
+    if config.norm in ("pre", "sandwich"):
+        total += _norm_params(config)
     return total
 
 
@@ -58,15 +65,20 @@ def _own(config: ModelConfig, side: Side) -> list[SublayerSpec]:
     return [part for layer in own.values() for part in layer]
 
 
-_NORM = {"layer": 2, "rms": 1, "scale": 0}  # vectors of d_model; ScaleNorm has one number
 _NORMS = {"post": 1, "pre": 1, "sandwich": 2, "none": 0}  # norms of a sub-layer
+
+
+def _norm_params(config: ModelSettings) -> int:
+    """Return the trained weights of one norm."""
+    if config.norm_kind == "scale":
+        return 1
+    return 2 * config.d_model if config.norm_kind == "layer" else config.d_model
 
 
 def _around(config: ModelSettings) -> int:
     """Return the number of trained weights around a sub-layer: those of its norms and its residual connection."""
-    norm = _NORM[config.norm_kind] * config.d_model or 1
-    gate = config.residual and config.residual_scale == "rezero"
-    return _NORMS[config.norm] * norm + gate + _joining(config)
+    rezero = 1 if config.residual and config.residual_scale == "rezero" else 0
+    return _NORMS[config.norm] * _norm_params(config) + rezero + _joining(config)
 
 
 def _joining(config: ModelSettings) -> int:
@@ -75,14 +87,19 @@ def _joining(config: ModelSettings) -> int:
 
 
 def _embeddings(config: ModelConfig, target: int, source: int) -> int:
+    """Return the weights of the embeddings and the softmax for so many pieces of target and source."""
     width = config.embedding_size or config.d_model
-    if config.tying == "inputs":  # the softmax's matrix has the full width
-        widen = width * config.d_model if config.embedding_size else 0
-        return target * (width + config.d_model) + widen
-    separate = bool(config.encoder) and (config.tying != "all" or not config.shared_vocabulary)
-    rows = target + (source if separate else 0) + (target if config.tying == "none" else 0)
-    widen = (separate + 2) * width * config.d_model if config.embedding_size else 0  # one per side, and the softmax's
-    return rows * width + widen
+    widening = width * config.d_model if config.embedding_size else 0  # a matrix between the two widths
+    if config.tying == "inputs":  # one matrix of the embeddings, and a softmax's matrix of the full width
+        return target * (width + config.d_model) + widening
+    rows = target
+    widenings = 2  # the target's, and the softmax's
+    if config.encoder and (config.tying != "all" or not config.shared_vocabulary):
+        rows += source
+        widenings += 1
+    if config.tying == "none":
+        rows += target
+    return rows * width + widenings * widening
 
 
 def active_params(config: ModelConfig, vocab_size: int) -> int:
@@ -99,11 +116,11 @@ def active_params(config: ModelConfig, vocab_size: int) -> int:
 def forward_flops(config: ModelConfig, vocab_size: int, source_length: Length, target_length: Length) -> Length:
     """Return the operations of one forward pass over S source and T target pieces, with the logits (2·T·d_model·V)."""
     layers = sum(_layer_flops(config, source_length, target_length).values())
-    width = config.embedding_size or config.d_model
-    # of both sides to the width of the layers, and of the target back
-    embedded = source_length + target_length if config.encoder else target_length
-    full = config.tying == "inputs"  # the softmax has the width of the layers
-    factors = (embedded + target_length * (not full)) * width * config.d_model if config.embedding_size else 0
+    factors: Any = 0  # products between the width of the embeddings and that of the layers
+    if config.embedding_size:
+        looked_up = source_length + target_length if config.encoder else target_length
+        narrowed = 0 if config.tying == "inputs" else target_length  # before the softmax
+        factors = (looked_up + narrowed) * config.embedding_size * config.d_model
     rows = vocab_size + _classes(config, vocab_size)
     total: Length = layers + 2 * (target_length * _output_width(config) * rows + factors)
     return total
@@ -118,10 +135,12 @@ def _layer_flops(config: ModelConfig, source_length: Length, target_length: Leng
 
 
 def _output_width(config: ModelConfig) -> int:
+    """Return the width of the softmax's matrix."""
     return config.d_model if config.tying == "inputs" else config.embedding_size or config.d_model
 
 
 def _classes(config: ModelConfig, vocab_size: int) -> int:
+    """Return the number of classes of a hierarchical softmax, else 0."""
     return class_sizes(vocab_size)[1] if config.softmax == "hierarchical" else 0
 
 
