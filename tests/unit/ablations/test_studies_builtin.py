@@ -118,15 +118,21 @@ def test_small_profile_trains_big_three_times_as_long_as_base_like_the_paper(tab
 def test_controls_take_base_and_profiles_of_table3(table3):
     controls = load_study("controls")
     assert (controls.base, controls.profiles) == (table3.base, table3.profiles)
-    assert [row.key for row in controls.variations] == ["base", "no-positions", "base-again", "untrained"]
+    without = ["no-positions", "no-encoder-attention", "no-decoder-attention"]
+    assert [row.key for row in controls.variations] == ["base", *without, "base-again", "untrained"]
 
 
 @pytest.mark.parametrize("profile", ["demo", "small", "paper"])
 def test_controls_change_what_they_say_in_every_profile(profile, plan_of):
     runs = {run.row: run for run in plan_of(load_study("controls"), profile=profile).runs}
-    assert runs["no-positions"].overrides == {"model.positions": "none"}
-    assert runs["untrained"].overrides == {"training.train_steps": 0}
-    assert runs["base-again"].overrides == {}
+    assert runs["no-positions"].planned_row.overrides == {"model.positions": "none"}
+    for side, other in (("encoder", "decoder"), ("decoder", "encoder")):
+        model = runs[f"no-{side}-attention"].config.model
+        kinds = {one: {part.kind for layer in model.layers(one) for part in layer} for one in (side, other)}
+        assert "self_attention" in kinds[other] and "self_attention" not in kinds[side]
+        assert "feed_forward" in kinds[side] & kinds[other] and "cross_attention" in kinds["decoder"]
+    assert runs["untrained"].planned_row.overrides == {"training.train_steps": 0}
+    assert runs["base-again"].planned_row.overrides == {}
     assert (runs["base"].seed, runs["base-again"].seed) == (1, 1001)
     assert runs["base"].run_id != runs["base-again"].run_id
 
