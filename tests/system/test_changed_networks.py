@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from .conftest import Cli, as_json
-from .test_mcp import door, refused
 
 TRAINER = """
 from dataclasses import dataclass
@@ -88,6 +87,7 @@ def test_plan_refuses_lines_with_which_the_network_computes_nothing(cli: Cli, tm
     assert "does not compute a batch: RuntimeError" in said and "Traceback" not in said
 
 
+@pytest.mark.extra("agents")
 def test_a_built_in_study_calls_no_function(cli: Cli, tmp_path: Path) -> None:
     """Neither another package's class nor what is no class at all, neither on the command line nor for an agent."""
     file = tmp_path / "made"
@@ -97,6 +97,8 @@ def test_a_built_in_study_calls_no_function(cli: Cli, tmp_path: Path) -> None:
     said = cli("plan", "table3", "--rows", "base", "--set", line, *words, code=2).stderr
     assert "is no subclass of torch.nn.Module" in said
     line = f"evaluation.modules=[\"encoder.layers.0.feed_forward.outer -> subprocess:Popen(['touch', '{file}'])\"]"
+
+    from ablations.extras.agents.tests.system.test_mcp_server import door, refused
 
     async def agent() -> str:
         async with door(tmp_path) as client:

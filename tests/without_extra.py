@@ -1,0 +1,131 @@
+"""Show that the core works without an extra: `python -m tests.without_extra [NAME] [--all]`.
+
+Copies the tracked files but for the extra's folder, and checks in the copy that `ablations --help` lists none of its
+commands, that what it added is refused with the list of what is installed, that all tests can be collected, and that a
+subset of the everyday tests passes; with --all, all everyday tests. Without NAME the extras come in turn by the day of
+the commit: CI shows each of them within as many days as there are extras, and repeats the same one for a commit.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+EXTRAS = Path("ablations") / "extras"
+DAY_S = 86_400
+SUBSET = (
+    "tests/unit/test_docs.py",
+    "tests/unit/test_architecture.py",
+    "tests/unit/ablations/test_options.py",
+    "tests/unit/ablations/test_study_file.py",
+    "tests/unit/reports/test_extensions.py",
+)
+# Loads an object of each kind by its name, and prints the messages of those that are refused.
+REFUSED = """
+import sys
+import ablations
+from experiments.errors import UserError
+from experiments.jobs.engines.load import engine_class
+from experiments.tasks.load import load_task
+from experiments.tracking.sinks.sink import check_sink
+from model.config import ModelConfig
+from ablations.study.sections import section_named
+
+KINDS = {
+    "tasks": load_task, "sinks": check_sink, "engines": engine_class, "sections": section_named,
+    "layers": lambda name: ModelConfig(encoder=name),
+}
+for kind, name in (word.split(":") for word in sys.argv[1:]):
+    try:
+        KINDS[kind](name)
+    except (UserError, ValueError) as error:
+        print(f"refused {kind}:{name} {error}")
+"""
+
+
+def in_turn(names: list[str]) -> str:
+    """The extra whose turn it is, by the day of the commit; of the clock where there is no repository."""
+    seconds = _git("log", "-1", "--format=%ct") or "0"
+    return names[int(seconds) // DAY_S % len(names)]
+
+
+def _git(*words: str) -> str:
+    return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout
+
+
+def copy_without(name: str, folder: Path) -> None:
+    """Copy the files of the working tree that git tracks, but for the extra's folder."""
+    for file in filter(None, _git("ls-files", "-z").split("\0")):
+        source, target = ROOT / file, folder / file
+        if source.is_file() and not Path(file).is_relative_to(EXTRAS / name):
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+
+
+class Copy:
+    """A copy of the project in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def run(self, *words: str, code: int | None = 0) -> str:
+        """Run Python there and return its output. Raises AssertionError for another exit code than `code`."""
+        environment = {**os.environ, "PYTHONPATH": str(self._folder), "COLUMNS": "200"}
+        done = subprocess.run(
+            [sys.executable, *words], cwd=self._folder, env=environment, capture_output=True, text=True, check=False
+        )
+        output = done.stdout + done.stderr
+        assert code is None or done.returncode == code, f"{' '.join(words)}: exit {done.returncode}\n{output[-6000:]}"
+        return output
+
+
+def check(name: str, everything: bool = False) -> None:
+    """Check the core without the extra `name`. Raises AssertionError."""
+    declared = tomllib.loads((ROOT / EXTRAS / name / "extra.toml").read_text(encoding="utf-8"))
+    with tempfile.TemporaryDirectory(prefix=f"without-{name}-") as folder:
+        copy_without(name, Path(folder))
+        copy = Copy(Path(folder))
+        for command in commands_of(declared):
+            assert f" {command} " not in copy.run("-m", "ablations", "--help"), command
+            refused = copy.run("-m", "ablations", command, code=2)
+            assert f"There is no command {command!r}" in refused and "plan" in refused, refused
+            print(f"refused command {command}")
+        kinds = ("tasks", "sinks", "engines", "sections", "layers")
+        named = [f"{kind}:{one}" for kind in kinds for one in declared.get(kind, ())]
+        refused = copy.run("-c", REFUSED, *named) if named else ""
+        assert all(f"refused {one} " in refused for one in named), refused
+        print(refused, end="")
+        print(copy.run("-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:cacheprovider").splitlines()[-1])
+        tests = () if everything else SUBSET
+        print(copy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)[-3000:])
+
+
+def commands_of(declared: dict[str, dict[str, str]]) -> list[str]:
+    """The names of the commands that an extra adds."""
+    code = "import sys; from model.extensions import load; print(*(n for p in sys.argv[1:] for n in load(p)))"
+    places = [*declared.get("commands", {}).values()]
+    found = subprocess.run(
+        [sys.executable, "-c", code, *places], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout
+    return found.split()
+
+
+def main() -> None:
+    """Check the extra that the command line names, or the one whose turn it is."""
+    names = sorted(file.parent.name for file in (ROOT / EXTRAS).glob("*/extra.toml"))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("name", nargs="?", choices=names)
+    parser.add_argument("--all", action="store_true", help="run all everyday tests, not a subset")
+    asked = parser.parse_args()
+    name = asked.name or in_turn(names)
+    print(f"without {name}:", flush=True)
+    check(name, asked.all)
+
+
+if __name__ == "__main__":
+    main()
