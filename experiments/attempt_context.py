@@ -27,7 +27,7 @@ class AttemptContext:
     keeps: Sequence[Keep] = ()  # checkpoints that evaluations of other rows and studies need (store/retention.py)
     rank: int = 0  # of the device.count processes that train together: rank 0 starts, reports and saves
     port: int = 0  # the port at which the other ranks find rank 0
-    start_ranks: Callable[[int], Any] | None = None  # of rank 0: starts the others (training/parallel.py: Others)
+    start_ranks: Callable[[int], Any] | None = None  # of rank 0: starts the others (training/ranks.py: Others)
     limit: int | None = None  # examples of each set that an evaluation takes, for `run --smoke`; None: all
     members: Sequence[Path] = ()  # of an ensemble: folders of the attempts that trained its members
     parent_run: tuple[ParentRun, Path | None] | None = None  # of a branch: where it begins, and the checkpoint there

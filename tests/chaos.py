@@ -28,7 +28,7 @@ import psutil
 from experiments.events.event_log import read_events
 from experiments.jobs.queue.job import Job, Member, State
 from experiments.jobs.queue.queue import Queue
-from experiments.processes.identity import is_alive
+from experiments.processes.process_identity import is_alive
 from experiments.store.layout import Store
 from reports.audit.verify import lasting
 from tests.chaos_faults import Files

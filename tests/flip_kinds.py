@@ -23,7 +23,7 @@ from experiments.store.layout import Store
 from experiments.tasks.own.context import new_checkpoint, open_folder
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import tracked_runs
-from experiments.training import checkpoint, retention
+from experiments.training import checkpoint, kept_checkpoints
 from experiments.tuning import Range, Search, Space
 from tests.flips import Gap, Kind, Printing, Said
 
@@ -148,10 +148,10 @@ def _resumed(attempt: Path) -> Any:
 
 
 def _best(attempt: Path) -> Any:
-    found = retention.best(attempt)
+    found = kept_checkpoints.best(attempt)
     if found is None:
         raise Gap
-    return retention.step_of(found), _weights(checkpoint.load_weights(found))
+    return kept_checkpoints.step_of(found), _weights(checkpoint.load_weights(found))
 
 
 def _final(attempt: Path) -> Any:

@@ -37,7 +37,7 @@ from experiments.messages import duration, number
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import MARKER, Store
-from experiments.tasks.own.tree import CODE, NO_TREE
+from experiments.tasks.own.run_code import CODE, NO_TREE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.comparable import change_digits

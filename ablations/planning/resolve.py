@@ -21,7 +21,7 @@ from experiments.identity import NO_SEED, digest
 from experiments.messages import nearest, show
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
-from experiments.tasks.own.tree import BASE, LINES, OF_TREES
+from experiments.tasks.own.run_code import BASE, LINES, OF_TREES
 from reports.spec.sentences import parse
 
 

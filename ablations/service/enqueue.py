@@ -29,7 +29,7 @@ from experiments.store.retention import at_steps, union
 from experiments.store.trees import keep
 from experiments.tasks.base import Progress, Task, settings_read
 from experiments.tasks.columns import Column
-from experiments.tasks.own.tree import BASE, CODE
+from experiments.tasks.own.run_code import BASE, CODE
 
 STALE = ("keep", "rerun")
 

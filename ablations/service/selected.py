@@ -20,7 +20,7 @@ from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import PATTERNS, PROGRESS
-from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
+from experiments.tasks.own.run_code import BASE, CODE, GLOBS, LINES, LINKS
 from model.extensions import added, load
 
 # --- From selectors to a study, its task, its plan and its store

@@ -21,7 +21,7 @@ from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
 from experiments.jobs.engines.base import Engine, import_path
-from experiments.jobs.engines.load import engines, load_engine
+from experiments.jobs.engines.by_name import engines, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State

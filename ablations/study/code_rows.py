@@ -19,7 +19,7 @@ from experiments.store.code_change import patch_change, selected_change, tree_ch
 from experiments.store.durable import read_regular
 from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
 from experiments.store.trees import Part, leading_out, parts_of, planned
-from experiments.tasks.own.tree import check_links
+from experiments.tasks.own.run_code import check_links
 from model.strict import StrictModel
 
 # Files from which packages are installed, by name: nothing is installed for a row.

@@ -19,7 +19,7 @@ from experiments.labels import Group, Key, Text
 from experiments.messages import show, suggestion
 from experiments.store.code_change import told_apart
 from experiments.tasks.own.patterns import check_pattern
-from experiments.tasks.own.tree import BASE, CODE, GIVEN_BY_STUDY, LINES, NO_TREE
+from experiments.tasks.own.run_code import BASE, CODE, GIVEN_BY_STUDY, LINES, NO_TREE
 from model.strict import StrictModel
 from reports.spec.choices import TableChoices
 from reports.spec.sentences import Cited, Claim, compared, parse

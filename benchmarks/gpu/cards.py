@@ -31,7 +31,7 @@ from benchmarks.measured import exit_code, median
 from experiments.config.run_config import RunConfig
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
-from experiments.training.parallel import joined
+from experiments.training.ranks import joined
 
 MEGABYTES, TINY = (1, 16, 256), (1,)  # 256: base's gradients in fp32
 ROUNDS, WARM, ROUNDS_TRAINED = 10, 3, 3
@@ -119,7 +119,7 @@ class _Clock:
 
 
 class _Others:
-    """Ranks 1, 2, … of this benchmark (experiments/training/parallel.py)."""
+    """Ranks 1, 2, … of this benchmark (experiments/training/ranks.py)."""
 
     def __init__(self, count: int, port: int) -> None:
         command = [sys.executable, "-m", "benchmarks.gpu.cards", *sys.argv[1:], "--port", str(port)]

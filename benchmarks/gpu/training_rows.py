@@ -24,7 +24,7 @@ from experiments.errors import Preempted
 from experiments.tasks.load import load_task
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.tasks.train_network import Batches, WindowBatches
-from experiments.training.parallel import Group
+from experiments.training.ranks import Group
 from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.network import build_model

@@ -38,8 +38,8 @@ from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events
 from experiments.events.heartbeat import start_heartbeat
 from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in, run_identity
-from experiments.processes.identity import age_s
 from experiments.processes.meter import Meter
+from experiments.processes.process_identity import age_s
 from experiments.records import ChildExit, FailureClass
 from experiments.store import ensembles, provenance, trees
 from experiments.store.checksummed import write_json
@@ -51,7 +51,7 @@ from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Task
 from experiments.tasks.load import load_task, trains_apart
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.tree import CODE, code_top, watched
+from experiments.tasks.own.run_code import CODE, code_top, watched
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from experiments.processes.identity import is_alive
+from experiments.processes.process_identity import is_alive
 
 WATCH_EVERY_S = 0.5
 TWICE_S = 1.0  # a cluster may deliver one request twice within this time

@@ -11,7 +11,7 @@ from experiments.data.encoding.encoded import model_names
 from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.errors import Damaged, UserError
-from experiments.training import checkpoint, retention
+from experiments.training import checkpoint, kept_checkpoints
 from experiments.training.network_rows import change_network
 from model.network import build_model
 from model.protocol import Network
@@ -37,7 +37,7 @@ def load_model(
     if kind == "average":
         tensors = kept_average(attempt, int(number), every)
     elif kind == "best":
-        best = retention.best(attempt, every)
+        best = kept_checkpoints.best(attempt, every)
         if best is None:
             raise UserError(
                 f"The best checkpoint was requested, but {attempt} has none with a measured perplexity on dev: the "
@@ -84,7 +84,7 @@ def load_tokenizers(config: RunConfig, attempt: Path) -> tuple[Tokenizer, Tokeni
 def _tokenizer(attempt: Path, name: str) -> Tokenizer:
     path = attempt / "final" / name
     tokenizer = Tokenizer.load(path)
-    if tokenizer.sha256 != retention.meta_of(path.parent)["files"].get(name, {}).get("sha256"):
+    if tokenizer.sha256 != kept_checkpoints.meta_of(path.parent)["files"].get(name, {}).get("sha256"):
         raise Damaged(
             f"{path} is not the tokenizer of the run's training: it was changed or damaged. Restore it from a "
             "backup, or rename the run's folder: `ablations run` then trains the run again."
@@ -101,7 +101,7 @@ def kept_average(attempt: Path, count: int, every: int) -> dict[str, Tensor]:
     Rows with the same training and different searches read the same average from <attempt>/averages. Raises UserError
     if there are fewer checkpoints or one is damaged.
     """
-    chosen = retention.last(attempt, count, every)
+    chosen = kept_checkpoints.last(attempt, count, every)
     path = attempt / "averages" / f"last-{count}-to-{chosen[-1].name}-every-{every}"
     if (path / "meta.json").exists():
         with contextlib.suppress(UserError):  # damaged: computed again

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any, NoReturn
 
-from experiments.processes.identity import descendants
+from experiments.processes.process_identity import descendants
 
 LEAVE_S = 2.0  # time between SIGTERM and SIGKILL for processes that outlive the command
 KILLED_S = 10.0  # a process blocked by a dead disk cannot be killed: stop waiting for it

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Self
 
-from experiments.processes.identity import cpu_below_s
+from experiments.processes.process_identity import cpu_below_s
 
 # --- Energy counters of this machine: of its processors (RAPL, in /sys) and of NVIDIA's GPUs (NVML, by nvidia-ml-py)
 # Neither is always there: virtual machines have no RAPL, many machines let only root read it, and nvidia-ml-py is

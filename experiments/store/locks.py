@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.errors import UserError
-from experiments.processes.identity import identify, is_alive
+from experiments.processes.process_identity import identify, is_alive
 from experiments.store.durable import read_regular
 
 FILE = "coordinator.lock"

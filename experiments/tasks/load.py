@@ -1,8 +1,8 @@
 """Load a task by name: a built-in one, one of an installed package, or a user's own function. Imports no torch.
 
 A user's function lies beside the study and is not installed; planning, the coordinator and the child all pass that
-folder. It runs in a process of its own (own/process.py). A package adds a task without a fork by an entry point of the
-group `ablations.tasks`, whose object is a Task (base.py); it runs in this program's process.
+folder. It runs in a process of its own (own/trainer_process.py). A package adds a task without a fork by an entry point
+of the group `ablations.tasks`, whose object is a Task (base.py); it runs in this program's process.
 """
 
 import copy
@@ -19,7 +19,7 @@ from experiments.store.durable import states_of
 from experiments.tasks.base import Task
 from experiments.tasks.own.command import compared
 from experiments.tasks.own.function import FunctionTask
-from experiments.tasks.own.process import TrainerProcess
+from experiments.tasks.own.trainer_process import TrainerProcess
 from model.extensions import added, load
 from model.strict import StrictModel
 

@@ -44,7 +44,7 @@ from experiments.tasks.network import (
     state_numbers,
 )
 from experiments.tasks.preflight import Ability, Change, ability, changed_by, looked_at, of_corpus, of_settings
-from experiments.training import retention
+from experiments.training import kept_checkpoints
 from experiments.training.warm_start import why_no_branch
 from model import cost as count
 
@@ -249,7 +249,7 @@ class NetworkTask(Task):
         return why_no_branch(parent_run, config, step)
 
     def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
-        return retention.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
+        return kept_checkpoints.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
 
 
 # The parts of an evaluation, in the order in which they are made.

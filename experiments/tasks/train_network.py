@@ -41,7 +41,7 @@ from experiments.training.checkpoint import add_file
 from experiments.training.loss import Objective, real_places
 from experiments.training.network_operations import TrainingChange
 from experiments.training.network_rows import STEPS, change_network
-from experiments.training.parallel import joined
+from experiments.training.ranks import joined
 from experiments.training.state import Training
 from experiments.training.threads import fastest_threads
 from experiments.training.trainer import train

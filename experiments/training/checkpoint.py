@@ -28,7 +28,7 @@ from experiments.identity import ParentRun
 from experiments.store.checksummed import check_file, describe_file, write_json
 from experiments.store.durable import link, whole_folder, write_bytes
 from experiments.store.retention import Keep
-from experiments.training.retention import OPTIMIZER, all_of, gap, meta_of, same_training, step_of
+from experiments.training.kept_checkpoints import OPTIMIZER, all_of, gap, meta_of, same_training, step_of
 
 FORMAT = 1
 _MODEL = "model.safetensors"

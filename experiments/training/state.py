@@ -18,11 +18,12 @@ from experiments.device import Device, Recorder, mix
 from experiments.errors import Diverged
 from experiments.identity import lineage
 from experiments.store.retention import AT, BEST, SPACED, keeps_of, union
-from experiments.training import checkpoint, retention
+from experiments.training import checkpoint, kept_checkpoints
 from experiments.training.checkpoint import Saver, Start
 from experiments.training.compiled_layers import compile_layers, eagerly
 from experiments.training.curve import Curve, init_stats
 from experiments.training.graphs import Graphs, Inputs, unusable
+from experiments.training.kept_checkpoints import meta_of
 from experiments.training.loss import Objective
 from experiments.training.narrow import NarrowWeights
 from experiments.training.optimizers import (
@@ -32,8 +33,7 @@ from experiments.training.optimizers import (
     restore_optimizers,
     updated_by,
 )
-from experiments.training.parallel import Group
-from experiments.training.retention import meta_of
+from experiments.training.ranks import Group
 from experiments.training.schedules import Plateau
 from experiments.training.warm_start import digest_of
 from model.layers.attention.kernels import BEST_KERNEL
@@ -243,7 +243,7 @@ class Training:
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
         """Measure and emit the dev set's metrics; whether this is the best step so far, for at least one spacing."""
         self.saver.wait()
-        best = {every: retention.best(self.folder, every) for every in self.measures(self.step)}
+        best = {every: kept_checkpoints.best(self.folder, every) for every in self.measures(self.step)}
         self.model.eval()
         with torch.no_grad(), eagerly(self.settings.compile is True):
             metrics = dict(evaluate(self.step))
@@ -286,7 +286,7 @@ class Training:
         _check_finite({**weights, **state}, step)  # Lion's signs would hide a moment that is no number
         path = checkpoint.save(self.folder, step, weights, state, meta)
         self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
-        retention.prune(self.folder, self._keeps)
+        kept_checkpoints.prune(self.folder, self._keeps)
 
     def close(self) -> None:
         """End the saver's thread; waits for a checkpoint that is being written."""

@@ -14,7 +14,7 @@ from experiments.identity import ParentRun, digest
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 from experiments.store.retention import spaced_steps
-from experiments.training.retention import meta_of
+from experiments.training.kept_checkpoints import meta_of
 from experiments.training.schedules import make_schedule
 
 _WEIGHTS = "model.safetensors"

@@ -11,7 +11,7 @@ from experiments.identity import without_runs
 from experiments.messages import number
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from experiments.tasks.own.command import PATTERNS, PROGRESS
-from experiments.tasks.own.tree import OF_TREES
+from experiments.tasks.own.run_code import OF_TREES
 from reports.results import comparable
 from reports.results.results import NOT_RECORDED, Outcome, Scored
 from reports.results.table import Row, Table

@@ -16,7 +16,7 @@ from ablations.service.work import WorkOptions
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
-from experiments.jobs.engines.load import ENGINES, engine_class, load_engine
+from experiments.jobs.engines.by_name import ENGINES, engine_class, load_engine
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 
 SLOT = Slot("cpu:0", "cpu", threads=2)

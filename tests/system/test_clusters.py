@@ -13,7 +13,7 @@ import pytest
 from experiments.errors import UserError
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, parse_cluster_slots
-from experiments.jobs.engines.load import load_engine
+from experiments.jobs.engines.by_name import load_engine
 from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.queue import Queue

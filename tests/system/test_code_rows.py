@@ -14,7 +14,7 @@ import pytest
 from ablations.service.enqueue import enqueue, prepare, wanted
 from ablations.service.selected import Selectors, choose
 from experiments.store.trees import remove_unused
-from experiments.tasks.own.tree import imported_files
+from experiments.tasks.own.run_code import imported_files
 
 from .conftest import Cli, as_json, command, environment
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.tasks.own.tree import environment, imported_files, watched
+from experiments.tasks.own.run_code import environment, imported_files, watched
 
 from .conftest import Cli
 

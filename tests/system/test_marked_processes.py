@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.processes.identity import identify, is_alive
 from experiments.processes.marked import MARK, end_marked
+from experiments.processes.process_identity import identify, is_alive
 
 from .conftest import Cli
 

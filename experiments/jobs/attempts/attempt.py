@@ -15,8 +15,8 @@ from experiments.events.heartbeat import last_heartbeat
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
 from experiments.jobs.queue.job import Claimed, Job
-from experiments.processes.identity import identify
 from experiments.processes.marked import MARK
+from experiments.processes.process_identity import identify
 from experiments.records import TRAINING, FailureClass
 from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store

@@ -20,7 +20,7 @@ from experiments.jobs.devices.hardware import SMI_S
 from experiments.jobs.devices.slots import GpuOccupancy, Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
-from experiments.processes.identity import identify
+from experiments.processes.process_identity import identify
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store

@@ -33,7 +33,7 @@ from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import Store
 from experiments.tasks.base import Task
-from experiments.training import retention
+from experiments.training import kept_checkpoints
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger(__name__)
@@ -411,4 +411,4 @@ def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
 
 def _begun(store: Store, run_id: str) -> bool:
     """Whether an attempt of the branch has left a checkpoint of its own."""
-    return any(retention.all_of(store.attempt_folder(run_id, number)) for number in store.attempts(run_id))
+    return any(kept_checkpoints.all_of(store.attempt_folder(run_id, number)) for number in store.attempts(run_id))

@@ -2,7 +2,7 @@
 
 Importing torch takes seconds, forking a process that has it milliseconds (experiments/child/forkserver.py). If the
 server dies, its children continue and are watched by process id; new ones start as plain subprocesses. A process is
-identified by its id and start time (experiments/processes/identity.py), so a reused id is never signalled.
+identified by its id and start time (experiments/processes/process_identity.py), so a reused id is never signalled.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.jobs.engines.base import Engine, Exit, Handle, Launch, import_path
-from experiments.processes.identity import identify, is_alive
+from experiments.processes.process_identity import identify, is_alive
 from experiments.processes.processor import allocator
 
 # an optimizer's first use imports torch._dynamo, which takes as long as torch itself

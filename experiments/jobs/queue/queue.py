@@ -19,8 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from experiments.errors import Damaged
 from experiments.identity import parent_run_in
-from experiments.jobs.queue import database, trust
-from experiments.jobs.queue.database import explain
+from experiments.jobs.queue import queue_file, trust
 from experiments.jobs.queue.job import (
     Claimed,
     Job,
@@ -33,6 +32,7 @@ from experiments.jobs.queue.job import (
     merge,
     to_text,
 )
+from experiments.jobs.queue.queue_file import explain
 from experiments.records import record_time
 from experiments.store.retention import union
 
@@ -59,7 +59,7 @@ class Reading:
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
         self.path = path
-        self._db = database.connect(path, create=create)
+        self._db = queue_file.connect(path, create=create)
 
     def __enter__(self) -> Self:
         return self
@@ -323,7 +323,7 @@ class Queue(Reading):
 
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
-        with explain(self.path), database.immediate(self._db):
+        with explain(self.path), queue_file.immediate(self._db):
             yield
 
     def _write(self, sql: str, values: Sequence[Any] = ()) -> int:

@@ -40,6 +40,16 @@ from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, ope
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
+from experiments.tasks.own.run_code import (
+    CODE,
+    GIVEN_BY_STUDY,
+    LINKS,
+    OF_TREES,
+    check_watched,
+    imported,
+    link_in,
+    own_code,
+)
 from experiments.tasks.own.shell import (
     PLACEHOLDER,
     expanded,
@@ -50,7 +60,6 @@ from experiments.tasks.own.shell import (
     run_command,
     word,
 )
-from experiments.tasks.own.tree import CODE, GIVEN_BY_STUDY, LINKS, OF_TREES, check_watched, imported, link_in, own_code
 from model.strict import StrictModel
 
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)

@@ -65,8 +65,7 @@ from experiments.tasks.own.context import (
     recorded,
 )
 from experiments.tasks.own.kept import first_sentences, outdated, patterns_of, read_kept
-from experiments.tasks.own.process import TrainerProcess
-from experiments.tasks.own.tree import (
+from experiments.tasks.own.run_code import (
     BASE,
     CODE,
     COPY,
@@ -81,6 +80,7 @@ from experiments.tasks.own.tree import (
     imported_files,
     own_code,
 )
+from experiments.tasks.own.trainer_process import TrainerProcess
 from model.strict import StrictModel
 
 log = logging.getLogger("experiments.child.run")

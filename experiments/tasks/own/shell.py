@@ -22,12 +22,12 @@ from typing import IO, Any
 from experiments.attempt_context import AttemptContext
 from experiments.errors import Preempted, TrainerFailed, UserError
 from experiments.events.lines import LAST_STEP
-from experiments.processes.identity import descendants
 from experiments.processes.keeper import Kept, kept
+from experiments.processes.process_identity import descendants
 from experiments.store.layout import LOG
 from experiments.tasks.own.context import of_point
 from experiments.tasks.own.patterns import Readings, report_progress
-from experiments.tasks.own.tree import WATCH, environment
+from experiments.tasks.own.run_code import WATCH, environment
 
 # --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
 # `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).

@@ -10,7 +10,7 @@ import pytest
 
 from experiments.events.event_log import read_events
 from experiments.identity import run_identity
-from experiments.processes.identity import identify
+from experiments.processes.process_identity import identify
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.tasks.load import load_task

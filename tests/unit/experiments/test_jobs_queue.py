@@ -11,7 +11,7 @@ import pytest
 
 from experiments.errors import Damaged, UserError
 from experiments.jobs.coordinator.placement import Placement, config_of
-from experiments.jobs.queue import database
+from experiments.jobs.queue import queue_file
 from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
@@ -283,7 +283,7 @@ class TestBadFiles:
     @pytest.mark.parametrize("other", [-1, 1])
     def test_another_schema(self, tmp_path, other):
         queue = Queue(tmp_path / "queue.db")
-        queue._db.execute(f"PRAGMA user_version={database.VERSION + other}")
+        queue._db.execute(f"PRAGMA user_version={queue_file.VERSION + other}")
         queue.close()
         before = (tmp_path / "queue.db").read_bytes()
         for create in (False, True):
@@ -319,14 +319,14 @@ class TestBadFiles:
 
 def test_a_queue_that_another_process_makes_at_the_same_moment_is_used(tmp_path, monkeypatch):
     """The database is created under another name, so nobody sees it incomplete; a used one keeps its journal mode."""
-    path, make_it = tmp_path / "queue.db", database._make
+    path, make_it = tmp_path / "queue.db", queue_file._make
 
     def later(path):
         Queue(path).enqueue([make(7)])
         assert path.stat().st_size > 0
         make_it(path)
 
-    monkeypatch.setattr(database, "_make", lambda path: (monkeypatch.undo(), later(path)))
+    monkeypatch.setattr(queue_file, "_make", lambda path: (monkeypatch.undo(), later(path)))
     queue = Queue(path)
     assert [row.run_id for row in queue.status()] == [make(7).run_id]
     queue.close()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from experiments.errors import UserError
-from experiments.processes.identity import identify
+from experiments.processes.process_identity import identify
 from experiments.store import locks
 from experiments.store.layout import Store
 

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.processes import meter as energy
-from experiments.processes.identity import age_s, cpu_below_s
 from experiments.processes.meter import AGAIN_S, CounterLostError, Meter, Nvml, Rapl
+from experiments.processes.process_identity import age_s, cpu_below_s
 
 MOST = 262_143_328_850  # microjoules, as Intel's server processors have it
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -146,7 +146,7 @@ def test_cpu_time_of_processes_below_counts_while_they_run_and_after(stat: Path)
 
 @pytest.mark.process
 def test_the_age_of_a_process_is_the_time_since_its_start() -> None:
-    code = "import time; time.sleep(0.3); from experiments.processes.identity import age_s; print(age_s())"
+    code = "import time; time.sleep(0.3); from experiments.processes.process_identity import age_s; print(age_s())"
     began = time.monotonic()
     age = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
     assert 0.3 <= age <= time.monotonic() - began + 0.02

@@ -12,8 +12,8 @@ from experiments.tasks.load import load_task
 from experiments.tasks.own.command import PATTERNS, PROGRESS, parts_of_command
 from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_number, check_pattern
+from experiments.tasks.own.run_code import BASE, CODE, GLOBS, LINES, LINKS
 from experiments.tasks.own.shell import Printed
-from experiments.tasks.own.tree import BASE, CODE, GLOBS, LINES, LINKS
 
 ACC = r"test_acc ([\d.]+)"
 

@@ -20,7 +20,7 @@ from experiments.errors import NeedsCorpus, UserError
 from experiments.tasks import preflight
 from experiments.tasks.parsing import TASK as PARSING
 from experiments.tasks.translation import TASK
-from experiments.training import retention
+from experiments.training import kept_checkpoints
 from tests.small_training import run
 
 SMALL = {"data.vocab_size": 200, "training.tokens_per_batch": 400, "training.train_steps": 6}
@@ -150,7 +150,7 @@ def test_as_many_checkpoints_are_counted_as_a_training_leaves(tmp_path: Path, st
         evaluation = RunConfig().evaluation.model_copy(update={"checkpoint": f"average:{count}"})
         refused = bool(list(preflight.of_settings(settings, evaluation)))
         try:
-            retention.last(tmp_path / "run", count, every)
+            kept_checkpoints.last(tmp_path / "run", count, every)
         except UserError:
             assert refused
         else:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.processes import identity as process
-from experiments.processes.identity import descendants, identify, is_alive
+from experiments.processes import process_identity as process
+from experiments.processes.process_identity import descendants, identify, is_alive
 
 
 @pytest.mark.process

@@ -13,7 +13,7 @@ from experiments.store import retention as demands
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.retention import BEST, SPACED, Keep, keeps_of, spaced_steps, union
-from experiments.training import checkpoint, retention
+from experiments.training import checkpoint, kept_checkpoints
 from tests.small_training import kinds, run
 
 STEPS = 12
@@ -40,7 +40,7 @@ def shared(tmp_path_factory):
 @pytest.mark.parametrize(("every", "count"), [(3, 3), (3, 2), (2, 4), (2, 1)])
 def test_an_average_is_that_of_a_training_of_its_own(shared, tmp_path, every, count):
     run(tmp_path, settings=settings(checkpoint_steps=every, keep_checkpoints=count))
-    assert retention.serves(shared, f"average:{count}", every)
+    assert kept_checkpoints.serves(shared, f"average:{count}", every)
     alone, together = (kept_average(folder, count, every) for folder in (tmp_path, shared))
     assert all(torch.equal(alone[name], together[name]) for name in alone)
 
@@ -49,18 +49,18 @@ def test_an_average_is_that_of_a_training_of_its_own(shared, tmp_path, every, co
 def test_the_best_is_the_best_of_the_measurements_that_were_asked_for(shared, tmp_path, every):
     train(tmp_path, settings(eval_steps=every))
     best = min((SCORES[step], step) for step in range(every, STEPS + 1, every))[1]
-    assert retention.step_of(retention.best(shared, every)) == best
-    assert retention.serves(shared, "best", every)
-    weights = [checkpoint.load_weights(retention.best(folder, every)) for folder in (tmp_path, shared)]
+    assert kept_checkpoints.step_of(kept_checkpoints.best(shared, every)) == best
+    assert kept_checkpoints.serves(shared, "best", every)
+    weights = [checkpoint.load_weights(kept_checkpoints.best(folder, every)) for folder in (tmp_path, shared)]
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
 
 
 def test_what_nobody_asks_for_goes(shared):
-    kept = {retention.step_of(path) for path in retention.all_of(shared)}
+    kept = {kept_checkpoints.step_of(path) for path in kept_checkpoints.all_of(shared)}
     averages, best, own = {6, 8, 9, 10, 12}, {3, 8}, {10}  # of 3, 6, 9, 12 and of 4, 8, 12; the last multiple of 5
     assert kept == averages | best | own
-    assert not retention.serves(shared, "average:5", 2) and not retention.serves(shared, "average:3", 5)
-    assert not retention.serves(shared, "best", 2), "measured at 4 and 8, but not at 2 and 10"
+    assert not kept_checkpoints.serves(shared, "average:5", 2) and not kept_checkpoints.serves(shared, "average:3", 5)
+    assert not kept_checkpoints.serves(shared, "best", 2), "measured at 4 and 8, but not at 2 and 10"
 
 
 def test_the_union_serves_each():
@@ -113,9 +113,9 @@ class TestGoingOn:
         assert facts["resumed_from"] == resumed
         assert bool(kinds(events, "checkpoint_skipped")) == (resumed is None)
         if asked.what == SPACED:
-            assert retention.serves(tmp_path / "2", f"average:{asked.needed}", asked.every)
+            assert kept_checkpoints.serves(tmp_path / "2", f"average:{asked.needed}", asked.every)
         elif asked.needed:
-            assert retention.step_of(retention.best(tmp_path / "2", asked.every)) == 8
+            assert kept_checkpoints.step_of(kept_checkpoints.best(tmp_path / "2", asked.every)) == 8
 
     def test_once_it_keeps_what_is_asked_it_goes_on_as_ever(self, tmp_path):
         asked = [Keep(SPACED, 2, 4, 4), Keep(BEST, 4, 1, 1)]
@@ -123,7 +123,9 @@ class TestGoingOn:
         train(tmp_path / "1", training, keeps=asked, stop_at=9)
         _, facts, _ = train(tmp_path / "2", training, keeps=asked, earlier=[tmp_path / "1"])
         assert facts["resumed_from"] == 9
-        assert retention.serves(tmp_path / "2", "average:4", 2) and retention.serves(tmp_path / "2", "best", 4)
+        assert kept_checkpoints.serves(tmp_path / "2", "average:4", 2) and kept_checkpoints.serves(
+            tmp_path / "2", "best", 4
+        )
 
 
 # --- What may be deleted of a store, and runs that are put aside
@@ -230,16 +232,16 @@ def written(folder, step, **meta):
 
 
 def test_a_checkpoint_is_of_the_same_training_by_format_lineage_and_code(tmp_path):
-    first = retention.meta_of(written(tmp_path, 1))
+    first = kept_checkpoints.meta_of(written(tmp_path, 1))
     for step, other, same in (
         (2, {}, True),
         (3, {"code": "d"}, False),
         (4, {"lineage": "m"}, False),
         (5, {"format": 2}, False),
     ):
-        assert retention.same_training(written(tmp_path, step, **other), first) is same
-    assert not retention.same_training(tmp_path / "checkpoints" / "step-00000009", first), "it is not there"
-    assert [retention.step_of(path) for path in retention.all_of(tmp_path)] == [1, 2, 3, 4, 5]
+        assert kept_checkpoints.same_training(written(tmp_path, step, **other), first) is same
+    assert not kept_checkpoints.same_training(tmp_path / "checkpoints" / "step-00000009", first), "it is not there"
+    assert [kept_checkpoints.step_of(path) for path in kept_checkpoints.all_of(tmp_path)] == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("damage", ["{", '{"step": 1}', '{"files": [], "step": 1}', '{"files": {}, "step": 2}', None])
@@ -249,21 +251,25 @@ def test_a_checkpoint_without_its_description_is_damaged(tmp_path, damage):
     if damage is not None:
         (path / "meta.json").write_text(damage)
     with pytest.raises(Damaged):
-        retention.meta_of(path)
-    assert not retention.same_training(path, {})
-    assert not retention.serves(tmp_path, "best", 1) and retention.serves(tmp_path, "last", 1)
+        kept_checkpoints.meta_of(path)
+    assert not kept_checkpoints.same_training(path, {})
+    assert not kept_checkpoints.serves(tmp_path, "best", 1) and kept_checkpoints.serves(tmp_path, "last", 1)
 
 
 def test_pruning_keeps_the_newest_and_what_each_demand_names(tmp_path):
     for step in range(1, 11):
         written(tmp_path, step, dev_perplexity=abs(step - 4.0) + 1, best_steps={"2": 4})
-    retention.prune(tmp_path, [Keep(SPACED, 3, 2), Keep(demands.AT, 5), Keep(BEST, 2)])
-    assert [retention.step_of(path) for path in retention.all_of(tmp_path)] == [4, 5, 6, 9, 10]
-    assert retention.step_of(retention.best(tmp_path)) == 4 == retention.step_of(retention.best(tmp_path, 2))
-    retention.prune(tmp_path, [])
-    assert [retention.step_of(path) for path in retention.all_of(tmp_path)] == [10]
+    kept_checkpoints.prune(tmp_path, [Keep(SPACED, 3, 2), Keep(demands.AT, 5), Keep(BEST, 2)])
+    assert [kept_checkpoints.step_of(path) for path in kept_checkpoints.all_of(tmp_path)] == [4, 5, 6, 9, 10]
+    assert (
+        kept_checkpoints.step_of(kept_checkpoints.best(tmp_path))
+        == 4
+        == kept_checkpoints.step_of(kept_checkpoints.best(tmp_path, 2))
+    )
+    kept_checkpoints.prune(tmp_path, [])
+    assert [kept_checkpoints.step_of(path) for path in kept_checkpoints.all_of(tmp_path)] == [10]
     with pytest.raises(Damaged, match="lacks its best checkpoint, that of step 4"):
-        retention.best(tmp_path, 2)
+        kept_checkpoints.best(tmp_path, 2)
     written(tmp_path, 11, best_steps={"2": 4})
-    retention.prune(tmp_path, [Keep(BEST, 2), Keep(SPACED, 99, 1)])
-    assert len(retention.all_of(tmp_path)) == 2, "the best is unknown, so all stay"
+    kept_checkpoints.prune(tmp_path, [Keep(BEST, 2), Keep(SPACED, 99, 1)])
+    assert len(kept_checkpoints.all_of(tmp_path)) == 2, "the best is unknown, so all stay"

@@ -12,7 +12,7 @@ from torch import nn
 from experiments.errors import Damaged, UserError
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.retention import BEST, SPACED, Keep
-from experiments.training import checkpoint, retention
+from experiments.training import checkpoint, kept_checkpoints
 from experiments.training.checkpoint import read_tensors, write_tensors
 
 META = {"lineage": "a", "code": "b", "target_tokens": 7, "keeps": [], "best_steps": {}}
@@ -126,18 +126,18 @@ def test_a_killed_save_is_no_checkpoint(tmp_path, name):
     (left / "model.safetensors").write_bytes(b"half")
     assert _newest(tmp_path)[0] is None
     saved = _save(tmp_path, 100)
-    assert retention.all_of(tmp_path) == [saved] == [_newest(tmp_path)[0].path]
+    assert kept_checkpoints.all_of(tmp_path) == [saved] == [_newest(tmp_path)[0].path]
 
 
 def test_pruning_keeps_the_newest_the_regular_ones_and_the_best(tmp_path):
     for step in (100, 200, 250, 300, 350):
         _save(tmp_path, step, **({"dev_perplexity": 5.0} if step == 100 else {}))
-    retention.prune(tmp_path, [Keep(SPACED, 100, 2), Keep(BEST, 100)])
+    kept_checkpoints.prune(tmp_path, [Keep(SPACED, 100, 2), Keep(BEST, 100)])
     assert _steps(tmp_path) == [100, 200, 300, 350], "350 is where a resume goes on, 250 was a stop's"
-    assert retention.step_of(retention.best(tmp_path)) == 100
-    assert [p.name[-3:] for p in retention.last(tmp_path, 3, 100)] == ["200", "300", "350"]
+    assert kept_checkpoints.step_of(kept_checkpoints.best(tmp_path)) == 100
+    assert [p.name[-3:] for p in kept_checkpoints.last(tmp_path, 3, 100)] == ["200", "300", "350"]
     with pytest.raises(UserError, match=r"has 4 of the checkpoints .*keep_checkpoints"):
-        retention.last(tmp_path, 5, 100)
+        kept_checkpoints.last(tmp_path, 5, 100)
 
 
 def test_a_new_attempt_takes_over_what_the_old_one_kept(tmp_path):
@@ -214,15 +214,15 @@ def test_a_meta_of_another_step_is_not_taken_for_that_of_its_folder(tmp_path):
 def test_another_checkpoint_does_not_pass_for_the_best(tmp_path):
     for step, perplexity, best in ((100, 7.0, 100), (200, 5.0, 200), (300, 6.0, 200)):
         _save(tmp_path, step, dev_perplexity=perplexity, best_steps={"100": best})
-    assert retention.step_of(retention.best(tmp_path)) == 200
+    assert kept_checkpoints.step_of(kept_checkpoints.best(tmp_path)) == 200
     _flipped(tmp_path / "checkpoints/step-00000200/meta.json", b"5.0", b"9.0")
     with pytest.raises(Damaged, match="step-00000200"):
-        retention.best(tmp_path)
-    retention.prune(tmp_path, [Keep(SPACED, 100, 1), Keep(BEST, 100)])
+        kept_checkpoints.best(tmp_path)
+    kept_checkpoints.prune(tmp_path, [Keep(SPACED, 100, 1), Keep(BEST, 100)])
     assert _steps(tmp_path) == [100, 200, 300], "which is the best is unknown: all are kept"
     shutil.rmtree(tmp_path / "checkpoints/step-00000200")
     with pytest.raises(Damaged, match="lacks its best checkpoint, that of step 200"):
-        retention.best(tmp_path)
+        kept_checkpoints.best(tmp_path)
 
 
 def test_an_older_checkpoint_does_not_stand_in_for_one_of_an_average(tmp_path):
@@ -230,7 +230,7 @@ def test_an_older_checkpoint_does_not_stand_in_for_one_of_an_average(tmp_path):
         _save(tmp_path, step)
     shutil.rmtree(tmp_path / "checkpoints/step-00000300")
     with pytest.raises(UserError, match=r"has 2 of the checkpoints .*step 300 is missing"):
-        retention.last(tmp_path, 3, 100)
+        kept_checkpoints.last(tmp_path, 3, 100)
 
 
 def test_a_file_added_to_weights_is_checked_with_them(tmp_path):

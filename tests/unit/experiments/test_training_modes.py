@@ -12,7 +12,7 @@ from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
-from experiments.training import parallel, state
+from experiments.training import ranks, state
 from model.network import EncoderDecoder as Network
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
@@ -114,9 +114,9 @@ def test_a_rank_that_fails_ends_what_runs_on_its_gpu(monkeypatch, error, aborted
     found = []
     world = SimpleNamespace(abort=lambda: found.append(1))
     calls = dict.fromkeys(("init_process_group", "new_group", "destroy_process_group"), lambda *_, **__: None)
-    monkeypatch.setattr(parallel, "dist", SimpleNamespace(**calls, group=SimpleNamespace(WORLD=world)))
+    monkeypatch.setattr(ranks, "dist", SimpleNamespace(**calls, group=SimpleNamespace(WORLD=world)))
     ends = contextlib.suppress(RuntimeError, KeyboardInterrupt, Preempted)
-    with ends, parallel.joined(DeviceSpec("cuda", count=2), 0, 0, None):
+    with ends, ranks.joined(DeviceSpec("cuda", count=2), 0, 0, None):
         if error:
             raise error
     assert found == aborted

@@ -13,7 +13,7 @@ from experiments.device import Device, mix, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Diverged, OutOfMemory, UserError
 from experiments.store.checksummed import read_json, write_json
-from experiments.training import checkpoint, curve, retention
+from experiments.training import checkpoint, curve, kept_checkpoints
 from experiments.training.schedules import learning_rate
 from experiments.training.state import Training
 from experiments.training.trainer import train
@@ -97,7 +97,7 @@ def test_a_longer_run_goes_on_from_a_shorter_one(tmp_path):
     _, _, straight = run(tmp_path / "straight", settings=settings(11))
     assert facts["resumed_from"] == 7
     assert losses(events) == {s: v for s, v in losses(straight).items() if s > 7}
-    assert [p.name for p in retention.last(tmp_path / "long", 2, 5)] == ["step-00000010", "step-00000011"]
+    assert [p.name for p in kept_checkpoints.last(tmp_path / "long", 2, 5)] == ["step-00000010", "step-00000011"]
 
 
 def test_a_damaged_checkpoint_costs_steps_and_nothing_else(tmp_path):
@@ -201,7 +201,7 @@ def test_evaluation_on_the_way_and_the_best_step(tmp_path):
     points = [(e["step"], e["metrics"]) for e in kinds(events, "metrics")]
     dev = {step: metrics["dev_perplexity"] for step, metrics in points if "dev_perplexity" in metrics}
     assert dev == scores
-    assert retention.step_of(retention.best(tmp_path / "1")) == 6
+    assert kept_checkpoints.step_of(kept_checkpoints.best(tmp_path / "1")) == 6
     assert [p.name[-2:] for p in sorted((tmp_path / "1/checkpoints").iterdir())] == ["06", "12"]
     _, _, plain = run(tmp_path / "2", settings=settings)
     assert losses(plain) == losses(events), "looking changes nothing"

@@ -15,7 +15,7 @@ from experiments.events.lines import EVENT
 from experiments.identity import ParentRun, parent_run_in, run_identity, with_members, with_parent_run, without_runs
 from experiments.store.results import TrainingResult
 from experiments.store.retention import AT, Keep, at_steps, union
-from experiments.training import checkpoint, retention
+from experiments.training import checkpoint, kept_checkpoints
 from experiments.training.checkpoint import Start
 from experiments.training.loss import Objective
 from experiments.training.optimizers import clip, make_optimizers, set_learning_rate, update
@@ -142,7 +142,7 @@ def test_killed_before_its_first_checkpoint_it_begins_again_with_the_parent_run(
     parent_run_of(tmp_path / "parent_run", settings())
     expected, _, _ = branch(tmp_path / "straight", tmp_path / "parent_run", settings(label_smoothing=0.3))
     branch(tmp_path / "killed", tmp_path / "parent_run", settings(label_smoothing=0.3), stop_at=1)
-    for path in retention.all_of(tmp_path / "killed"):
+    for path in kept_checkpoints.all_of(tmp_path / "killed"):
         shutil.rmtree(path)
     found, _, events = run(
         tmp_path / "again",
@@ -177,9 +177,13 @@ def test_of_the_plateau_only_a_branch_that_has_it_takes_its_halvings(tmp_path):
 class TestTheCheckpoint:
     def test_is_kept_with_the_optimizers_state_whatever_else_goes(self, tmp_path):
         parent_run_of(tmp_path, settings(keep_checkpoints=1))
-        kept = {path.name: meta["files"] for path in retention.all_of(tmp_path) if (meta := retention.meta_of(path))}
+        kept = {
+            path.name: meta["files"]
+            for path in kept_checkpoints.all_of(tmp_path)
+            if (meta := kept_checkpoints.meta_of(path))
+        }
         assert list(kept) == ["step-00000005", "step-00000012"]
-        assert all(retention.OPTIMIZER in files for files in kept.values())
+        assert all(kept_checkpoints.OPTIMIZER in files for files in kept.values())
 
     def test_a_parent_run_that_did_not_keep_it_does_not_resume_after_it(self, tmp_path):
         run(tmp_path / "1", settings=settings(checkpoint_steps=2), stop_at=9)

@@ -14,7 +14,7 @@ from ablations.cli.verbs import CORE, verbs
 from ablations.service.selected import Selectors, choose_table
 from ablations.study.study import load_study
 from experiments.errors import UserError
-from experiments.jobs.engines.load import engine_class, load_engine
+from experiments.jobs.engines.by_name import engine_class, load_engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.store.layout import Store
 from experiments.tasks import load

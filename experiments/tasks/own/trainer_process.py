@@ -24,8 +24,8 @@ from experiments.errors import DeviceFailed, DiskFull, Diverged, OutOfMemory, Pr
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
 from experiments.tasks.own.context import new_checkpoint, report
+from experiments.tasks.own.run_code import HOME, environment
 from experiments.tasks.own.shell import Log, copy
-from experiments.tasks.own.tree import HOME, environment
 
 STOP_EVERY_S, READ_S = 0.2, 10.0  # the rest of what it printed is read so long, once it has ended
 _FRAMES = 12  # lines of a traceback in a message
