@@ -1,6 +1,5 @@
 """What the program says while it works, on what real runs write: tiny commands, each test with its own store."""
 
-import re
 import shutil
 from pathlib import Path
 
@@ -124,16 +123,6 @@ def test_plan_and_run_tell_apart_what_is_left_and_what_it_costs(
     assert "limit" not in cli("run", tiny, *store, *another_beam, "--max-hours", "0.02", "--devices", "cpu:2").stderr
 
 
-def test_the_metrics_that_there_are_and_the_nearest_to_a_misspelt_one(cli: Cli, tmp_path: Path) -> None:
-    assert "metrics for [[metric]] in a study: perplexity, bleu, chrf, bleu_paper" in cli("settings").stdout
-    study = tmp_path / "study.toml"
-    study.write_text('name = "s"\ntitle = "S"\n[[metric]]\nname = "chrff"\n[[variation]]\nkey = "base"\n')
-    said = cli("plan", study, "--store", tmp_path / "store", code=2).stderr
-    assert '[[metric]] name = "chrff": the task translation has no such metric. Nearest metrics: chrf' in said
-    study.write_text(study.read_text().replace("chrff", "chrf"))
-    assert "base" in cli("plan", study, "--store", tmp_path / "store").stdout
-
-
 def test_a_broken_file_beside_a_study_never_hides_it(cli: Cli, tmp_path: Path) -> None:
     study, store = written(tmp_path, "digits", SCORES), ("--store", tmp_path / "store")
     cli("run", study, "--rows", "base", *store, "--devices", "cpu:1")
@@ -155,16 +144,3 @@ def test_the_nearest_selection_with_results_is_named_for_a_corpus_too(
     given = ("--rows", "base", "--seeds", "2", "--store", finished)
     said = cli("report", tiny, *given, "--corpus", tmp_path).stderr
     assert "2 finished runs of tiny exist with the corpus builtin" in said and "`ablations report " in said
-
-
-def test_run_h_shows_ten_options_and_groups_the_rest(cli: Cli, tmp_path: Path) -> None:
-    groups = cli("run", "-h").stdout.split("╭─ ")
-    [common] = [group for group in groups if group.startswith("Options ")]
-    assert re.findall(r"^│ (?:\* +)?(--[a-z-]+)", common, re.MULTILINE) == [
-        *("--profile", "--corpus", "--rows", "--seeds", "--set", "--store", "--devices", "--max-hours", "--smoke"),
-        *("--json", "--help"),
-    ]
-    heads = [group.partition(" ─")[0] for group in groups]
-    assert heads[3:] == ["Store and queue", "Several devices and clusters", "Accounting", "Printing"]
-    said = cli("run", written(tmp_path, "own", SCORES), "--corpus", tmp_path, code=2).stderr
-    assert said == "ablations: --corpus: the study own takes no corpus, because its trainer reads its own data.\n"

@@ -136,16 +136,6 @@ def test_the_tests_named_beside_retellings_exist() -> None:
     assert len(named) > 5 and set(named) <= known
 
 
-def test_the_page_on_published_ablations_says_which_rows_have_numbers() -> None:
-    page = (ROOT / "docs" / "published-ablations.md").read_text(encoding="utf-8")
-    names = re.findall(r"^## `([\w-]+)`", page, re.MULTILINE)
-    counts = {name: (sum(bool(row.paper) for row in load_study(name).variations), len(load_study(name).variations))
-              for name in names}  # fmt: skip
-    some = {name: found for name, found in counts.items() if found[0] < found[1]}
-    assert some == {"how-much-attention": (0, 22), "nanogpt": (1, 8), "norms": (8, 14)}
-    assert "`how-much-attention` has none of them,\n`nanogpt` one; `norms` has them for 8 of its 14 rows" in page
-
-
 def test_the_demo_has_the_paper_s_sign_where_the_paper_s_change_is_more_than_1_bleu() -> None:
     """The rule of table3's note: the rows that it names, and their signs in the demo that docs/demo.md prints."""
     study = load_study("table3")

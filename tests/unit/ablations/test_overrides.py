@@ -34,11 +34,6 @@ def test_the_last_of_a_key_wins_and_tables_open_up():
     assert parse_set(["model.d_k=1", "model.d_k=2", "model={d_v=3}"]) == {"model.d_k": 2, "model.d_v": 3}
 
 
-@pytest.mark.parametrize("item", ["model.d_k", "=3", "model.d_k=", " = "])
-def test_set_without_key_or_value(item, mistake):
-    assert f"--set {item.strip()}: write key=value" in mistake(parse_set, [item])
-
-
 @pytest.mark.parametrize(
     ("value", "why"),
     [

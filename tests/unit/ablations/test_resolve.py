@@ -194,11 +194,6 @@ def test_impossible_values_name_row_profile_and_who_set_them(own_study, rows_of,
     assert "Input should" not in text
 
 
-def test_impossible_value_on_the_command_line(rows_of, mistake):
-    text = mistake(rows_of, load_study("table3"), sets=["model.num_heads=0"])
-    assert 'row "base", profile "demo": model.num_heads = 0 (set by --set): it must be at least 1' in text
-
-
 # --- names
 
 
@@ -234,24 +229,7 @@ def test_unknown_name_in_a_row_that_is_not_selected_is_found_too(own_study, rows
     assert 'row "x": there is no setting model.dk.' in mistake(rows_of, study, rows="base")
 
 
-def test_unknown_setting_on_the_command_line(rows_of, mistake):
-    text = mistake(rows_of, load_study("table3"), sets=["model.dropuot=0.2"])
-    assert text.startswith("--set: there is no setting model.dropuot. Nearest settings: model.dropout")
-
-
-def test_unknown_profile(rows_of, mistake):
-    text = mistake(rows_of, load_study("table3"), profile="deom")
-    assert "the study table3 has no profile 'deom'. Nearest profiles: demo." in text
-
-
 # --- two equal rows
-
-
-def test_rows_written_twice(own_study, rows_of, mistake):
-    text = mistake(
-        rows_of, own_study(BASE + row("x", "set = {model.num_heads = 4}") + row("y", "set = {model.num_heads = 4}"))
-    )
-    assert 'the rows "x" and "y" have equal settings under profile "exact" and share seed 1' in text
 
 
 def test_rows_that_scaling_makes_equal(own_study, rows_of, mistake):

@@ -56,11 +56,6 @@ def test_seeds_of_command_line_row_and_study(own_study, rows_of):
     assert {k: r.seeds for k, r in rows_of(study, seeds=3).items()} == {"base": (1, 2, 3), "x": (1, 2, 3)}
 
 
-@pytest.mark.parametrize("seeds", [0, -1])
-def test_seeds_must_be_positive(mistake, seeds):
-    assert f"--seeds {seeds}: it must be at least 1" in mistake(selection, seeds=seeds)
-
-
 def test_more_seeds_than_a_plan_can_hold_are_a_slip(own_study, mistake):
     assert "at most 10000" in mistake(selection, seeds=100_000_000)
     text = 'seeds = 100_000_000\n[[variation]]\nkey = "base"\n'

@@ -13,7 +13,6 @@ from ablations.planning.resolve import resolve
 from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
-from ablations.study.tuning import deciding_column, space_of
 from experiments.errors import UserError
 from experiments.identity import ParentRun
 from experiments.run_state import RunState
@@ -68,26 +67,6 @@ def test_table_2_as_printed() -> None:
         cited = {c.label.partition(",")[0]: c.values["bleu_test"] for c in load_study("table2").cited
                  if c.group == group and "ensemble" in c.label}  # fmt: skip
         assert cited == ENSEMBLES_2[group]
-
-
-def test_table_2_of_the_paper_profile() -> None:
-    rows = {key: row.config for key, row in rows_of("table2", profile="paper").items()}
-    for key in OURS_2:
-        config = rows[key]
-        size, _, into = key.partition("-")
-        big = size == "big"
-        assert (config.model.d_model, config.model.d_ff, config.model.num_heads) == (
-            (1024, 4096, 16) if big else (512, 2048, 8)
-        )
-        assert config.model.dropout == (0.1 if key != "big-en-de" else 0.3), key
-        assert config.training.train_steps == (300_000 if big else 100_000)
-        count = 20 if big else 5
-        assert config.evaluation.checkpoint == f"average:{count}"
-        assert config.training.keep_checkpoints == count
-        assert (config.data.source, config.data.target) == ("en", into.partition("-")[2])
-        assert config.data.vocab_size == (32_000 if into == "en-fr" else 37_000)
-        assert {*config.data.train, *config.data.test} == {f"{into}/train", f"{into}/newstest2014"}
-        assert config.evaluation.sets == ("test",)
 
 
 def test_table_2_of_the_demo_needs_no_files(tmp_path: Path) -> None:
@@ -247,16 +226,6 @@ def test_table_4_s_lstm_has_its_paper_s_layers_and_wsj_s_size_in_the_miniatures(
             assert rows["lstm"].model.d_model == 256
 
 
-def test_table_4_s_search_is_what_the_paper_chose_on_section_22() -> None:
-    study, task = load_study("table4"), load_task("parsing")
-    assert study.tune is not None and study.tune.trials == 12
-    searched = {"model.dropout", "model.attention_dropout", "training.learning_rate_scale", "evaluation.beam_size"}
-    for key, row in rows_of("table4", profile="demo").items():
-        ranges = space_of(study, row.variation, row.config, selection(), task).ranges
-        assert set(ranges) == searched - ({"model.attention_dropout"} if key == "lstm" else set())
-    assert study.tune.set == "dev" and deciding_column(study, task).metric == "f1"
-
-
 @pytest.mark.parametrize("profile", ["demo", "small"])
 def test_table_4_plans_on_generated_trees(profile: str, tmp_path: Path) -> None:
     runs = plan_of("table4", tmp_path, profile=profile).runs
@@ -288,59 +257,6 @@ def test_a_row_may_be_otherwise_in_one_profile(own_study, rows_of, mistake) -> N
 
 
 # --- The layers of the systems that Table 2 names, as their papers print them
-
-
-def _widths(key: str, side: str) -> list[tuple[int, int]]:
-    """Width and kernel of each convolution of a row of table2, in order."""
-    model = rows_of("table2", profile="paper")[key].config.model
-    parts = (part for layer in model.layers(side) for part in layer)  # type: ignore[arg-type]
-    return [(part.config.d_model, part.options.kernel) for part in parts if part.kind == "convolution"]  # type: ignore[attr-defined]
-
-
-def test_table_2_s_convolutions_have_their_paper_s_widths() -> None:
-    """Gehring et al. 2017, section 5.1; for English-French fairseq's six layers of 512, which make the text's 15."""
-    german = [(512, 3)] * 10 + [(768, 3)] * 3 + [(2048, 1)] * 2
-    french = [(512, 3)] * 6 + [(768, 3)] * 4 + [(1024, 3)] * 3 + [(2048, 1), (4096, 1)]
-    for side in ("encoder", "decoder"):
-        assert _widths("convs2s-en-de", side) == german
-        assert _widths("convs2s-en-fr", side) == french
-    assert rows_of("history", profile="paper")["convs2s"].config.model == (
-        rows_of("table2", profile="paper")["convs2s-en-de"].config.model
-    )
-
-
-def test_table_2_s_lstms_have_their_papers_widths() -> None:
-    """Shazeer et al. 2017, appendix E: 2,048 units, projected to 512; Zhou et al. 2016: two columns of 512."""
-    rows = rows_of("table2", profile="paper")
-    for key in ("moe-en-de", "moe-en-fr"):
-        model = rows[key].config.model
-        parts = [part for layer in (*model.layers("encoder"), *model.layers("decoder")) for part in layer]
-        assert [(p.config.d_model, p.options.units) for p in parts if p.kind == "lstm"] == [(512, 2048)] * 4  # type: ignore[attr-defined]
-    deep = rows["deep-att-en-fr"].config.model
-    columns = [part.options for layer in deep.layers("encoder") for part in layer]
-    assert len(columns) == 9 and all(options.columns for options in columns)  # type: ignore[attr-defined]
-    assert [options.backward for options in columns] == [False, True] * 4 + [False]  # type: ignore[attr-defined]
-    assert (deep.d_model, deep.embedding_size) == (2 * 512, 256)
-    assert [p.config.d_model for la in deep.layers("decoder") for p in la if p.kind == "lstm"] == [512] * 7
-
-
-def test_table_2_decodes_as_the_papers_of_its_rows() -> None:
-    rows = {key: row.config.evaluation for key, row in rows_of("table2", profile="demo").items()}
-    covered = {key for key, evaluation in rows.items() if evaluation.coverage_penalty}
-    kinds = ("gnmt", "gnmt-rl", "gnmt-ensemble")
-    assert covered == {f"{kind}-{pair}" for kind in kinds for pair in ("en-de", "en-fr")}
-    assert {(rows[key].length_penalty, rows[key].coverage_penalty) for key in covered} == {(0.2, 0.2)}
-    replaced = {key for key, evaluation in rows.items() if evaluation.replace_unknown}
-    assert replaced == {"deep-att-en-fr", "deep-att-ensemble-en-fr"}
-
-
-def test_table_2_s_reinforced_rows_go_on_with_the_rows_trained_by_likelihood() -> None:
-    """Wu et al. 2016, section 5: 15 samples, alpha 0.017."""
-    for pair in ("en-de", "en-fr"):
-        row = rows_of("table2", profile="paper")[f"gnmt-rl-{pair}"]
-        assert row.variation.branch is not None and row.variation.branch.row == f"gnmt-{pair}"
-        training = row.config.training
-        assert (training.gleu_samples, training.likelihood_weight, training.train_steps) == (15, 0.017, 100_500)
 
 
 def test_table_2_s_reinforced_rows_are_charged_all_of_their_parents_training(tmp_path: Path) -> None:

@@ -52,12 +52,6 @@ def test_rows_and_published_numbers_are_the_papers(table3):
         assert row.paper == {n: float(v) for n, v in zip(names, numbers, strict=True) if v != "-"}, row.key
 
 
-def test_groups_are_the_letters_of_the_keys(table3):
-    for row in table3.variations:
-        letter, dash, _ = row.key.partition("-")
-        assert row.group == (letter if dash else ""), row.key
-
-
 def test_paper_profile_keeps_the_tables_invariants(table3, rows_of):
     rows = {key: row.config for key, row in rows_of(table3, profile="paper").items()}
     for key in ("A-h1", "A-h4", "A-h16", "A-h32"):
@@ -106,20 +100,6 @@ def test_demo_profile_is_an_eighth_as_wide_with_heads_of_a_quarter_and_half_as_d
         assert set(row.overrides) == set(paper[key].overrides) - set(load_study("table3").profiles["demo"].set), key
     assert [demo[k].config.model.num_layers for k in ("C-N2", "C-N4", "base", "C-N8")] == [1, 2, 3, 4]
     assert [demo[k].config.model.d_k for k in ("A-h1", "A-h4", "base", "A-h16", "A-h32")] == [128, 32, 16, 8, 4]
-
-
-def test_small_profile_trains_big_three_times_as_long_as_base_like_the_paper(table3, rows_of):
-    rows = rows_of(table3, profile="small")
-    steps = {key: row.config.training.train_steps for key, row in rows.items()}
-    assert steps.pop("big") == 3 * steps["base"]
-    assert len(set(steps.values())) == 1
-
-
-def test_controls_take_base_and_profiles_of_table3(table3):
-    controls = load_study("controls")
-    assert (controls.base, controls.profiles) == (table3.base, table3.profiles)
-    without = ["no-positions", "no-encoder-attention", "no-decoder-attention"]
-    assert [row.key for row in controls.variations] == ["base", *without, "base-again", "untrained"]
 
 
 @pytest.mark.parametrize("profile", ["demo", "small", "paper"])

@@ -1,7 +1,5 @@
 """The studies `relative-positions` (Shaw 2018) and `norms` (Nguyen & Salazar 2019): what their papers say of sizes."""
 
-from pathlib import Path
-
 import pytest
 
 from ablations.planning.resolve import resolve
@@ -37,14 +35,6 @@ def test_a_vector_for_each_distance_up_to_k_in_keys_and_in_values(profile):
     }
 
 
-def test_the_base_of_relative_positions_is_that_of_section_4_1():
-    config = rows_of("relative-positions", profile="paper", rows="k16")["k16"].config
-    model, training = config.model, config.training
-    assert (model.num_layers, model.d_model, model.d_k, model.num_heads, model.d_ff) == (6, 512, 64, 8, 1024)
-    assert (model.position_clip, model.dropout, training.label_smoothing) == (16, 0.1, 0.1)
-    assert (training.train_steps, training.warmup_steps, config.data.vocab_size) == (100_000, 4000, 32_768)
-
-
 @pytest.mark.parametrize("profile", PROFILES)
 def test_scale_norm_has_one_number_where_layer_norm_has_two_vectors(profile):
     """Section 2.3. Pre-norm has one more norm at the end of each stack (section 2.1), and FixNorm no weights."""
@@ -66,27 +56,3 @@ def test_rows_of_one_depth_differ_in_the_place_of_the_norm_alone(profile):
         post, pre = (rows[f"{place}-{depth}"].config for place in ("post", "pre"))
         assert post.model.num_layers == depth and post.training.warmup_steps == 1
         assert pre == post.model_copy(update={"model": post.model.model_copy(update={"norm": "pre"})})
-
-
-def test_the_base_of_norms_is_that_of_table_1_and_appendix_a():
-    rows = rows_of("norms", profile="paper")
-    config, cold = rows["post"].config, rows["post-6"].config
-    model, training = config.model, config.training
-    assert (model.num_layers, model.d_model, model.d_ff, model.num_heads) == (6, 512, 2048, 8)
-    assert model.dropout == model.attention_dropout == model.activation_dropout == 0.3
-    assert (training.adam_beta1, training.adam_beta2, training.adam_epsilon) == (0.9, 0.999, 1e-8)
-    assert (training.warmup_steps, training.clip_norm, training.train_steps) == (8000, 1.0, 200 * 1500)
-    assert (cold.training.learning_rate, cold.training.schedule, cold.model) == (3e-4, "plateau", model)
-
-
-@pytest.mark.parametrize(
-    ("study", "row", "stated"),
-    [
-        ("relative-positions", "k16", "ours are {} million for k = 16"),
-        ("norms", "pre", "ours are {} million for pre-norm with LayerNorm"),
-    ],
-)
-def test_the_page_states_the_parameters_where_the_paper_prints_none(study, row, stated):
-    page = Path(__file__).parents[3] / "docs" / "published-ablations.md"
-    count = sizes(rows_of(study, profile="paper"))[row]
-    assert stated.format(f"{count / 1e6:.2f}") in page.read_text(encoding="utf-8")

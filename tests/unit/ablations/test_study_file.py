@@ -21,12 +21,6 @@ def test_first_profile_is_the_default(own_study):
     assert own_study("[profile.b]\n[profile.a]\n" + ROW).default_profile == "b"
 
 
-def test_unknown_study_lists_the_nearest(mistake):
-    text = mistake(load_study, "tabel3")
-    assert "no study 'tabel3'" in text
-    assert "Nearest studies: table3" in text
-
-
 def test_unknown_study_with_nothing_near_lists_all(mistake):
     assert f"'qqqq'. Name a built-in study ({', '.join(builtin_studies())}) or" in mistake(load_study, "qqqq")
 

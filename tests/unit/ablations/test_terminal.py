@@ -156,11 +156,6 @@ def test_a_traceback_is_escaped_too(monkeypatch, tmp_path):
     assert not SENT.search(text)
 
 
-def test_help_keeps_its_colours(monkeypatch):
-    text, _ = on_a_terminal(monkeypatch, "status", "--help")
-    assert "\x1b[" in text and "profile" in text
-
-
 def test_text_passes_as_it_is_and_names_that_are_no_utf8_are_printed():
     assert visible("Zeile\n\tä – ± 表 \u200f") == "Zeile\n\tä – ± 表 \u200f"
     raw = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")

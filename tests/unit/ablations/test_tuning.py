@@ -4,9 +4,7 @@ import pytest
 
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
-from ablations.study.tuning import deciding_column, notes_of, space_of, tune_of, with_tuned
-from experiments.store.layout import Store
-from experiments.tuning import Search
+from ablations.study.tuning import deciding_column, space_of, tune_of, with_tuned
 
 STUDY = """
 [tune]
@@ -65,17 +63,6 @@ def test_tuned_settings_go_before_the_profile_and_leave_base_base(own_study, tas
     assert study.variations[0].tuned == {}
 
 
-def test_what_was_tuned_is_said(own_study, task, tmp_path):
-    study = own_study(STUDY)
-    space = space_of(study, study.variations[0], task.config_type(), selection(), task)
-    search = Search(Store.open(tmp_path / "store"), space, {})
-    for value in (7.0, 5.0):
-        search.tell(search.ask().number, "complete", value)
-    text = " ".join(notes_of({"base": search}, 8, deciding_column(study, task)))
-    assert "each row had 8 trials" in text and "lowest perplexity on dev" in text and "0.1–10 (log)" in text
-    assert "base: best of 2 trials: number 2, perplexity 5.000 on dev with learning_rate_scale = " in text
-
-
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -99,7 +86,3 @@ def test_mistakes(own_study, task, mistake, change, words):
 
     message = mistake(tune)
     assert all(word in message for word in words), message
-
-
-def test_a_study_without_tune(own_study, task, mistake):
-    assert "[tune.range]" in mistake(tune_of, own_study('[[variation]]\nkey = "base"\n'), task)

@@ -57,16 +57,6 @@ def test_a_table_made_alike_has_no_warning(small, kind):
     assert not failures(table.outcomes, small[kind].chosen().store)
 
 
-def test_notes_of_running_text(small):
-    table = small["language"].table()
-    assert said(table, "Corpus: builtin (", " bytes of training text, 260 pieces of vocabulary.")
-    assert said(table, "Training of base: 4 steps, 100 tokens per batch at most, ")
-    assert said(table, "Evaluated: dev (300 lines, ", " bytes); checkpoint last, precision fp32, stride 16, window 16.")
-    text = paragraph(table)
-    assert 'base is a network with the decoder "N * (self_attention, feed_forward)", N = 1, d_model 8' in text
-    assert "batches of at most 100 tokens, and" in text and " bytes of the corpus builtin (" in text
-
-
 def test_notes_of_data(small):
     table = small["translation"].table()
     assert said(table, "Corpus: letters (", "), en–de, 120 training pairs, 120 pieces of vocabulary")
@@ -198,17 +188,6 @@ def test_cost_by_time_is_time_times_devices_times_rate(small):
 def test_rows_that_are_not_trained_have_no_cost(small, tmp_path):
     table = at_rates(Made(small["translation"].study, tmp_path / "empty").table(), {"": 1.0})
     assert (counted(table.rows[0], table), by_time(table.rows[0], table)) == (None, None)
-
-
-def test_the_setup_counts_in_words(small):
-    text = paragraph(small["translation"].table(rows="base"))
-    assert "1 variation of the model" in text and "1 encoder layer and 1 decoder layer" in text
-    assert "1 training took" in text and "together" not in text
-    assert "learning_rate_scale 0.4 (1.0)" in text and "120 pairs of the corpus letters" in text
-    assert "14 trainings took" in paragraph(small["own"].table())
-    assert "sacrebleu" not in paragraph(small["parsing"].table())
-    found = dict(checklist(small["own"].table()))
-    assert found["Exact number of training runs"] == "4 rows, 14 runs in the table, 14 trainings finished"
 
 
 def test_an_empty_store_is_described_by_its_plan(small, tmp_path):
@@ -357,21 +336,6 @@ def test_the_page_and_the_view_are_made_for_every_task(small, kind):
     files = view(chosen, chosen.plan, table).files
     assert {"table.html", "setup.md", "table.md", "effects.svg"} <= set(files)
     assert all(row.key.encode() in files["table.html"] for row in table.rows)
-
-
-def test_of_one_thing_there_is_no_plural(small, tmp_path):
-    """In everything printed for a table with one row, and for an empty store."""
-    for made, rows in ((small["translation"], "base"), (Made(small["own"].study, tmp_path / "empty"), "without")):
-        table = made.table(rows=rows)
-        text = " ".join(
-            [
-                *table.warnings,
-                *(note.text for note in table.footnotes),
-                paragraph(table),
-                *(a for _, a in checklist(table)),
-            ]
-        )
-        assert not re.search(r"\b1 (\w+ ){0,2}(rows|runs|trainings|seeds|cells|steps|layers|heads|variations)\b", text)
 
 
 def test_every_field_of_a_record_is_written_by_some_child(small):

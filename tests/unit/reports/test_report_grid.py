@@ -10,7 +10,6 @@ from ablations.planning.plan import plan_study
 from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
-from experiments.errors import UserError
 from experiments.run_state import RunState
 from experiments.tasks.load import load_task
 from reports.render.cells import fixed, gap
@@ -210,8 +209,3 @@ def test_the_same_results_give_the_same_bytes(new_bench):
         assert render(first, name) == render(second, name)
         assert render(first, name).endswith("\n")
         assert not re.search(r"[ \t]\n", render(first, name))
-
-
-def test_an_unknown_format_is_refused_by_name(bench):
-    with pytest.raises(UserError, match=r"'docx'.*markdown, terminal, latex, csv, json"):
-        render(bench.row("base").table(), "docx")

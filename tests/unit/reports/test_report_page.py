@@ -87,11 +87,6 @@ def test_it_forbids_itself_the_network_and_any_script_but_its_own(bench):
     assert rules["script-src"] == f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'"
 
 
-def test_the_subtitle_names_profile_and_corpus(bench):
-    text = "".join(Page(html.render(bench.row("base").table())).text)
-    assert "small · profile exact · corpus builtin (0c0de0c0) · 1 row, 1 of 1 run finished" in text
-
-
 def test_a_blank_setting_can_be_sorted_and_a_blank_group_read(bench):
     bench.row("base").row("C1", {"model.d_k": 16}, group="C").row("C2", {"model.d_v": 16}, group="C")
     text = html.render(bench.table())
@@ -106,13 +101,6 @@ def test_a_cell_tells_its_seeds_and_runs(bench):
     assert "seed 2: 25.500   run base#2" in text
     assert "seed 3: – (missing)   run B#3" in text
     assert "published: 25.1" in text
-
-
-def test_changes_tell_their_test(bench):
-    bench.row("base", results=[(5.0, 25.0), (5.1, 25.5), (5.2, 26.0)])
-    bench.row("B", {"model.d_k": 16}, results=[(6.0, 20.0), (6.1, 20.5), (6.2, 20.2)])
-    text = "".join(Page(html.render(bench.table())).text)
-    assert "95% interval −" in text and "corrected, between seeds" in text
 
 
 def test_a_label_stands_across_the_settings_it_replaces(bench):

@@ -65,13 +65,6 @@ def test_values_of_another_order_are_not_said_to_be_alike(bench):
     )
 
 
-def test_what_stands_behind_the_sign_is_said_where_it_is_printed(bench):
-    bench.row("base", results=[*BASE[:2], None])
-    assert not any("sample standard deviation" in note for note, *_ in bench.table().footnotes)
-    bench.row("B", {"model.d_k": 16}, results=BASE)
-    assert Note("Values over 3 seeds are mean ± sample standard deviation.", "sign") in bench.table().footnotes
-
-
 def test_a_number_without_a_logarithm_is_said_to_have_no_change(bench):
     table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(-1.0, 22.0)] * 3).table()
     assert table.rows[1].measures["ppl"].change is None

@@ -1,6 +1,5 @@
 """The checklist's runtime and attempts, from records with given times."""
 
-from reports.audit.explain import as_text, explain
 from reports.render.setup import checklist
 
 
@@ -14,9 +13,3 @@ def test_a_training_that_finished_and_was_replaced_did_not_end_early(bench):
     found = dict(checklist(bench.table()))
     assert found["Exact number of training runs"].endswith("1 training finished (after 1 attempt that ended early)")
     assert found["Runtime"].endswith("; 1.0 hours of it in 1 attempt that ended early")
-
-
-def test_an_explanation_says_which_time_is_of_one_attempt_and_which_of_all(bench):
-    bench.row("base", results=[(5.0, 25.0)], record={"wall_s": 6.392, "train_s": 9.137})
-    lines = [line.strip() for line in as_text(explain(bench.table(), "base")).splitlines()]
-    assert "wall s (of this attempt): 6.392" in lines and "train s (with earlier attempts): 9.137" in lines
