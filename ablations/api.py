@@ -15,8 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
+from ablations.planning.declare_table import table_spec
 from ablations.planning.planned import Plan, PlannedRun, plan_as_json
-from ablations.planning.table_spec import table_spec
 from ablations.service import work as words
 from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals

@@ -20,7 +20,7 @@ from typing import Any
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
-from ablations.planning.table_spec import table_spec
+from ablations.planning.declare_table import table_spec
 from ablations.service.selected import Selectors, choose_table, holds_table
 from ablations.service.tables import table_of
 from experiments.data.corpora import files

@@ -14,7 +14,7 @@ from rich.console import Console
 
 from ablations.cli import options
 from ablations.cli.terminal import FAILED, print_json, say, unguarded
-from ablations.planning.table_spec import table_spec
+from ablations.planning.declare_table import table_spec
 from ablations.service.selected import Selected, SelectedTable, Selectors, choose, choose_table, holds_table
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from experiments.errors import UserError, explain_os_errors

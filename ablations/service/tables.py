@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ablations.planning.declare_table import table_spec
 from ablations.planning.planned import Plan
-from ablations.planning.table_spec import table_spec
 from ablations.service.enqueue import member
 from ablations.service.run_states import DONE
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose

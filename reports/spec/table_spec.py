@@ -1,6 +1,6 @@
 """What a table shall show: its rows with their runs, and how they are labelled, compared and printed.
 
-`ablations` makes it from a study and its plan (ablations/planning/table_spec.py); reports read nothing else of them.
+`ablations` makes it from a study and its plan (ablations/planning/declare_table.py); reports read nothing else of them.
 """
 
 from collections.abc import Mapping, Sequence

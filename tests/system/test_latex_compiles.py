@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRun
-from ablations.planning.table_spec import table_spec
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import load_study

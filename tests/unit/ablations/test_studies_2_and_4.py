@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from ablations.planning.declare_table import table_spec
 from ablations.planning.match import matched
 from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan, PlannedRow
 from ablations.planning.resolve import resolve
-from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ablations.cli.ui import _publish
-from ablations.planning.table_spec import table_spec
+from ablations.planning.declare_table import table_spec
 from experiments.events.accounting import Amounts, AttemptCost, amounts_of, total
 from experiments.events.event_log import FILE, Tail
 from experiments.exchange.import_runs import import_runs, runs_in

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
+from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import plan_study
-from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.run_state import RunState

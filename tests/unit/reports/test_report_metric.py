@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ablations.planning.table_spec import table_spec
+from ablations.planning.declare_table import table_spec
 from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult

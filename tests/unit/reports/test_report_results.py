@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ablations.planning.table_spec import table_spec
+from ablations.planning.declare_table import table_spec
 from experiments.errors import Damaged
 from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store

@@ -6,8 +6,8 @@ from typing import Any, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
+from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import plan_study
-from ablations.planning.table_spec import table_spec
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
