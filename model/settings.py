@@ -23,18 +23,24 @@ class ModelSettings(StrictModel):
     num_heads: int = Field(8, ge=1, description="attention heads (h)")
     d_k: int = Field(64, ge=1, description="width of a query and a key, per head (d_k)")
     d_v: int = Field(64, ge=1, description="width of a value, per head (d_v)")
-    dropout: float = Field(0.1, ge=0, lt=1, description="on sub-layer outputs and on embedding + position (P_drop)")
-    attention_dropout: float = Field(0.0, ge=0, lt=1, description="on attention weights; the paper's for parsing alone")
-    activation_dropout: float = Field(0.0, ge=0, lt=1, description="after the activation; the paper has none")
+    dropout: float = Field(
+        0.1, ge=0, lt=1, description="dropout rate of sub-layer outputs and of embedding + position (P_drop)"
+    )
+    attention_dropout: float = Field(
+        0.0, ge=0, lt=1, description="dropout rate of attention weights; the paper has it for parsing only"
+    )
+    activation_dropout: float = Field(
+        0.0, ge=0, lt=1, description="dropout rate after the activation; the paper has none"
+    )
     positions: Literal["sinusoidal", "learned", "none", "relative", "bias", "alibi", "rotary"] = Field(
-        "sinusoidal", description="how positions are told apart (section 3.5; parts/positions.py has the sources)"
+        "sinusoidal", description="encoding of positions (section 3.5; sources in model/parts)"
     )
     max_length: int = Field(
-        1024, ge=1, le=10_000_000, description="rows of the learned position table; longer input is refused"
+        1024, ge=1, le=10_000_000, description="rows of the table of learned positions; longer input is refused"
     )
     norm: Literal["post", "pre", "sandwich", "none"] = Field(
         "post",
-        description="place of the norms: after the residual sum, before the sub-layer, both sides of it, nowhere",
+        description="place of the norms: after the residual sum, before the sub-layer, on both sides of it, or nowhere",
     )
     shared_vocabulary: bool = Field(
         True, description="one matrix for source, target and softmax; if false, target and softmax share one"
@@ -50,19 +56,23 @@ class ModelSettings(StrictModel):
         "scaled_dot", description="how a query is compared with a key (section 3.2.1)"
     )
     window: int | None = Field(
-        None, ge=1, description="self-attention to r / 2 positions on either side (section 4); all if unset"
+        None,
+        ge=1,
+        description="self-attention to r / 2 positions on either side (section 4); to all positions if unset",
     )
-    kv_heads: int | None = Field(None, ge=1, description="heads of keys and values, each for several queries")
-    qk_norm: bool = Field(False, description="normalise queries and keys")
+    kv_heads: int | None = Field(
+        None, ge=1, description="heads of keys and values, each for several heads of queries; num_heads if unset"
+    )
+    qk_norm: bool = Field(False, description="RMSNorm on queries and keys")
     attention_gate: bool = Field(False, description="a sigmoid gate on the output of each head")
     bias: bool = Field(True, description="biases in the matrices of sub-layers")
     position_clip: int = Field(16, ge=0, description="relative positions: distances are clipped to this (k)")
     position_keys: bool = Field(True, description="relative positions in the keys")
     position_values: bool = Field(True, description="relative positions in the values")
     position_buckets: int = Field(32, ge=2, description="position bias: number of buckets of distances")
-    position_distance: int = Field(128, ge=1, description="position bias: distances from here on share a bucket")
+    position_distance: int = Field(128, ge=1, description="position bias: larger distances share one bucket")
     position_shared: bool = Field(True, description="position bias: one table for all layers of a stack")
-    rotary_share: float = Field(1.0, gt=0, le=1, description="part of a head's width that rotary positions turn")
+    rotary_share: float = Field(1.0, gt=0, le=1, description="share of a head's width that rotary positions turn")
     activation: Literal[
         "relu",
         "gelu",
@@ -77,35 +87,44 @@ class ModelSettings(StrictModel):
         "reglu",
         "geglu",
         "swiglu",
-    ] = Field("relu", description="of the feed-forward network; the last five are gated, with a third matrix")
-    norm_kind: Literal["layer", "rms", "scale"] = Field("layer", description="LayerNorm, RMSNorm or ScaleNorm")
+    ] = Field(
+        "relu", description="activation of the feed-forward network; the last five are gated and have a third matrix"
+    )
+    norm_kind: Literal["layer", "rms", "scale"] = Field(
+        "layer", description="kind of norm: LayerNorm, RMSNorm or ScaleNorm"
+    )
     fixnorm: bool = Field(False, description="embeddings of length 1, in the look-up and in the softmax")
     residual: bool = Field(True, description="residual connections around the sub-layers")
     residual_scale: float | Literal["deepnorm", "rezero", "fast_forward"] = Field(
-        1.0, description="factor on the residual sum, or how the two terms are weighted"
+        1.0, description="factor on the residual sum, or a rule that weights its two terms"
     )
     embedding_norm: bool = Field(False, description="a norm on embedding + position")
     embedding_scale: float | None = Field(
-        None, gt=0, description="factor on the embeddings; the root of their width if unset"
+        None, gt=0, description="factor on the embeddings; the square root of their width if unset"
     )
     tying: Literal["all", "decoder", "inputs", "none"] = Field(
         "all",
-        description="matrices that are one: source, target and softmax; target and softmax; source and target; none",
+        description="one matrix for: source, target and softmax; target and softmax; source and target; none of them",
     )
     embedding_size: int | None = Field(
-        None, ge=1, description="width of factorised embeddings; d_model if unset, and in a softmax of tying = inputs"
+        None,
+        ge=1,
+        description="width of factorised embeddings; d_model if unset. The softmax of tying = inputs has d_model",
     )
     layer_groups: int | None = Field(
-        None, ge=1, description="layers of a stack share weights within so many groups; 1: all; each its own if unset"
+        None,
+        ge=1,
+        description="groups of layers that share weights, per stack; 1: all layers share them; no sharing if unset",
     )
-    layer_drop: float = Field(0.0, ge=0, lt=1, description="probability that a layer is left out of a training step")
+    layer_drop: float = Field(0.0, ge=0, lt=1, description="probability that a training step leaves out a layer")
 
     memory_embeddings: bool = Field(False, description="the decoder reads the encoder's output plus its input")
     layer_groups_in: Literal["both", "encoder", "decoder"] = Field(
         "both", description="stacks whose layers share weights within layer_groups"
     )
     softmax: Literal["full", "sampled", "hierarchical"] = Field(
-        "full", description="in training over all pieces, over drawn ones, or by classes of pieces; exact in evaluation"
+        "full",
+        description="softmax in training: over all pieces, over drawn pieces, or by classes; exact in evaluation",
     )
     softmax_samples: int = Field(1024, ge=2, description="pieces drawn for a micro-batch (softmax = sampled)")
 
