@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
+from ablations.planning.declare_table import columns_of_table
 from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
 from ablations.service.work import collect_detached
@@ -153,7 +154,7 @@ def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: b
 
     asked = (Path(study_name).name, *selectors.words())
     paste = shlex.join([study_name, *selectors.words(whole=True)])
-    columns = tuple(task.columns)
+    columns = columns_of_table(task, study)
     selected = Selected(
         study=study,
         task=task,

@@ -28,16 +28,25 @@ LOGIT_ROWS = 2**11  # rows of logits at once: 0.3 GB at 37,000 pieces
 
 @dataclass(frozen=True)
 class Likelihood:
-    """−log P(targets | sources) in natural logarithm, unsmoothed, in float64, over pieces with EOS without padding."""
+    """−log P(targets | sources) in natural logarithm, unsmoothed, in float64, over pieces with EOS without padding.
+
+    right: the number of pieces that the model finds most probable, given the source and the pieces before them.
+    """
 
     nll: float
     pieces: int
+    right: int = 0
 
     @property
     def perplexity(self) -> float:
         """exp of the mean per word-piece; infinite if it exceeds a float."""
         mean = self.nll / self.pieces
         return math.exp(mean) if mean < 700 else math.inf
+
+    @property
+    def token_accuracy(self) -> float:
+        """`right` as a share of the pieces, 0 to 100."""
+        return 100 * self.right / self.pieces
 
 
 def measure_likelihood(
@@ -57,40 +66,51 @@ def measure_likelihood(
     for line, (source, target) in enumerate(zip(sources, targets, strict=True), start=1):
         check_length(model.config, source, line, "source")
         check_length(model.config, target, line, "reference")
-    per_sentence = torch.zeros(len(targets), dtype=torch.float64)
+    per_sentence, right = torch.zeros(len(targets), dtype=torch.float64), 0
     with evaluating(model), device.autocast():
         for batch in _pack(sources, targets, max_batch_tokens or BATCH_TOKENS[device.torch_device.type]):
             if should_stop is not None and should_stop():
                 raise Preempted
-            nll_B = _sentence_nll(model, [sources[i] for i in batch], [targets[i] for i in batch], device)
+            nll_B, right_B = _sentences(model, [sources[i] for i in batch], [targets[i] for i in batch], device)
             per_sentence[batch] = nll_B.cpu()
-    return Likelihood(nll=math.fsum(per_sentence.tolist()), pieces=sum(len(t) + 1 for t in targets))
+            right += int(right_B.sum())
+    pieces = sum(len(t) + 1 for t in targets)
+    return Likelihood(nll=math.fsum(per_sentence.tolist()), pieces=pieces, right=right)
 
 
-def _sentence_nll(
+def _sentences(
     model: Network, sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], device: Device
-) -> Tensor:
-    """−log P of each target given its source, EOS included: (B,) in float64."""
+) -> tuple[Tensor, Tensor]:
+    """−log P of each target given its source in float64, and its number of right pieces, EOS included: (B,) each."""
     source_BS, source_mask_BS = pad_sources(sources, device)
     input_BT, real_BT = pad([[BOS_ID, *t] for t in targets], device)
     output_BT, _ = pad([[*t, EOS_ID] for t in targets], device)
     memory_BSD = model.encode(source_BS, source_mask_BS)
     hidden_BTD = model.decode(input_BT, memory_BSD, source_mask_BS)
-    return piece_nll(model, hidden_BTD, output_BT, real_BT).sum(1)
+    nll_BT, right_BT = _pieces(model, hidden_BTD, output_BT, real_BT)
+    return nll_BT.sum(1), right_BT.sum(1)
 
 
-def piece_nll(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Tensor) -> Tensor:
-    """−log P of each piece, given the hidden state that predicts it: (B, T) in float64, 0 at padding."""
+def _pieces(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Tensor) -> tuple[Tensor, Tensor]:
+    """−log P of each piece, given the hidden state that predicts it, and whether it is the most probable one.
+
+    (B, T) in float64 and (B, T) of booleans; 0 and False at padding.
+    """
     hidden_RD, output_R = hidden_BTD[real_BT], output_BT[real_BT]
-    rows = [slice(start, start + LOGIT_ROWS) for start in range(0, len(output_R), LOGIT_ROWS)]
     nll_BT = torch.zeros(real_BT.shape, dtype=torch.float64, device=real_BT.device)
-    nll_BT[real_BT] = torch.cat([_of_logits(model.logits(hidden_RD[part]), output_R[part]) for part in rows])
-    return nll_BT
-
-
-def _of_logits(logits_RW: Tensor, output_R: Tensor) -> Tensor:
-    wide = torch.promote_types(logits_RW.dtype, torch.float32)
-    return F.cross_entropy(logits_RW.to(wide), output_R, reduction="none").double()
+    right_BT = torch.zeros_like(real_BT)
+    found = []
+    for start in range(0, len(output_R), LOGIT_ROWS):
+        logits_RW, expected_R = (
+            model.logits(hidden_RD[start : start + LOGIT_ROWS]),
+            output_R[start : start + LOGIT_ROWS],
+        )
+        wide = torch.promote_types(logits_RW.dtype, torch.float32)
+        nll_R = F.cross_entropy(logits_RW.to(wide), expected_R, reduction="none").double()
+        found.append((nll_R, logits_RW.argmax(-1) == expected_R))
+    nll_BT[real_BT] = torch.cat([nll_R for nll_R, _ in found])
+    right_BT[real_BT] = torch.cat([right_R for _, right_R in found])
+    return nll_BT, right_BT
 
 
 def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], max_tokens: int) -> Iterator[list[int]]:
@@ -138,8 +158,8 @@ def stream_nll(
             sides = (batch.target_input, batch.target_output)
             read_BT, output_BT = (device.move(torch.from_numpy(side)) for side in sides)
             hidden_BTD = model(read_BT.new_zeros(len(read_BT), 0), None, read_BT)
-            nll_BT = piece_nll(model, hidden_BTD, output_BT, output_BT != PAD_ID).cpu().numpy()  # at padding 0
-            for (first, length, new), nll_T in zip(part.tolist(), nll_BT, strict=True):
+            nll_BT, _ = _pieces(model, hidden_BTD, output_BT, output_BT != PAD_ID)  # at padding 0
+            for (first, length, new), nll_T in zip(part.tolist(), nll_BT.cpu().numpy(), strict=True):
                 nll[first + length - new : first + length] = nll_T[length - new : length]
     return nll
 

@@ -84,7 +84,7 @@ def measure_pairs(trained: Trained, text: EncodedSet, context: AttemptContext) -
     measured = measure_likelihood(
         trained.model, source_ids, target_ids, trained.device, should_stop=context.should_stop
     )
-    metrics = {"perplexity": measured.perplexity}
+    metrics = {"perplexity": measured.perplexity, "token_accuracy": measured.token_accuracy}
     return {"metrics": metrics, "pieces": measured.pieces, **trained.changes, **trained.device.describe()}
 
 

@@ -18,6 +18,11 @@ PERPLEXITY = Column(
     "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,
     about="Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted.",
 )  # fmt: skip
+ACCURACY = Column(
+    "accuracy", "dev", "token_accuracy", "accuracy % (dev)", "higher", 1, per_piece=True, optional=True,
+    about="Accuracy: the share of the references' pieces, end of sentence counted, that the model finds most probable "
+    "given the source and the pieces before them.",
+)  # fmt: skip
 BLEU = Column(
     "bleu", "dev", "bleu", "BLEU (dev)", "higher", 1, paper="bleu",
     counts=Counts(BLEU_COUNTS, bleu, "statistics.npy", length="ref_len"),
@@ -26,8 +31,8 @@ BLEU = Column(
 
 class Translation(SequenceTask):
     name = "translation"
-    metrics = ("perplexity", "bleu", "chrf", "bleu_paper")
-    columns = (PERPLEXITY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
+    metrics = ("perplexity", "token_accuracy", "bleu", "chrf", "bleu_paper")
+    columns = (PERPLEXITY, ACCURACY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
 
     def corpus(self, config: RunConfig) -> ParallelCorpus:
         return resolve(config.data)

@@ -13,6 +13,7 @@ from typing_extensions import TypedDict
 
 from ablations.extras.bundles.agreement import Checked, check
 from ablations.extras.bundles.archive import NAME, Packed
+from ablations.planning.declare_table import columns_of_table
 from ablations.planning.plan_file import plan_from_json
 from ablations.planning.planned import Plan
 from ablations.study.study import Study
@@ -45,7 +46,8 @@ def columns_of(described: Sequence[Mapping[str, Any]], study: Study) -> tuple[Co
     """The bundle's columns. Of a built-in task they follow from the study: what a head says decides nothing there."""
     if is_built_in(study.task):
         task = load_task(study.task)
-        return tuple((task.with_columns([m.column for m in study.metrics]) if study.metrics else task).columns)
+        task = task.with_columns([m.column for m in study.metrics]) if study.metrics else task
+        return columns_of_table(task, study)
     return tuple(Column(**each) for each in described)
 
 

@@ -34,6 +34,7 @@ class FakeTask(Task):
     init_stats = SequenceTask.init_stats
     columns = (
         Column("ppl", "dev", "perplexity", "PPL", "lower", 2, "perplexity"),
+        Column("accuracy", "dev", "token_accuracy", "accuracy", "higher", 1, optional=True),
         Column("bleu", "dev", "bleu", "BLEU", "higher", 1, "bleu"),
     )
 

@@ -36,19 +36,21 @@ def test_equals_a_hand_computation() -> None:
     assert found.pieces == 6
     assert found.nll == pytest.approx(halves * math.log(2) + others * math.log(22), rel=1e-6)
     assert found.perplexity == pytest.approx((2**2 * 22**4) ** (1 / 6), rel=1e-6)
+    assert found.right == 2 and found.token_accuracy == pytest.approx(100 / 3), "it finds 5 most probable everywhere"
 
 
 def test_equals_one_sentence_at_a_time_without_padding() -> None:
     model = small_model().double()
-    total = 0.0
+    total, right = 0.0, 0
     for source, target in zip(SOURCES, TARGETS, strict=True):
         with torch.no_grad():
             hidden = model(torch.tensor([[*source, EOS_ID]]), None, torch.tensor([[BOS_ID, *target]]))
             log_probs = model.logits(hidden)[0].log_softmax(-1)
         total -= sum(log_probs[t, piece].item() for t, piece in enumerate([*target, EOS_ID]))
+        right += sum(log_probs[t].argmax().item() == piece for t, piece in enumerate([*target, EOS_ID]))
     found = measure_likelihood(model, SOURCES, TARGETS, CPU)
     assert found.nll == pytest.approx(total, abs=1e-9)
-    assert found.pieces == 3 + 6 + 2 + 1
+    assert (found.pieces, found.right) == (3 + 6 + 2 + 1, right)
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
@@ -60,7 +62,7 @@ def test_does_not_depend_on_batches(dtype: torch.dtype, tolerance: float, monkey
     for tokens in (1, 8, 12):
         found = measure_likelihood(model, SOURCES, TARGETS, CPU, max_batch_tokens=tokens)
         assert found.nll == pytest.approx(whole.nll, abs=tolerance)
-        assert found.pieces == whole.pieces
+        assert (found.pieces, found.right) == (whole.pieces, whole.right)
 
 
 def test_dropout_and_training_mode_do_not_enter() -> None:
