@@ -17,7 +17,10 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Any
 
-KINDS = ("tasks", "engines", "sinks", "formats", "layers", "commands", "sections", "notes", "archives", "verifiers")
+KINDS = (
+    *("tasks", "engines", "sinks", "formats", "layers", "commands", "sections", "notes"),
+    *("archives", "verifiers", "readers"),
+)
 DECLARATION = "extra.toml"
 _HOME = Path(__file__).parents[1]  # the checkout, or `ablations/rooms` of an installed package (setup.py)
 EXTRAS = (_HOME.parent if _HOME.name == "rooms" else _HOME / "ablations") / "extras"

@@ -91,7 +91,7 @@ def check(name: str, everything: bool = False) -> None:
         copy_without(name, Path(folder))
         copy = Copy(Path(folder))
         for command in commands_of(declared):
-            assert f" {command} " not in copy.run("-m", "ablations", "--help"), command
+            assert f"│ {command} " not in copy.run("-m", "ablations", "--help"), command
             refused = copy.run("-m", "ablations", command, code=2)
             assert f"There is no command {command!r}" in refused and "plan" in refused, refused
             print(f"refused command {command}")

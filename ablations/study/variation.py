@@ -75,7 +75,8 @@ class Variation(Match):
         None, description="the row trains nothing: members of another row decode together"
     )
     imported: bool = Field(
-        False, description="the row was trained elsewhere: `ablations import` brings its numbers; see docs/import.md"
+        False,
+        description="the row was trained elsewhere: `ablations import` brings its numbers",
     )
     branch: Branch | None = Field(
         None, alias="from", description="the row begins with another row's training after a step of it"

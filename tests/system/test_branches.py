@@ -124,6 +124,7 @@ def test_killed_at_random_the_table_is_the_same_byte_for_byte(cli: Cli, tmp_path
 
 @pytest.mark.nightly
 @pytest.mark.extra("bundles")
+@pytest.mark.extra("imports")
 def test_every_verb_knows_them(cli: Cli, tmp_path: Path) -> None:
     text = study_of(30)
     study, store = write(tmp_path, text), ("--store", tmp_path / "store")

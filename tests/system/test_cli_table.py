@@ -146,6 +146,7 @@ def test_a_bundle_holds_no_weights_unless_asked(
 
 
 @pytest.mark.extra("bundles")
+@pytest.mark.extra("imports")
 def test_import_takes_what_is_not_there(cli: Cli, tiny: Path, store: Path, bundle: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine"
     assert "6 runs imported" in cli("import", bundle, "--store", mine).stdout

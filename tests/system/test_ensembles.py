@@ -78,6 +78,7 @@ def test_killed_and_run_again_it_equals_an_undisturbed_one(cli: Cli, study: Path
 
 @pytest.mark.nightly
 @pytest.mark.extra("bundles")
+@pytest.mark.extra("imports")
 def test_every_verb_knows_it(cli: Cli, study: Path, tmp_path: Path) -> None:
     store = ("--store", tmp_path / "store")
     table = cli("run", study, *store, "--devices", "cpu:2", "--notes", "full").stdout

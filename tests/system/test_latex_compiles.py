@@ -213,6 +213,7 @@ def test_korean_compiles_where_its_note_says(tmp_path: Path, engine: str) -> Non
     assert not text or ("변형 실험" in text and "한국어 각주" in text)
 
 
+@pytest.mark.extra("imports")
 def test_numbers_of_a_paper_print_and_an_unknown_one_is_an_error_that_names_it(tmp_path: Path, cli: Cli) -> None:
     """Two pages with 20 numbers and 8 claims."""
     if shutil.which("pdflatex") is None:

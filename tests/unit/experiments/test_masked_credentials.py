@@ -15,13 +15,11 @@ from ablations.cli.terminal import Guarded
 from experiments import masking
 from experiments.errors import UserError
 from experiments.events.lines import decode, encode
-from experiments.exchange.external import ExternalRun, collect
 from experiments.jobs.queue.job import Ending, Outcome, State
 from experiments.masking import MASK, masked, masked_message
 from experiments.store import ledger, provenance
 from experiments.store.layout import Store
 from experiments.tracking import reachable
-from experiments.tracking.external import read_mlflow
 
 SECRET = "hunter2-GEHEIM"
 ADDRESSES = [
@@ -90,22 +88,6 @@ def test_no_message_and_no_record_has_it(address, tmp_path, monkeypatch, capsys)
     assert SECRET not in json.dumps(provenance.host())
 
 
-@pytest.mark.parametrize("address", ADDRESSES[:5])
-def test_neither_source_nor_settings_of_imported_runs_have_it(address):
-    def read(_):
-        yield ExternalRun("a", settings={"db": address, "x": [address]}, labels={"l": address}, metrics={"acc": 1.0})
-
-    found = collect("mlflow", address, read)
-    assert SECRET not in json.dumps([found.source, *(dict(run.settings) for run in found.runs)])
-
-    def fail(_):
-        raise OSError(f"cannot connect to {address}")
-
-    with pytest.raises(UserError) as failed:
-        collect("mlflow", address, fail)
-    assert SECRET not in str(failed.value) and "cannot connect" in str(failed.value)
-
-
 @contextmanager
 def server(answer):
     """A server on a free port that sends `answer` to each connection, or nothing."""
@@ -146,11 +128,3 @@ def test_a_server_that_is_down_or_silent_is_named_at_once(monkeypatch):
             reachable.refuse_unreachable(f"http://127.0.0.1:{port}/mlflow")
     for address in ("", "runs.db", "sqlite:///x.db", "file:///x", "databricks", "databricks://profile"):
         reachable.refuse_unreachable(address)
-
-
-def test_an_import_from_a_server_that_is_down_ends_at_once(monkeypatch):
-    monkeypatch.delenv("http_proxy", raising=False)
-    began = time.monotonic()
-    with pytest.raises(UserError) as failed:
-        collect("mlflow", f"http://user:{SECRET}@127.0.0.1:1#e", read_mlflow)
-    assert time.monotonic() - began < 10 and SECRET not in str(failed.value) and "127.0.0.1:1" in str(failed.value)

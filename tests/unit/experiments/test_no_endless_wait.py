@@ -7,8 +7,6 @@ import time
 import pytest
 
 from experiments.errors import Damaged, UserError
-from experiments.exchange.external import collect
-from experiments.exchange.logs import READERS
 from experiments.jobs.attempts.attempt import log_tail
 from experiments.store import ledger
 from experiments.store.checksummed import check_file, describe_file, read_json
@@ -75,10 +73,3 @@ def test_pipes_in_place_of_files_are_not_waited_for(tmp_path):
     os.mkfifo(store.root / ledger.FILE)
     with pytest.raises(UserError, match="not a regular file"):
         ledger.entries(store)
-
-
-@pytest.mark.parametrize("kind", ["csv", "wandb"])
-def test_a_pipe_is_no_source_of_runs(tmp_path, kind):
-    os.mkfifo(tmp_path / "runs.csv")
-    with pytest.raises(UserError, match=r"runs\.csv: it is not a regular file"):
-        collect(kind, str(tmp_path / "runs.csv"), READERS[kind])

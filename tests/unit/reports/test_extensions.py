@@ -1,5 +1,6 @@
 """What an installed package adds at each extension point (docs/extending.md), without a fork of this program."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -141,3 +142,10 @@ def test_a_file_stands_in_place_of_a_study_and_is_verified(tmp_path: Path) -> No
     assert call(app, ["verify", str(file)]).exit_code == 0
     file.write_text("")
     assert call(app, ["verify", str(file)]).exit_code == 1
+
+
+@pytest.mark.extra("imports")
+def test_a_reader_gives_the_runs_of_a_table(tmp_path: Path) -> None:
+    (tmp_path / "runs.txt").write_text("base 1 0.5\nbase 2 0.7\nwide 1 0.9\nwide 2 0.9\n")
+    done = CliRunner().invoke(app, ["tabulate", f"lines:{tmp_path / 'runs.txt'}", "--json"])
+    assert [(row["row"], row["score_test"]) for row in json.loads(done.stdout)] == [("base", 0.6), ("wide", 0.9)]

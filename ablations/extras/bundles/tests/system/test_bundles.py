@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from ablations.cli import main as cli
-from ablations.cli.exchange import import_stored
 from ablations.cli.report import page
 from ablations.extras.bundles.read import read_bundle
 from ablations.extras.bundles.tests.altered import altered, contents
@@ -24,6 +23,7 @@ from ablations.service.tables import table_of
 from experiments.errors import UserError
 from experiments.exchange.redaction import NOTHING, identity, places
 from experiments.store.checksummed import with_checksum
+from model.extensions import load
 from reports.render.formats import RENDERERS, render
 from tests.small_tables import finish, write_study
 
@@ -290,6 +290,7 @@ def test_a_bundle_with_anything_at_any_place_is_printed_or_refused(finished, tmp
     assert refused > 10
 
 
+@pytest.mark.extra("imports")
 def test_a_bundle_with_half_a_surrogate_pair_is_read_by_every_command_or_by_none(finished, tmp_path, capfd):
     """In each text of each record in turn: what `report` prints, `import` imports."""
     chosen, kind = finished
@@ -317,7 +318,7 @@ def test_a_bundle_with_half_a_surrogate_pair_is_read_by_every_command_or_by_none
                     printed(there, format_)
             except UserError:
                 continue
-            import_stored(target, store)
+            load("ablations.extras.imports.import_command:import_stored")(target, store)
             imported += 1
             assert "Traceback" not in capfd.readouterr().err, (name, wanted)
             shutil.rmtree(tmp_path / "mine")
@@ -417,6 +418,7 @@ def call(monkeypatch, capfd, *words):
     return code, *capfd.readouterr()
 
 
+@pytest.mark.extra("imports")
 def test_bundle_and_import_by_the_command(finished, tmp_path, monkeypatch, capfd):
     chosen, kind = finished
     study = [chosen.study.folder / f"{kind}.toml", "--seeds", "2", "--store", chosen.store.root]

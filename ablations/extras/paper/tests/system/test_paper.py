@@ -12,6 +12,8 @@ from ablations.cli.main import app
 from experiments.errors import UserError
 from reports.render.numbers import defined, used
 
+pytestmark = pytest.mark.extra("imports")
+
 VALUES = {"base": (50.0, 51.0, 52.0), "wide": (60.0, 61.0, 62.5), "thin": (50.5, 51.5, 51.0)}
 PAPER = r"""\documentclass{article}
 \input{numbers}

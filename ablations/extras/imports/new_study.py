@@ -5,8 +5,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ablations.service.external import Arrived, SetAndMetric, set_and_metric
-from ablations.service.external_names import as_key, printable, row_keys, setting_names
+from ablations.extras.imports.arrive import Arrived, SetAndMetric, set_and_metric
+from ablations.extras.imports.names import as_key, printable, row_keys, setting_names
 from experiments.dotted import toml
 from experiments.tasks.direction import direction
 

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from ablations.extras.imports.delimited import read_table, text_of
+from ablations.extras.imports.external import ExternalRun, is_gap, number, why_not
 from experiments.errors import UserError
-from experiments.exchange.delimited import read_table, text_of
-from experiments.exchange.external import ExternalRun, is_gap, number, why_not
 
 
 def read_csv(place: str) -> Iterator[ExternalRun | str]:

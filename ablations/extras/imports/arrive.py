@@ -9,15 +9,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ablations.extras.imports.external import External, ExternalRun, collect, is_gap, why_not
+from ablations.extras.imports.external import number as as_number
+from ablations.extras.imports.factors import Choice
+from ablations.extras.imports.names import as_key, names_in, row_keys
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import member
-from ablations.service.external_names import as_key, names_in, row_keys
-from ablations.service.factors import Choice
 from experiments.dotted import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors
-from experiments.exchange.external import External, ExternalRun, collect, is_gap, why_not
-from experiments.exchange.external import number as as_number
-from experiments.exchange.logs import READERS
 from experiments.jobs.queue.job import Member
 from experiments.messages import number, suggestion
 from experiments.store.checksummed import write_json
@@ -25,6 +24,7 @@ from experiments.store.durable import whole_folder
 from experiments.store.layout import CONFIG, Store, TableRow
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult, seed_value
 from experiments.tasks.columns import Column
+from model.extensions import added, load
 
 SETS = ("train", "dev", "val", "valid", "validation", "eval", "test")
 SetAndMetric = tuple[str, str]  # set, metric
@@ -36,18 +36,14 @@ def read_source(source: str, row_by: str = "", seed_by: str = "") -> External:
     Raises UserError.
     """
     kind, colon, place = source.partition(":")
-    kinds = ("mlflow", *READERS)
-    if not colon or kind not in kinds:
+    readers = added("readers")
+    if not colon or kind not in readers:
         kind, place = "csv", source
         if not Path(source).is_file():
-            known = ", ".join(f"{name}:…" for name in kinds if name != "csv")
+            known = ", ".join(f"{name}:…" for name in readers if name != "csv")
             what = f"{source} is a folder" if Path(source).is_dir() else f"There is no file {source}"
             raise UserError(f"{what}. Write the path of a CSV file, or one of {known}.")
-    if kind == "mlflow":
-        from experiments.tracking.external import read_mlflow  # with MLflow: it takes two seconds
-
-        return collect(kind, place, read_mlflow, row_by, seed_by)
-    return collect(kind, place, READERS[kind], row_by, seed_by)
+    return collect(kind, place, load(readers[kind]), row_by, seed_by)
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ablations.extras.imports.delimited import read_table, text_of
 from experiments.errors import UserError
-from experiments.exchange.delimited import read_table, text_of
 from experiments.masking import masked, masked_message, masked_value
 
 SEED_NAMES = ("seed", "random_seed", "training.seed", "args.seed")

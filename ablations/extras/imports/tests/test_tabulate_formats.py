@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
+from ablations.extras.imports.tests.tabulated import rows, tabulate, written
 from experiments.errors import UserError
-from tests.tabulated import rows, tabulate, written
 
 GRID = "lr,seed,acc\n0.1,1,80\n0.1,2,81\n0.2,1,84\n0.2,2,85\n"
 MEANS = {"lr0.1": 80.5, "lr0.2": 84.5}
@@ -290,7 +290,7 @@ def test_a_flipped_bit_of_an_event_file_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.wandb
 def test_a_flipped_bit_of_an_offline_run_is_noticed(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
-    content = min((Path(__file__).parents[2] / "exports" / "wandb").glob("*.wandb")).read_bytes()
+    content = min((Path(__file__).parent / "exports" / "wandb").glob("*.wandb")).read_bytes()
     file = tmp_path / "run-1.wandb"
     file.write_bytes(content)
     before = rows(f"wandb:{tmp_path}")[0]["acc_test"]

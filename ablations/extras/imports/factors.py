@@ -9,9 +9,9 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from ablations.extras.imports.external import External, ExternalRun, is_gap, why_not
+from ablations.extras.imports.external import number as as_number
 from experiments.errors import UserError
-from experiments.exchange.external import External, ExternalRun, is_gap, why_not
-from experiments.exchange.external import number as as_number
 from experiments.tasks.direction import is_metric
 
 MOST_NAMED = 12

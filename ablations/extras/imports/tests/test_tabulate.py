@@ -1,6 +1,6 @@
 """`ablations tabulate`: the same table from every source, tests as scipy's, and one sentence for each wrong use.
 
-The exports in tests/exports are written by the programs' own libraries (make.py there).
+The exports in the folder exports are written by the programs' own libraries (make.py there).
 """
 
 import csv
@@ -18,11 +18,11 @@ from mlflow import MlflowClient
 from typer.testing import CliRunner
 
 from ablations.cli.main import app
+from ablations.extras.imports.tests.tabulated import rows, tabulate, written
 from experiments.errors import UserError
 from reports.results.dunnett import t3
-from tests.tabulated import rows, tabulate, written
 
-EXPORTS = Path(__file__).parents[2] / "exports"
+EXPORTS = Path(__file__).parent / "exports"
 RUNS = EXPORTS / "runs.csv"
 
 

@@ -1,4 +1,4 @@
-"""Verbs that exchange results with others: `ablations import` and `export`."""
+"""The verb `ablations import`: finished runs of another store, of a bundle, or of other programs."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,9 +10,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.terminal import print_json, say
-from ablations.service import choose_run
-from ablations.service.enqueue import row_of
-from ablations.service.external import (
+from ablations.extras.imports.arrive import (
     Planned,
     arrive,
     metrics_of_scores,
@@ -21,13 +19,14 @@ from ablations.service.external import (
     unknown_settings,
     write_runs,
 )
-from ablations.service.external_study import study_text
-from ablations.service.factors import Choice, choose, guessed_metrics
+from ablations.extras.imports.external import External
+from ablations.extras.imports.factors import Choice, choose, guessed_metrics
+from ablations.extras.imports.new_study import study_text
+from ablations.service.enqueue import row_of
 from ablations.service.selected import Selectors, StoreOptions, holds_table, open_table
 from ablations.service.selected import choose as choose_study
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError, explain_os_errors
-from experiments.exchange.external import External
 from experiments.exchange.import_runs import import_runs, runs_in
 from experiments.messages import number
 from experiments.store.durable import folder_beside, remove_folder, write_bytes
@@ -101,7 +100,7 @@ def import_(
     """Import finished runs into this store; runs that it already has stay unchanged.
 
     Of a bundle or another store: as they are. With --from: runs that other programs trained, as rows of a study
-    that have imported = true; a study file that does not exist is written (docs/import.md).
+    that have imported = true; a study file that does not exist is written (ablations/extras/imports/import.md).
     """
     if origin is None:
         import_stored(Path(source), selectors, as_json)
@@ -219,38 +218,3 @@ def _say_imported(facts: dict[str, Any], selectors: Selectors) -> None:
 
 def _sets_and_metrics(columns: list[Column]) -> set[tuple[str, str]]:
     return {(column.set, column.metric) for column in columns}
-
-
-# --- `ablations export`: write a trained model to one folder
-
-
-def export(
-    words: Annotated[
-        list[str],
-        typer.Argument(metavar="[STUDY] DIR", help="The study that trained the model (not with --run); a new folder."),
-    ],
-    *,
-    named: choose_run.Named,
-    checkpoint: options.Checkpoint = None,
-    selectors: Annotated[Selectors, options.Without(("rows", "seeds"))],
-    as_json: options.Json = False,
-) -> None:
-    """Write a trained model to a folder: weights, configuration, tokenizer, README."""
-    named, folders = choose_run.study_first(named, words, ["DIR"])
-    if not folders:
-        raise UserError("DIR is missing: the new folder for the model.")
-    folder = Path(folders[0])
-    found = choose_run.find_trained(named, selectors, tuple(choose_run.DOES))
-    choice = checkpoint or found.config.evaluation.checkpoint
-    facts = {
-        "commit": found.result.revision.commit,
-        "code_digest": found.result.code_digest,
-        "versions": found.result.versions,
-    }
-    from experiments.evaluation.export import export as write
-
-    write(found.config, found.attempt, folder, run_id=found.run_id, choice=choice, facts=facts)
-    if as_json:
-        print_json({"run_id": found.run_id, "folder": str(folder), "checkpoint": choice})
-        return
-    typer.echo(f"run {found.run_id} is in {folder}: ablations generate --model {folder}")

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from ablations.extras.imports.external import ExternalRun
 from experiments.errors import UserError
-from experiments.exchange.external import ExternalRun
 from experiments.tracking.database import ROWS_OF, SHARED, import_mlflow
 from experiments.tracking.page import runs_of
 from experiments.tracking.reachable import refuse_unreachable

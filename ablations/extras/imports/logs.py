@@ -15,17 +15,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from ablations.extras.imports.external import ExternalRun, as_value, number, read_wandb_export
+from ablations.extras.imports.tfrecords import check_records
 from experiments.errors import UserError
-from experiments.exchange.csv_runs import read_csv
-from experiments.exchange.external import ExternalRun, Reader, as_value, number, read_wandb_export
-from experiments.exchange.tfrecords import check_records
 from experiments.store.durable import read_regular
 
 Example = Mapping[str, Any]
 SHARES = {"C": 1.0, "I": 0.0, "P": 0.5, "N": 0.0}  # correct, incorrect, partial, no answer: inspect_ai's value_to_float
 
 
-def _trackio(project: str) -> Iterator[ExternalRun | str]:
+def read_trackio(project: str) -> Iterator[ExternalRun | str]:
     """A project of Trackio, by its name (in TRACKIO_DIR, or Trackio's own folder) or its .db file."""
     home = Path(os.environ.get("TRACKIO_DIR") or Path.home() / ".cache" / "huggingface" / "trackio")
     file = Path(project) if project.endswith(".db") else home / f"{project}.db"
@@ -54,7 +53,7 @@ _SETS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval
 _TIME = re.compile(r"\d{9,}(\.\d+)?")  # add_hparams names a folder by the time
 
 
-def _tensorboard(folder: str) -> Iterator[ExternalRun | str]:
+def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
     """Each folder with event files is a run, called as its path below `folder`: its scalars and hyperparameters.
 
     Folders of one run are joined: that of add_hparams, those of add_scalars, and train and validation of Keras. A last
@@ -129,7 +128,7 @@ def _of_proto(given: Any) -> Any:
     return int(text) if isinstance(text, float) and text.is_integer() else text
 
 
-def _wandb(place: str) -> Iterator[ExternalRun | str]:
+def read_wandb(place: str) -> Iterator[ExternalRun | str]:
     """The runs of an export, or those that W&B has kept offline (run-*.wandb below a folder).
 
     Their records are W&B's protocol buffers in LevelDB's log format; needs wandb. The last value of each metric counts.
@@ -194,7 +193,7 @@ def _log_records(file: Path) -> Iterator[bytes]:
             parts = b""
 
 
-def _lm_eval(folder: str) -> Iterator[ExternalRun | str]:
+def read_lm_eval(folder: str) -> Iterator[ExternalRun | str]:
     """The folder of `lm_eval --output_path`: results_TIME.json (results.json of older versions), and single examples.
 
     A task is a set; its metrics are `acc` of the filter none (or without a filter, before 0.4), and
@@ -262,7 +261,7 @@ def _samples(file: Path) -> list[Example]:
     return [of_documents[document] for document in sorted(of_documents)]
 
 
-def _inspect(folder: str) -> Iterator[ExternalRun | str]:
+def read_inspect(folder: str) -> Iterator[ExternalRun | str]:
     """The logs of Inspect in a folder: .json as they are; .eval by inspect_ai, if it is installed.
 
     A task is a set; its metrics are `accuracy`, or `match.accuracy` where it has several scorers.
@@ -316,13 +315,3 @@ def _json_files(top: Path, pattern: str) -> Iterator[tuple[Path, dict[str, Any]]
             raise UserError(f"{file} cannot be read as JSON: {error}.") from None
         if isinstance(content, dict):
             yield file, content
-
-
-READERS: dict[str, Reader] = {
-    "csv": read_csv,
-    "wandb": _wandb,
-    "trackio": _trackio,
-    "tensorboard": _tensorboard,
-    "lm-eval": _lm_eval,
-    "inspect": _inspect,
-}

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ablations.service.external import Arrived, SetAndMetric, arrive, metrics_of_scores, read_source, records_of
-from ablations.service.external_study import direction_of, study_text
-from ablations.service.factors import choose, guessed_metrics
+from ablations.extras.imports.arrive import Arrived, SetAndMetric, arrive, metrics_of_scores, read_source, records_of
+from ablations.extras.imports.external import External, ExternalRun, as_value
+from ablations.extras.imports.factors import choose, guessed_metrics
+from ablations.extras.imports.new_study import direction_of, study_text
 from ablations.service.selected import SelectedTable, Selectors
 from ablations.service.selected import choose as choose_study
 from experiments.errors import UserError
-from experiments.exchange.external import External, ExternalRun, as_value
 from experiments.messages import number, suggestion
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult

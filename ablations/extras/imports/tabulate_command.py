@@ -8,9 +8,9 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.report import print_table, write_out
+from ablations.extras.imports.tabulate import Wish
+from ablations.extras.imports.tabulate import tabulate as table_of_source
 from ablations.service.tables import TableOptions
-from ablations.service.tabulate import Wish
-from ablations.service.tabulate import tabulate as table_of_source
 from experiments.errors import UserError
 from reports.render.formats import formats
 
@@ -63,7 +63,8 @@ def tabulate(
 ) -> None:
     """Print a table of runs that exist elsewhere: mean ± sd over seeds, changes from base, tests. Stores nothing.
 
-    What is varied and which numbers are metrics is guessed and said; the options correct it (docs/import.md).
+    What is varied and which numbers are metrics is guessed and printed; options correct it
+    (ablations/extras/imports/import.md).
     """
     if pair and seed:
         raise UserError("--pair and --seed: --pair names the column that pairs the runs, so leave --seed out.")

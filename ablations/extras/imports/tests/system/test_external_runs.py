@@ -14,11 +14,10 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from experiments.exchange.external import ExternalRun
+from ablations.extras.imports.external import ExternalRun
+from ablations.extras.imports.mlflow_runs import read_mlflow
 from experiments.store.layout import Store
-from experiments.tracking.external import read_mlflow
-
-from .conftest import TINY, Cli, command, environment
+from tests.system.conftest import TINY, Cli, command, environment
 
 OURS = """
 name = "mixed"
@@ -354,7 +353,7 @@ def test_the_database_that_this_program_writes_is_read(mixed: Path, cli: Cli) ->
 
 def test_the_page_on_importing_runs_as_printed(tmp_path: Path, cli: Cli) -> None:
     """Its files are those named before each block; its commands run in their order."""
-    page = (Path(__file__).parents[2] / "docs" / "import.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "import.md").read_text(encoding="utf-8")
     for name, content in re.findall(r"`([\w.]+)`[^`\n]*\n\n```\w+\n(.*?)```", page, re.DOTALL):
         (tmp_path / name).write_text(content, encoding="utf-8")
     assert {path.name for path in tmp_path.iterdir()} >= {"runs.csv", "mixed.toml", "train.py", "theirs.csv"}
