@@ -1,6 +1,6 @@
 """An encoder and a decoder of any architecture (section 3, figure 1), or a decoder alone: a language model.
 
-`build_network` makes one with initial weights from a configuration.
+`build_model` makes one with initial weights from a configuration.
 
 Shapes: B sentences, S source, T target, K beams, R = B·K rows, D d_model, W vocabulary. Masks: True = may attend.
 """
@@ -24,7 +24,7 @@ from model.stack import Stack
 
 
 def _roles(config: ModelConfig) -> tuple[str, str, str]:
-    """The names of the embeddings of source, target and softmax."""
+    """Return the names of the matrices of source, target and softmax; matrices with one name are one."""
     if not config.encoder:
         return "target", "target", "output" if config.tying in ("inputs", "none") else "target"
     if config.tying == "none":
@@ -38,9 +38,9 @@ def _roles(config: ModelConfig) -> tuple[str, str, str]:
 class EncoderDecoder(Network):
     """A network whose stacks are described by `config.encoder` and `config.decoder`.
 
-    With a shared vocabulary one matrix serves source, target and
-    softmax; otherwise target and softmax share one. It is registered once, so a state_dict contains it once.
-    Without an encoder (`config.encoder` is empty) sources have no pieces, (B, 0), and memory no positions, (B, 0, D).
+    `config.tying` sets which of source, target and softmax share a matrix. A shared matrix is registered once, so a
+    state_dict contains it once. Without an encoder (`config.encoder` is empty) sources have no pieces, (B, 0), and
+    memory has no positions, (B, 0, D).
     """
 
     def __init__(self, config: ModelConfig, vocab_size: int, source_vocab_size: int | None = None) -> None:
@@ -48,15 +48,14 @@ class EncoderDecoder(Network):
         self.config = config
         self.vocab_size = vocab_size  # of the target, and of the source unless source_vocab_size is given
         self._roles = _roles(config)
-        sizes = {"source": source_vocab_size or vocab_size}
         width = config.embedding_size or config.d_model
-        widths = {"output": config.d_model} if config.tying == "inputs" else {}  # a softmax that nothing factorises
-        self.embeddings = nn.ModuleDict({
-            role: Embedding(
-                sizes.get(role, vocab_size), widths.get(role, width), config.embedding_scale, fixnorm=config.fixnorm
+        self.embeddings = nn.ModuleDict()
+        for role in sorted(set(self._roles)):
+            pieces = (source_vocab_size or vocab_size) if role == "source" else vocab_size
+            factorised = not (role == "output" and config.tying == "inputs")
+            self.embeddings[role] = Embedding(
+                pieces, width if factorised else config.d_model, config.embedding_scale, fixnorm=config.fixnorm
             )
-            for role in sorted(set(self._roles))
-        })  # fmt: skip
         # Factorised embeddings (Lan 2019, ALBERT, arXiv 1909.11942, section 3.1): V × E and E × D in place of V × D.
         self.widen, self.narrow = nn.ModuleDict(), nn.ModuleDict()
         if config.embedding_size:
@@ -72,7 +71,7 @@ class EncoderDecoder(Network):
 
     @property
     def target_embedding(self) -> Embedding:
-        """The embedding of target pieces, also the softmax's matrix unless nothing is tied."""
+        """The embedding of target pieces. It is also the softmax's matrix unless nothing is tied."""
         return self._embedding(self._roles[1])
 
     def _embedding(self, role: str) -> Embedding:
@@ -147,7 +146,7 @@ class EncoderDecoder(Network):
 
 
 def num_params(module: nn.Module) -> int:
-    """Parameters of a network or of a part of it. Shared ones count once, and rows that pad a vocabulary do not."""
+    """Count the parameters of a network or a module: shared ones once, without rows that pad a vocabulary."""
     embeddings = {id(one.weight): one for one in module.modules() if isinstance(one, Embedding)}
     padding = sum((len(one.weight) - one.vocab_size) * one.weight.shape[1] for one in embeddings.values())
     return sum(parameter.numel() for parameter in module.parameters()) - padding
@@ -160,7 +159,7 @@ def build_model(
     *,
     device: torch.device | str | None = None,
 ) -> EncoderDecoder:
-    """A network in training mode, its weights drawn from torch's default generator.
+    """Return a network in training mode, its weights drawn from torch's default generator.
 
     vocab_size: pieces of the target, and of the source unless `source_vocab_size` is given.
     Weights are drawn on the CPU and then moved, so that a seed gives the same weights on every device. On the meta

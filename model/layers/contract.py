@@ -5,7 +5,7 @@ H heads. Masks: True = may attend, or: is a piece.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +91,8 @@ class Sublayer(nn.Module):
     influence; a sentence alone equals the same sentence in a batch.
     """
 
+    attends_to: ClassVar[Literal["itself", "source"] | None] = None  # what `weights` are over; None: it has none
+
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D). The output at padding may be any finite number."""
         raise NotImplementedError
@@ -101,6 +103,10 @@ class Sublayer(nn.Module):
 
     def step(self, x_RD: Tensor, state: State, now: StepContext) -> Tensor:
         """(R, D) → (R, D); changes the state."""
+        raise NotImplementedError
+
+    def weights(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
+        """Return the attention weights of `forward`, (B, H, T, M); only called if `attends_to` is set."""
         raise NotImplementedError
 
     def initialise(self) -> None:

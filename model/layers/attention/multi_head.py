@@ -120,6 +120,8 @@ class SelfAttention(Attention):
     sequence is long enough (attention_spec.blocked).
     """
 
+    attends_to = "itself"
+
     def __init__(self, config: ModelSettings, options: Spec) -> None:
         super().__init__(config, options)
         self.distances = DISTANCES.get(config.positions, Distances)(config)
@@ -240,6 +242,8 @@ class CrossAttention(Attention):
 
     Its scores depend on positions through the embeddings alone.
     """
+
+    attends_to = "source"
 
     def __init__(self, config: ModelSettings, options: Spec) -> None:
         super().__init__(config, options)

@@ -9,8 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from model.layers.attention.multi_head import CrossAttention, SelfAttention
-from model.layers.recurrence.attentional_lstm import AttentionalLSTM
+from model.layers.contract import Sublayer
 
 KINDS = ("encoder", "decoder", "cross")
 See = Callable[[str, Tensor], None]  # gets a kind, and weights (B, H, T, M)
@@ -25,7 +24,7 @@ def watching(model: nn.Module, see: See) -> Iterator[None]:
     hooks = [
         module.register_forward_pre_hook(_look(see))
         for module in model.modules()
-        if isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
+        if isinstance(module, Sublayer) and module.attends_to is not None
     ]
     try:
         yield
@@ -36,9 +35,12 @@ def watching(model: nn.Module, see: See) -> Iterator[None]:
 
 def _look(see: See) -> Any:
     def hook(module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        assert isinstance(module, SelfAttention | CrossAttention | AttentionalLSTM)
+        assert isinstance(module, Sublayer)
         x_BTD, inputs = arguments
-        kind = "cross" if not isinstance(module, SelfAttention) else "decoder" if inputs.causal else "encoder"
+        if module.attends_to == "source":
+            kind = "cross"
+        else:
+            kind = "decoder" if inputs.causal else "encoder"
         see(kind, module.weights(x_BTD, inputs))
 
     return hook

@@ -22,6 +22,8 @@ from model.settings import ModelSettings
 class AttentionalLSTM(Sublayer):
     """Scores: "dot" h·m, "bilinear" h W m ("general"), "additive" v·tanh(W_a [h; m]) ("concat")."""
 
+    attends_to = "source"
+
     def __init__(self, config: ModelSettings, options: AttentionalLSTMSpec) -> None:
         super().__init__()
         width = config.d_model

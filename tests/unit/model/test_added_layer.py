@@ -8,6 +8,7 @@ import torch
 from model.config import ModelConfig
 from model.cost import forward_flops, num_params
 from model.layers import registry
+from model.layers.attention.watching import watching
 from model.layers.contract import Inputs
 from model.network import build_model
 from tests.lines import SIZES
@@ -72,6 +73,10 @@ def test_a_factor_of_one_is_self_attention_and_a_large_one_is_sharper():
     assert missing == ["decoder.layers.0.tempered_attention.factor_H11"] and not unexpected
     source = inputs[:, :0]
     torch.testing.assert_close(tempered(source, None, inputs), plain(source, None, inputs))
+    recorded = []
+    with watching(tempered, lambda kind, weights_BHTM: recorded.append((kind, weights_BHTM.shape))):
+        tempered(source, None, inputs)
+    assert recorded == [("decoder", (2, 2, 5, 5))]
     attention = tempered.decoder.layers[0].tempered_attention
     once = attention.weights(x_BTD, Inputs(causal=False))
     attention.factor_H11.data.fill_(2.0)
