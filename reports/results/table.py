@@ -174,7 +174,7 @@ class Table:
     """Everything that a format prints."""
 
     spec: TableSpec
-    title: str
+    title: str  # the spec's, or the chosen caption
     settings: Mapping[str, str]  # setting → head
     columns: tuple[Column, ...]  # "*" resolved: one per set
     rows: tuple[Row, ...]
@@ -188,8 +188,8 @@ class Table:
     test_notes: tuple[Note, ...] = ()
     asked: str = ""  # the words after `ablations report` that select this table
     measured: Mapping[str, str] = field(default_factory=dict)  # heads of what runs measure at their start and end
-    pivot: Mapping[str, str] = field(default_factory=dict)  # group → head, where groups are printed as columns
-    groups: tuple[str, ...] = ()  # compared within themselves, as always in a pivot; none: all rows together
+    pivot: Mapping[str, str] = field(default_factory=dict)  # the spec's; none in one of `families`
+    groups: tuple[str, ...] = ()  # the spec's; none in one of `families`
     bases: Mapping[str, str] = field(default_factory=dict)  # of `groups`: each one's own base
     spent: TableSpent = field(default_factory=lambda: TableSpent({}))  # what it cost
     provisional: bool = False  # whether a cell with a missing seed prints the mean of the others, marked as such
