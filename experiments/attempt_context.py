@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.device_spec import DeviceSpec
-from experiments.identity import ParentRun
+from experiments.run_spec import RunSpec
 from experiments.store.retention import Keep
 
 
@@ -14,10 +14,9 @@ from experiments.store.retention import Keep
 class AttemptContext:
     """One attempt as its child hands it to the task: where to write, where to report, and what to continue from."""
 
+    spec: RunSpec
     store: Path
-    run_id: str
     folder: Path  # the attempt's folder, the only place to write
-    inputs: Mapping[str, str]  # the task's digests of training inputs
     device: DeviceSpec
     emit: Callable[..., None]  # emit("metrics", step=…, metrics={…}): one event (experiments/events/lines.py)
     should_stop: Callable[[], bool]  # call it every step; if true, save a checkpoint and raise errors.Preempted
@@ -30,4 +29,4 @@ class AttemptContext:
     start_ranks: Callable[[int], Any] | None = None  # of rank 0: starts the others (training/ranks.py: Others)
     limit: int | None = None  # examples of each set that an evaluation takes, for `run --smoke`; None: all
     members: Sequence[Path] = ()  # of an ensemble: folders of the attempts that trained its members
-    parent_run: tuple[ParentRun, Path | None] | None = None  # of a branch: where it begins, and the checkpoint there
+    start: Path | None = None  # of a branch: the checkpoint of its parent run with which it begins

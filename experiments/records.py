@@ -1,10 +1,7 @@
 """Types and constants shared by several packages. Imports nothing of this project."""
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from typing import Any
 
 RUNNING = "RUNNING"
 TRAINING = "training"  # the first part of a run; the parts of its evaluations have their own names
@@ -34,23 +31,6 @@ class FailureClass(StrEnum):
     @classmethod
     def _missing_(cls, value: object) -> "FailureClass":
         return cls.BUG  # a word of another version
-
-
-@dataclass(frozen=True)
-class TrackedRun:
-    """Facts on a run that the tracking store needs besides its events and results."""
-
-    run_id: str
-    status: str  # RUNNING, FINISHED, FAILED, KILLED
-    task: str
-    config: Mapping[str, Any]
-    seed: int
-    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of what it trains on
-    num_params: int | None = None
-    members: tuple[Member, ...] = ()
-    error: str = ""
-    imported: str = ""  # from where, of a run that was trained elsewhere
-    imported_t: float = 0.0  # and when
 
 
 # --- The time of day in records: the process's start time plus the time elapsed since then

@@ -5,8 +5,11 @@ torch.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cache
 from typing import Any, Self
+
+from pydantic import TypeAdapter, ValidationError
 
 from experiments.config.task_config import TaskConfig, total_steps
 from experiments.identity import (
@@ -41,7 +44,7 @@ class EvaluationSpec:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Self:
-        """Read an evaluation back. Raises TypeError or KeyError for missing and for unknown fields."""
+        """Read an evaluation back. Raises TypeError for missing and for unknown fields."""
         return cls(**{**values, "promised": tuple(values.get("promised", ()))})
 
 
@@ -96,6 +99,38 @@ class RunSpec:
         if self.members:
             return 0
         return self.steps if self.steps is None or self.parent_run is None else self.steps - self.parent_run.step
+
+    @property
+    def portable(self) -> Self:
+        """This record without the study's folder, for files that move with a store."""
+        return replace(self, folder="")
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields."""
+        return asdict(self)
+
+    @staticmethod
+    def from_json(values: object) -> "RunSpec":
+        """Read a record of `to_json`. Raises ValueError for missing fields and for wrong types."""
+        try:
+            return _reader().validate_python(values)
+        except ValidationError as error:
+            wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+            raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
+
+
+@cache
+def _reader() -> TypeAdapter[RunSpec]:
+    return TypeAdapter(RunSpec)
+
+
+def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
+    """Return the RunSpec of a record in a store or a queue, also of those that version 0.1.0 wrote.
+
+    These have the fields beside their own ones. Raises ValueError for missing fields and for wrong types.
+    """
+    names = {field.name for field in fields(RunSpec)}
+    return RunSpec.from_json(record.get("spec") or {name: record[name] for name in names if name in record})
 
 
 def run_spec(config: TaskConfig, run_id: str, inputs: Mapping[str, str], **fields: Any) -> RunSpec:

@@ -35,6 +35,7 @@ from tests.chaos_faults import Files
 from tests.chaos_verbs import VERBS, verbs
 from tests.flip_kinds import all_kinds
 from tests.flips import flip_all, make_store
+from tests.made_jobs import made_job
 
 ROOT = Path(__file__).parent.parent
 STUB = Path(__file__).parent / "stub_child.py"
@@ -187,7 +188,7 @@ def _stub_job(number: int, chance: random.Random) -> Job:
     steps = chance.randint(20, 200)
     config = {"training": {"train_steps": steps}, "stub": {"step_s": 0.03, "checkpoint_steps": 3}}
     member = (Member("chaos", "", "", f"row {number}"),)
-    return Job(f"{number:016x}", "stub", config, members=member, cost=float(steps), steps=steps)
+    return made_job(f"{number:016x}", "stub", config, members=member, cost=float(steps), steps=steps)
 
 
 def _check_stub(store: Store, jobs: Sequence[Job]) -> int:

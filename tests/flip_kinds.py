@@ -18,6 +18,7 @@ from experiments.events.event_log import Tail
 from experiments.identity import digest
 from experiments.jobs.attempts import probe as calibration
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
 from experiments.tasks.own.context import new_checkpoint, open_folder
@@ -190,7 +191,7 @@ def _context(folder: Path) -> AttemptContext:
         if kind == "checkpoint_skipped":
             raise Said
 
-    return AttemptContext(folder, "0" * 16, folder, {}, DeviceSpec(), emit, lambda: False)
+    return AttemptContext(RunSpec("0" * 16, {}, {}), folder, folder, DeviceSpec(), emit, lambda: False)
 
 
 def _own(folder: Path) -> Any:

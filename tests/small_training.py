@@ -9,6 +9,8 @@ from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
+from experiments.identity import with_parent_run
+from experiments.run_spec import RunSpec
 from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.config import ModelConfig
@@ -36,11 +38,14 @@ def pairs(step, count=6):
     return batch_of(source, target_input, target_output)
 
 
-def context_of(folder, **given):
-    """An attempt in `folder` that nobody watches."""
-    fields = {"run_id": "r", "inputs": {}, "device": DeviceSpec(), "code_digest": "c"}
+def context_of(folder, *, run_id="r", inputs=None, parent_run=None, **given):
+    """An attempt in `folder` that nobody watches. parent_run: the `Start` of a branch."""
+    inputs = dict(inputs or {})
+    if parent_run is not None:
+        inputs, given["start"] = with_parent_run(inputs, parent_run.parent_run), parent_run.path
+    fields = {"device": DeviceSpec(), "code_digest": "c"}
     fields |= {"emit": lambda kind, **fields: None, "should_stop": lambda: False, **given}
-    return AttemptContext(store=folder, folder=folder, **fields)
+    return AttemptContext(RunSpec(run_id, {}, inputs), folder, folder, **fields)
 
 
 def run(

@@ -73,7 +73,7 @@ def on_gpu(gpu):
 
 
 def train(spec, folder, events, stub, behaviour, stop):
-    steps = spec["config"]["training"]["train_steps"]
+    steps = spec["spec"]["config"]["training"]["train_steps"]
     state = {"step": 0, "sum": 0}
     for earlier in spec["earlier"]:
         saved = read_json(Path(spec["store"]) / earlier / "checkpoint.json")
@@ -87,7 +87,7 @@ def train(spec, folder, events, stub, behaviour, stop):
         misbehave(behaviour["do"], events)
     result = {
         **state,
-        "run_id": spec["run_id"],
+        "spec": spec["spec"],
         "attempt": spec["attempt"],
         "pinned": spec["pinned"],
         "code_digest": stub.get("code_digest", ""),
@@ -117,7 +117,7 @@ def steps_of(state, steps, folder, events, stub, behaviour, stop, speed):
 def main(path):
     spec = json.loads(path.read_text())
     stop = StopRequest(spec["coordinator"])
-    folder, stub = path.parent, spec["config"]["stub"]
+    folder, stub = path.parent, spec["spec"]["config"]["stub"]
     behaviour = stub.get("attempts", {}).get(str(spec["attempt"]), {})
     events = EventWriter(folder)
     digest = stub.get("code_digest", "")

@@ -172,7 +172,7 @@ def _busy(store: Store) -> set[str]:
         found = {row.run_id for row in queue.status() if row.state in (State.WAITING, State.RUNNING)}
         for run_id in list(found):
             with contextlib.suppress(Damaged):
-                found.update(queue.job(run_id).job.after)
+                found.update(queue.job(run_id).job.spec.reads)
     return found
 
 

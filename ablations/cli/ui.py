@@ -24,17 +24,17 @@ from experiments.errors import UserError
 from experiments.masking import masked
 from experiments.messages import number
 from experiments.processes.keeper import kept
-from experiments.records import TrackedRun
 from experiments.store.durable import remove_folder
 from experiments.store.layout import Store
 from experiments.store.locks import Occupied
+from experiments.store.tracked_run import TrackedRun, recorded_run
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
 from experiments.tracking.page import Published, Table, TableRun, publish
 from experiments.tracking.reachable import refuse_unreachable
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
-from experiments.tracking.record import NUM_PARAMS, recorded_run
+from experiments.tracking.record import NUM_PARAMS
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, folder_of
 from model.extensions import added
 from reports.render.formats import render

@@ -91,7 +91,7 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
 
 def _recorded_config(result: TrainingResult) -> RunConfig:
     """Return the settings of a run. Those of its evaluation that this version does not know have their defaults."""
-    kind, recorded = load_task(result.task).config_type, result.config or {}
+    kind, recorded = load_task(result.task).config_type, result.config
     try:
         config = kind.from_mapping(recorded)
     except ValidationError as error:

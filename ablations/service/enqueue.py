@@ -20,11 +20,10 @@ from experiments.identity import digest, without_runs
 from experiments.jobs.queue.job import Job, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
-from experiments.run_spec import EvaluationSpec
 from experiments.store import ledger
 from experiments.store.checksummed import write_json
 from experiments.store.durable import remove_folder
-from experiments.store.layout import CONFIG, Store, TableRow, config_of, description_of, keep_row
+from experiments.store.layout import CONFIG, Store, TableRow, config_of, keep_row, spec_of
 from experiments.store.retention import at_steps, union
 from experiments.store.trees import keep
 from experiments.tasks.base import Progress, Task, settings_read
@@ -171,19 +170,11 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
     retrain = renewed and TRAINING in run.store_state.stale
     present = code if renewed and not retrain else None
     return Job(
-        run_id=run.run_id,
-        task=run.config.task,
-        config=run.spec.config,
-        folder=run.spec.folder,
-        python=run.spec.python,
-        seed=run.seed,
+        spec=run.spec,
         train=result is None or retrain or bool(trained_again(chosen, [run])),
-        evaluations=tuple(_evaluation(store, run, e, present) for e in run.evaluations),
-        inputs=run.spec.inputs,
+        evaluations=run.evaluations,
+        renew=_renewed(store, run, present),
         prepared_key=_prepared_key(chosen.task, run),
-        steps=run.spec.steps,
-        num_params=run.spec.num_params,
-        cost=run.spec.cost,
         memory_gb=memory_gb(chosen.task, run, "cpu"),
         gpu_memory_gb=memory_gb(chosen.task, run, "cuda"),
         devices=1 if run.spec.members else chosen.devices_per_run,
@@ -192,10 +183,8 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
         rerun_after=result.attempt if result and retrain else 0,
         keeps=() if run.spec.members else union(chosen.task.keeps(run.config), at_steps(run.kept_at)),
         continues=() if run.spec.members else tuple(_shorter(store, run)),
-        after=run.spec.reads,
-        read_by=tuple(map(asdict, run.read_by)),
+        read_by=run.read_by,
         read_at=run.read_at,
-        named_by=run.spec.named_by,
     )
 
 
@@ -205,16 +194,18 @@ def memory_gb(task: Task, run: PlannedRun, kind: str) -> float:
     return max(task.memory_bytes(run.config, kind), weights) / 1e9
 
 
-def _evaluation(
-    store: Store, run: PlannedRun, planned: EvaluationSpec, code: Mapping[str, str] | None
-) -> dict[str, Any]:
-    """An evaluation as a job has it. Given the digests of the code, its stale parts are to be made again."""
-    item: dict[str, Any] = asdict(planned)
-    to_read = planned.eval_id in run.store_state.to_read
-    made = store.evaluation(run.run_id, planned.eval_id) if code or to_read else None
-    if made and (to_read or (code and stale_parts(made, code))):
-        item["renew"] = made.attempt
-    return item
+def _renewed(store: Store, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, int]:
+    """The stored evaluations to make again, with the attempts that made them.
+
+    code: the digests of the present code, whose stale parts are made again; None: these stay.
+    """
+    found = {}
+    for eval_id in run.eval_ids:
+        to_read = eval_id in run.store_state.to_read
+        made = store.evaluation(run.run_id, eval_id) if code or to_read else None
+        if made and (to_read or (code and stale_parts(made, code))):
+            found[eval_id] = made.attempt
+    return found
 
 
 def _shorter(store: Store, run: PlannedRun) -> list[str]:
@@ -224,24 +215,15 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
         return []
     found = []
     for run_id in store.run_ids():
-        other = description_of(store, run_id, forgiving=True)
-        fewer = other.get("steps") or 0
-        if other.get("lineage") == mine and isinstance(fewer, int) and fewer < steps:
-            found.append((fewer, run_id))
+        other = spec_of(store, run_id, forgiving=True)
+        if other is not None and other.lineage == mine and (other.steps or 0) < steps:
+            found.append((other.steps or 0, run_id))
     return [run_id for _, run_id in sorted(found, reverse=True)]
 
 
 def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
     """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: its first."""
-    record = {
-        "run_id": run.run_id,
-        "config": dict(run.spec.config),
-        "inputs": dict(run.spec.inputs),
-        **({} if run.spec.named_by is None else {"named_by": dict(run.spec.named_by)}),
-        "lineage": run.spec.lineage,
-        "steps": run.spec.steps,
-        "row": asdict(row),
-    }
+    record = {**run.spec.portable.to_json(), "row": asdict(row)}
     path = store.run_folder(run.run_id) / CONFIG
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record)

@@ -17,11 +17,12 @@ from ablations.study.variation import Variation
 from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.events.accounting import attempt_costs
-from experiments.identity import without_runs
+from experiments.identity import PROBE_ID, without_runs
 from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.jobs.queue.queue import makespan
 from experiments.messages import duration, number
+from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column
@@ -130,7 +131,7 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: 
     alike = ([row for row in every if row[0] == name] for name in dict.fromkeys(name for name, _ in every))
     ends = [end for found in alike for end in (found[0], found[-1])]
     order, began = list(dict.fromkeys([*ends, *every])), time.monotonic()
-    probes = probe(chosen.store, (short_spec(chosen, rows[row]) for row in order), slot)
+    probes = probe(chosen.store, (short_spec(rows[row]) for row in order), slot)
     for done, (row, measured) in enumerate(zip(order, probes, strict=True), 1):
         progress(f"measuring {rows[row].row}", done, len(order))
         keep(chosen.store, [Point(slot.kind, slot.threads, row[1], measured.seconds_per_step, measured.precision)])
@@ -272,18 +273,14 @@ def step_cost(run: PlannedRun) -> float:
     return run.spec.cost / (run.spec.own_steps or 1)
 
 
-def short_spec(chosen: Selected, run: PlannedRun, steps: int = PROBE_STEPS) -> dict[str, object]:
-    """A child's spec for the run with only `steps` steps. Raises UserError for a task without a setting for steps."""
+def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
+    """The run with only `steps` steps. Raises UserError for a task without a setting for steps."""
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
     if not name or name not in settings:
         raise UserError(f"The task {run.config.task} names no setting for its training steps: it cannot be measured.")
-    return {
-        "task": run.config.task,
-        "folder": str(chosen.study.folder or ""),
-        "python": chosen.study.python,
-        "config": nested({**settings, name: steps}),
-        "inputs": without_runs(run.spec.inputs),  # a branch is measured from the start
-    }
+    config = nested({**settings, name: steps})
+    inputs = without_runs(run.spec.inputs)  # a branch is measured from the start
+    return replace(run.spec, run_id=PROBE_ID, config=config, inputs=inputs, steps=steps)
 
 
 # --- How much base varies with its seed, from the store, and what so many seeds of every row can show

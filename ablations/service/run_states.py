@@ -57,7 +57,7 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     if weights is None or run.spec.members:
         return False
     lacking = [e for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
-    if not all(task.serves(run.config, spec, weights) for spec in (*lacking, *run.read_by)):
+    if not all(task.serves(spec, weights) for spec in (*lacking, *run.read_by)):
         return True
     # branches begin with checkpoints of the present code
     code = task.training_code(run.config, store.root) if run.read_at else ""

@@ -185,8 +185,8 @@ def _study_paths(store: Store, members: Members) -> dict[str, list[str]]:
                 claimed = queue.job(run_id)
             except (Damaged, KeyError):
                 continue
-            if claimed.signed and claimed.job.folder:
-                folders[claimed.job.folder] = None
+            if claimed.signed and claimed.job.spec.folder:
+                folders[claimed.job.spec.folder] = None
     for folder in folders:
         for path in sorted(Path(folder).glob("*.toml")):
             try:

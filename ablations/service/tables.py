@@ -111,7 +111,7 @@ def study_queued(selectors: Selectors, name: str) -> str:
     """The path of a study file: in this folder, else where it was queued from; the name if it is in neither."""
     if Path(name).is_file():
         return name
-    folders = dict.fromkeys(Path(job.folder) for job in _jobs(selectors) if job.folder)
+    folders = dict.fromkeys(Path(job.spec.folder) for job in _jobs(selectors) if job.spec.folder)
     return next((str(folder / name) for folder in folders if (folder / name).is_file()), name)
 
 
@@ -120,7 +120,7 @@ def with_corpus(selectors: Selectors) -> Selectors:
     name = selectors.corpus
     if name in (None, "builtin") or Path(str(name)).expanduser().exists():
         return selectors
-    found = dict.fromkeys(str((job.config.get("data") or {}).get("corpus", "")) for job in _jobs(selectors))
+    found = dict.fromkeys(str((job.spec.config.get("data") or {}).get("corpus", "")) for job in _jobs(selectors))
     folder = next((path for path in found if Path(path).name == name and Path(path).is_dir()), None)
     return replace(selectors, corpus=folder) if folder else selectors
 

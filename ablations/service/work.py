@@ -277,7 +277,7 @@ def lines(view: View) -> list[str]:
 
 def name(live: RunningAttempt) -> str:
     job = live.claimed.job
-    return f"{job.members[0].row if job.members else job.run_id} ({seed_in_words(job.seed)})"
+    return f"{job.members[0].row if job.members else job.run_id} ({seed_in_words(job.spec.seed)})"
 
 
 def step(live: RunningAttempt) -> str:

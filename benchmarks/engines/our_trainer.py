@@ -14,6 +14,7 @@ from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
+from experiments.run_spec import RunSpec
 from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.protocol import Network
@@ -36,5 +37,6 @@ def train_rounds(
     """As a run calls it: experiments.training.trainer.train. batches: of a step, from 1."""
     with tempfile.TemporaryDirectory() as name, contextlib.suppress(Preempted):
         folder, spec = Path(name), DeviceSpec("cpu", device.threads)
-        context = AttemptContext(folder, "benchmark", folder, {}, spec, lambda *_, **__: None, rounds.step_done)
+        run = RunSpec("benchmark", {}, {})
+        context = AttemptContext(run, folder, folder, spec, lambda *_, **__: None, rounds.step_done)
         train(Training(model, config, context, device), batches)

@@ -13,6 +13,7 @@ from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
+from experiments.run_spec import RunSpec
 from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK
 from model.config import ModelConfig
@@ -39,7 +40,9 @@ def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
     given = job["real"]
     config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
     spec = DeviceSpec("cpu", job["threads"])
-    context = AttemptContext(store, "benchmark", store, given["inputs"], spec, lambda *_, **__: None, lambda: False)
+    context = AttemptContext(
+        RunSpec("benchmark", {}, given["inputs"]), store, store, spec, lambda *_, **__: None, lambda: False
+    )
     return Batches(config, context, TASK.encoded(config, context).train)
 
 

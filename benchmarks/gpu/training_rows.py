@@ -21,6 +21,7 @@ from experiments.data.encoding.tokenizer import EOS_ID
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
+from experiments.run_spec import RunSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.tasks.train_network import Batches, WindowBatches
@@ -92,7 +93,9 @@ def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
 def context_of(device: Device, folder: Path, pinned: Mapping[str, Any] | None = None) -> AttemptContext:
     """An attempt in `folder`. pinned: by its first attempt."""
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
-    return AttemptContext(folder, "benchmark", folder, {}, spec, ignore, lambda: False, pinned=pinned or {})
+    return AttemptContext(
+        RunSpec("benchmark", {}, {}), folder, folder, spec, ignore, lambda: False, pinned=pinned or {}
+    )
 
 
 def batches_of(

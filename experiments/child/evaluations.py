@@ -21,7 +21,6 @@ from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import check_file, describe_file, write_json
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, EvaluationResult, Part
-from experiments.store.spec import EvaluationRequest
 from experiments.tasks.base import Task, join_facts
 
 log = logging.getLogger("experiments.child.run")
@@ -49,12 +48,17 @@ class Evaluations(NamedTuple):
     events: EventWriter
     code: Mapping[str, str]
 
-    def make(self, items: Sequence[EvaluationRequest]) -> None:
-        """Make them all. A failed one does not stop the others; the first error is raised at the end."""
+    def make(self, items: Sequence[EvaluationSpec], renew: Mapping[str, int]) -> None:
+        """Make them all. A failed one does not stop the others; the first error is raised at the end.
+
+        renew: eval_id → the attempt whose stored evaluation is replaced.
+        """
         store = Store.open(self.context.store, create=False)
-        stored = [] if self.weights == self.context.folder else [store.run_folder(self.context.run_id) / "evaluations"]
+        stored = (
+            [] if self.weights == self.context.folder else [store.run_folder(self.context.spec.run_id) / "evaluations"]
+        )
         failed: Exception | None = None
-        named: dict[str, EvaluationRequest] = {}
+        named: dict[str, EvaluationSpec] = {}
         for item in items:
             named.setdefault(item.eval_id, item)  # sets of one content once, by the first name
         for item in named.values():
@@ -62,7 +66,7 @@ class Evaluations(NamedTuple):
                 raise Preempted(None)
             made = _made_parts([self.context.folder / "evaluations", *stored])
             try:
-                self._one(item, made)
+                self._one(item, renew.get(item.eval_id), made)
             except Preempted:
                 raise
             except Exception as error:
@@ -74,18 +78,17 @@ class Evaluations(NamedTuple):
         if failed is not None:
             raise failed
 
-    def _one(self, item: EvaluationRequest, made: Mapping[tuple[str, str], _Made]) -> None:
-        target = self.context.folder / "evaluations" / item.eval_id
+    def _one(self, spec: EvaluationSpec, renew: int | None, made: Mapping[tuple[str, str], _Made]) -> None:
+        target = self.context.folder / "evaluations" / spec.eval_id
         target.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
         target.mkdir(exist_ok=True)
-        spec = EvaluationSpec(item.set, item.settings, item.inputs, tuple(item.promised))
         versions = self.task.versions()
         parts: dict[str, Part] = {}
         again: set[str] = set()
         for part in self.task.evaluation_parts:
             reads = self.task.part_settings.get(part)
             settings = {name: value for name, value in spec.settings.items() if reads is None or name in reads}
-            identity = eval_identity(self.context.run_id, {"part": part, **settings}, spec.inputs)
+            identity = eval_identity(self.context.spec.run_id, {"part": part, **settings}, spec.inputs)
             stored = made.get((identity, self.code[part])) if self.task.reuses_parts else None
             if stored is not None and again.isdisjoint(self.task.part_reads.get(part, ())) and _take(stored, target):
                 parts[part] = stored.entry
@@ -102,11 +105,11 @@ class Evaluations(NamedTuple):
                 facts=facts,
                 files=sorted(_names(target) - before),
             )
-        renews: dict[str, Any] = {} if item.renew is None else {"renews": item.renew}
+        renews: dict[str, Any] = {} if renew is None else {"renews": renew}
         outcome = join_facts(made_part.facts for made_part in parts.values())
         result = EvaluationResult(
-            eval_id=item.eval_id,
-            run_id=self.context.run_id,
+            eval_id=spec.eval_id,
+            run_id=self.context.spec.run_id,
             set=spec.set,
             settings=dict(spec.settings),
             inputs=dict(spec.inputs),
@@ -118,7 +121,7 @@ class Evaluations(NamedTuple):
             **renews,
         )
         write_json(target / RESULT_FILE, {**outcome, **result.content})
-        self.events.emit("evaluated", eval_id=item.eval_id, set=spec.set, metrics=outcome["metrics"], **renews)
+        self.events.emit("evaluated", eval_id=spec.eval_id, set=spec.set, metrics=outcome["metrics"], **renews)
 
 
 def versions_of(task: Task, facts: Mapping[str, Any]) -> dict[str, str]:

@@ -24,7 +24,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from experiments.errors import Damaged, Diverged, Preempted, TrainerFailed, User
 from experiments.events.accounting import training_time
 from experiments.events.event_log import EventWriter, read_events
 from experiments.events.heartbeat import start_heartbeat
-from experiments.identity import PROBE_ID, eval_identity, members_in, parent_run_in, run_identity
+from experiments.identity import PROBE_ID, eval_identity, run_identity
 from experiments.processes.meter import Meter
 from experiments.processes.process_identity import age_s
 from experiments.records import ChildExit, FailureClass
@@ -49,7 +49,7 @@ from experiments.store.retention import Keep, union
 from experiments.store.run_names import name_given_by
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Task
-from experiments.tasks.load import load_task, trains_apart
+from experiments.tasks.load import task_of, trains_apart, validated
 from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.run_code import CODE, code_top, watched
 from experiments.training.warm_start import checkpoint_of
@@ -73,25 +73,26 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
         return ChildExit.DISK_FULL if failure_class(error) == FailureClass.DISK_FULL else ChildExit.FAILED
     limit_gb: float | None = None
     try:
-        spec = AttemptSpec.read(spec_path)
-        device = DeviceSpec(**spec.device)
+        attempt = AttemptSpec.read(spec_path)
+        device = attempt.device
         limit_gb = device.memory_gb
-        stop = StopRequest(None if rank or alone else spec.coordinator)
+        stop = StopRequest(None if rank or alone else attempt.coordinator)
         cap_memory(device)
         if not rank:
             start_heartbeat(folder)
         if meter is not None:
             meter.lease(device.kind, device.share, device.count)
-        with _watched(spec, folder):
-            task = load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
+        run = attempt.spec
+        with _watched(attempt, folder):
+            task = task_of(run)
             if rank:
-                _other_rank(spec, task, folder, rank, port)
+                _other_rank(attempt, task, folder, rank, port)
             else:
                 # once, before anything is made: a training may outlive an edit of its own modules
-                config = task.config_type.from_mapping(spec.config)
-                code = task.training_code(config, Path(spec.store))
-                _announce(events, spec, task, code)
-                _attempt(spec, task, config, folder, events, stop, code)
+                config = validated(task, run)
+                code = task.training_code(config, Path(attempt.store))
+                _announce(events, attempt, task, code)
+                _attempt(attempt, task, config, folder, events, stop, code)
         events.emit("finished")
     except Preempted as outcome:
         events.emit("preempted", step=outcome.step)
@@ -109,12 +110,13 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
     return ChildExit.FINISHED
 
 
-def _watched(spec: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
+def _watched(attempt: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
     """Record what the processes of a user's trainer import; those of a row that changes code are watched there."""
-    if not trains_apart(spec.task) or CODE in spec.config:
+    run = attempt.spec
+    if not trains_apart(run.task) or CODE in run.config:
         return contextlib.nullcontext()
-    home = Path(spec.folder) if spec.folder else Path.cwd()
-    return watched(folder, code_top(home), [Path(spec.store)])
+    home = Path(run.folder) if run.folder else Path.cwd()
+    return watched(folder, code_top(home), [Path(attempt.store)])
 
 
 def cap_memory(device: DeviceSpec) -> None:
@@ -148,38 +150,38 @@ def _say_failed(error: Exception, events: EventWriter, folder: Path, limit_gb: f
     return ChildExit.DISK_FULL if cls == FailureClass.DISK_FULL else ChildExit.FAILED
 
 
-def _announce(events: EventWriter, spec: AttemptSpec, task: Task, code: str) -> None:
+def _announce(events: EventWriter, attempt: AttemptSpec, task: Task, code: str) -> None:
     events.emit(
         "started",
-        attempt=spec.attempt,
+        attempt=attempt.attempt,
         after_s=round(age_s(), 3),
         pid=os.getpid(),
-        members=spec.members,
-        device=spec.device,
+        members=attempt.members,
+        device=asdict(attempt.device),
         code_digest=code,
-        revision=_revision(spec, task).facts(),
+        revision=_revision(attempt, task).facts(),
         tool=provenance.tool(),
         versions=task.versions(),
         **provenance.host(),
     )
 
 
-def _revision(spec: AttemptSpec, task: Task) -> provenance.Revision:
+def _revision(attempt: AttemptSpec, task: Task) -> provenance.Revision:
     """The repository of the run's code; of code that is a tree, as it was planned."""
-    if tree := spec.config.get(CODE):
-        return trees.revision_of(Path(spec.store), tree)
+    if tree := attempt.spec.config.get(CODE):
+        return trees.revision_of(Path(attempt.store), tree)
     if not isinstance(task, OwnTask):
         return provenance.tool_revision()
     return provenance.revision_of(task.code_paths(), task.script, task.folder)
 
 
-def _other_rank(spec: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
+def _other_rank(attempt: AttemptSpec, task: Task, folder: Path, rank: int, port: int) -> None:
     """Take part in a training. Rank 0 emits events and decides when to stop; this process ends with it."""
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
-    store = Store.open(spec.store, create=False)
-    config = task.config_type.from_mapping(spec.config)
+    store = Store.open(attempt.store, create=False)
+    config = validated(task, attempt.spec)
     code = task.training_code(config, store.root)
-    context = _context(spec, store, folder, code, lambda kind, **fields: None, lambda: False)
+    context = _context(attempt, store, folder, code, lambda kind, **fields: None, lambda: False)
     task.train(config, replace(context, rank=rank, port=port))
 
 
@@ -190,7 +192,7 @@ def _end_with(parent: int) -> None:
 
 
 def _context(
-    spec: AttemptSpec,
+    attempt: AttemptSpec,
     store: Store,
     folder: Path,
     code: str,
@@ -198,72 +200,71 @@ def _context(
     should_stop: Callable[[], bool],
 ) -> AttemptContext:
     return AttemptContext(
+        spec=attempt.spec,
         store=store.root,
-        run_id=spec.run_id,
         folder=folder,
-        inputs=spec.inputs,
-        device=DeviceSpec(**spec.device),
+        device=attempt.device,
         emit=emit,
         should_stop=should_stop,
-        earlier=[store.root / path for path in spec.earlier],
-        pinned=spec.pinned,
-        keeps=union(Keep(*keep) for keep in spec.keeps),
-        limit=spec.limit,
+        earlier=[store.root / path for path in attempt.earlier],
+        pinned=attempt.pinned,
+        keeps=union(Keep(*keep) for keep in attempt.keeps),
+        limit=attempt.limit,
         code_digest=code,
-        parent_run=(parent_run, checkpoint_of(store, parent_run, code))
-        if (parent_run := parent_run_in(spec.inputs))
-        else None,
+        start=checkpoint_of(store, attempt.spec.parent_run, code) if attempt.spec.parent_run else None,
     )
 
 
 def _attempt(
-    spec: AttemptSpec, task: Task, config: Any, folder: Path, events: EventWriter, stop: StopRequest, code: str
+    attempt: AttemptSpec, task: Task, config: Any, folder: Path, events: EventWriter, stop: StopRequest, code: str
 ) -> None:
     """code: what identifies the training code, as it was when the attempt began."""
-    store = Store.open(spec.store, create=False)
-    _check_identities(spec, config)
-    pinned = dict(spec.pinned)
+    store = Store.open(attempt.store, create=False)
+    run_id = attempt.spec.run_id
+    _check_identities(attempt, config)
+    pinned = dict(attempt.pinned)
 
     def emit(kind: str, **fields: Any) -> None:
         pinned.update(fields if kind == "pinned" else {})
         events.emit(kind, **fields)
 
-    members = open_members(spec, store)
-    context = _context(spec, store, folder, code, emit, stop)
+    members = open_members(attempt, store)
+    context = _context(attempt, store, folder, code, emit, stop)
     context = replace(
         context,
         members=[member.folder for member in members],
         start_ranks=lambda port: Others(folder, context.device.count, port, emit),
     )
     weights = folder
-    if spec.train and members:
-        record = _record(spec, command=provenance.host()["command"], **ensembles.together(members))
+    if attempt.train and members:
+        record = _record(attempt, command=provenance.host()["command"], **ensembles.together(members))
         write_json(folder / RESULT_FILE, record.content)
         events.emit("trained", step=record.step)
-    elif spec.train:
+    elif attempt.train:
         began = time.monotonic()
         facts = task.train(config, context)
-        _write_result(spec, task, context, store, {"pinned": pinned, **facts}, time.monotonic() - began)
+        _write_result(attempt, task, context, store, {"pinned": pinned, **facts}, time.monotonic() - began)
         events.emit("trained", step=facts.get("step"))
     else:
-        trained = store.weights_folder(spec.run_id)
+        trained = store.weights_folder(run_id)
         if trained is None:
-            raise RuntimeError(f"run {spec.run_id} has no weights to evaluate")
+            raise RuntimeError(f"run {run_id} has no weights to evaluate")
         weights = trained
-    Evaluations(config, task, weights, context, events, task.code).make(spec.evaluations)
+    Evaluations(config, task, weights, context, events, task.code).make(attempt.evaluations, attempt.renew)
 
 
-def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
+def _check_identities(attempt: AttemptSpec, config: TaskConfig) -> None:
     """Raises Damaged if settings do not fit the identity of the run or of an evaluation: tables would be wrong."""
-    if spec.run_id == PROBE_ID:
+    run = attempt.spec
+    if run.run_id == PROBE_ID:
         return
-    if spec.named_by is None:
-        named = {spec.run_id: run_identity(config, spec.inputs)}
+    if run.named_by is None:
+        named = {run.run_id: run_identity(config, run.inputs)}
     else:
         compared_as = config.roles().compared_as
-        named = {spec.run_id: name_given_by(spec.named_by, spec.config, spec.inputs, compared_as)}
-    for item in spec.evaluations:
-        named[item.eval_id] = eval_identity(spec.run_id, item.settings, item.inputs)
+        named = {run.run_id: name_given_by(run.named_by, run.config, run.inputs, compared_as)}
+    for item in attempt.evaluations:
+        named[item.eval_id] = eval_identity(run.run_id, item.settings, item.inputs)
     for identity, made in named.items():
         if identity != made:
             other = f"the identity {made}" if made else "another identity"
@@ -274,26 +275,23 @@ def _check_identities(spec: AttemptSpec, config: TaskConfig) -> None:
             )
 
 
-def _record(spec: AttemptSpec, **facts: Any) -> TrainingResult:
+def _record(attempt: AttemptSpec, **facts: Any) -> TrainingResult:
     """The record of an attempt that trained, or found an ensemble's members."""
     return TrainingResult(
-        run_id=spec.run_id,
-        attempt=spec.attempt,
-        task=spec.task,
-        config=dict(spec.config),
-        inputs=dict(spec.inputs),
+        spec=attempt.spec.portable,
+        attempt=attempt.attempt,
         **facts,
     )
 
 
 def _write_result(
-    spec: AttemptSpec, task: Task, context: AttemptContext, store: Store, facts: dict[str, Any], seconds: float
+    attempt: AttemptSpec, task: Task, context: AttemptContext, store: Store, facts: dict[str, Any], seconds: float
 ) -> None:
-    revision = _revision(spec, task)
+    revision = _revision(attempt, task)
     if revision.diff:
         (context.folder / "uncommitted.diff").write_text(revision.diff, encoding="utf-8")
     result = _record(
-        spec,
+        attempt,
         wall_s=round(seconds, 3),
         devices=context.device.count,
         device_share=context.device.share,
@@ -302,7 +300,7 @@ def _write_result(
         tool=Revision(**provenance.tool()),
         versions=versions_of(task, facts),
         **provenance.host(),
-        **training_time(store, spec.run_id, spec.attempt, seconds),
+        **training_time(store, attempt.spec.run_id, attempt.attempt, seconds),
     )
     write_json(context.folder / RESULT_FILE, {**facts, **result.content})  # the trainer's own facts replace no others
 
@@ -310,13 +308,13 @@ def _write_result(
 # --- An attempt at an ensemble: in place of training, its members are found and summed up
 
 
-def open_members(spec: AttemptSpec, store: Store) -> list[ensembles.Member]:
+def open_members(attempt: AttemptSpec, store: Store) -> list[ensembles.Member]:
     """The members of the ensemble that the spec names; [] for a training. Raises UserError for a missing one.
 
     Where the ensemble is recorded already, its members must have the same weights still.
     """
-    members = ensembles.members(store, members_in(spec.inputs))
-    recorded = None if spec.train or not members else store.result(spec.run_id)
+    members = ensembles.members(store, attempt.spec.members)
+    recorded = None if attempt.train or not members else store.result(attempt.spec.run_id)
     if recorded is not None and (other := ensembles.changed(store, recorded)):
         raise UserError(
             f"The run {other[0].run_id}, a member of this ensemble, was trained again with other weights since the "

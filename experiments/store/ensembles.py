@@ -23,14 +23,15 @@ _SHARED = ("step", "host", "platform", "revision", "tool")
 class Member(NamedTuple):
     """A finished training: its record, and the folder of the attempt with its weights."""
 
+    run_id: str
     record: TrainingResult
     folder: Path
 
     @property
     def entry(self) -> EnsembleMember:
         """The member as an ensemble's record names it."""
-        seed = (self.record.config or {}).get("seed")
-        return EnsembleMember(run_id=self.record.run_id, seed=seed, weights=weights_digest(self.folder))
+        seed, weights = self.record.config.get("seed"), weights_digest(self.folder)
+        return EnsembleMember(run_id=self.run_id, seed=seed, weights=weights)
 
 
 def weights_digest(folder: Path) -> str:
@@ -52,10 +53,10 @@ def members(store: Store, run_ids: Iterable[str]) -> list[Member]:
         if found and record.data.tokenizer.sha256 != found[0].record.data.tokenizer.sha256:
             raise UserError(
                 f"{_named(store, run_id)} of this ensemble has another vocabulary than "
-                f"{_named(store, str(found[0].record.run_id)).lower()}: their tokenizers differ, so their pieces are "
+                f"{_named(store, found[0].run_id).lower()}: their tokenizers differ, so their pieces are "
                 "not the same. Train them again on one prepared corpus."
             )
-        found.append(Member(record, folder))
+        found.append(Member(run_id, record, folder))
     return found
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.records import Member
+from experiments.run_spec import RunSpec, recorded_spec
 from experiments.store import locks
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import read_regular
@@ -230,6 +231,18 @@ def description_of(store: Store, run_id: str, *, forgiving: bool = False) -> dic
         if not forgiving:
             raise
         return {}
+
+
+def spec_of(store: Store, run_id: str, *, forgiving: bool = False) -> RunSpec | None:
+    """The run as config.json describes it; None if there is no such record. See `description_of`."""
+    record = description_of(store, run_id, forgiving=forgiving)
+    try:
+        return recorded_spec(record) if record else None
+    except ValueError as error:
+        if forgiving:
+            return None
+        place = store.run_folder(run_id) / CONFIG
+        raise Damaged(f"{place} does not describe its run ({error}). Restore it from a backup.") from None
 
 
 def config_of(store: Store, run_id: str, *, forgiving: bool = False) -> Mapping[str, Any]:

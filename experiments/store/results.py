@@ -9,9 +9,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from experiments.errors import Damaged
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import read_named, write_json
 
 # --- A record of a store, and parts of records: typed fields, any of which may be missing; their reader and writer
@@ -219,16 +220,23 @@ def seed_value(text: str) -> int | str:
     return int(found) if abs(found) < 1 << 53 and found.is_integer() else text
 
 
+def _run_spec(value: object) -> object:
+    return RunSpec.from_json(value) if isinstance(value, Mapping) else value
+
+
+def _spec_of_0_1_0(content: Mapping[str, Any]) -> dict[str, Any]:
+    """The field `spec` of a record of version 0.1.0; {} where it lacks a part."""
+    names = ("run_id", "config", "inputs")
+    return {"spec": {name: content[name] for name in names}} if all(name in content for name in names) else {}
+
+
 class TrainingResult(Record):
     """The record of a finished training, or of an ensemble: sums over its members (ensembles.py). Times in seconds."""
 
     decisive: ClassVar[frozenset[str]] = frozenset(
         {
-            "run_id",
+            "spec",
             "attempt",
-            "task",
-            "config",
-            "inputs",
             "code_digest",
             "code_files",
             "base_files",
@@ -243,12 +251,9 @@ class TrainingResult(Record):
         }
     )  # fmt: skip
 
-    run_id: Word = ""
+    spec: Annotated[RunSpec, BeforeValidator(_run_spec)] | None = None  # without the study's folder
     imported: Imported | None = None  # of a run that was trained elsewhere
     attempt: Attempt = 0  # 0: it says none
-    task: Word = ""
-    config: dict[str, Any] | None = None  # complete and nested
-    inputs: Words | None = None  # digests of the training inputs
     pinned: dict[str, Any] = Field(default_factory=dict)  # resolved by the first attempt, so that a resume is exact
     step: Count | None = None
     wall_s: Amount | None = None  # of the last attempt
@@ -292,6 +297,32 @@ class TrainingResult(Record):
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training
     # Of a branch. Its times, tokens and operations are those of its own steps, after the parent run's.
     parent_run: ParentRunRecord = Field(default_factory=functools.cache(ParentRunRecord))
+
+    @classmethod
+    def load(cls, file: Path, **names: str) -> Self | None:
+        """Read a record; None if the file is missing. `run_id`: of the run that it should describe. Raises Damaged."""
+        record = super().load(file)
+        found = record.spec.run_id if record is not None and record.spec is not None else None
+        if found is not None and found != names.get("run_id", found):
+            raise Damaged(f"{file} is the record of another run: {found}. Restore the right one, or rename it.")
+        return record
+
+    @classmethod
+    def read(cls, content: Mapping[str, Any], place: str = "a record") -> Self:
+        """The record with this content, also of version 0.1.0, which had the fields of `spec` at the top."""
+        record = super().read(content if "spec" in content else {**content, **_spec_of_0_1_0(content)}, place)
+        record._content = dict(content)
+        return record
+
+    @property
+    def config(self) -> Mapping[str, Any]:
+        """The settings of the run, nested; {} if they are not recorded."""
+        return self.spec.config if self.spec else {}
+
+    @property
+    def task(self) -> str:
+        """The task of the run; "" if it is not recorded."""
+        return self.spec.task if self.spec else ""
 
 
 class Part(Facts):

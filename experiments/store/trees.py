@@ -122,7 +122,7 @@ def trees_of(store: Store, run_id: str) -> set[str]:
     configs = [config_of(store, run_id, forgiving=True), *(row.settings for row in rows_of(store, run_id))]
     for number in store.attempts(run_id):
         with contextlib.suppress(UserError, OSError):
-            configs.append(AttemptSpec.read(store.attempt_folder(run_id, number) / SPEC).config)
+            configs.append(AttemptSpec.read(store.attempt_folder(run_id, number) / SPEC).spec.config)
     return {str(config[name]) for config in configs for name in (CODE, BASE) if config.get(name)}
 
 

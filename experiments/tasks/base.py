@@ -183,7 +183,7 @@ class Task(ABC):
     def not_a_branch(self, parent_run: Any, config: Any, step: int) -> str:
         """Why a run of `config` cannot begin with the state of a run of `parent_run` after a step; "" where it can.
 
-        A task whose `train` begins with `context.parent_run` defines it.
+        A task whose `train` begins with `context.start` defines it.
         """
         return f"the task {self.name} does not begin a training with the state of another"
 
@@ -205,7 +205,7 @@ class Task(ABC):
         """The checkpoints that the training must keep for this configuration's evaluations."""
         return ()
 
-    def serves(self, config: Any, evaluation: EvaluationSpec, weights: Path) -> bool:
+    def serves(self, evaluation: EvaluationSpec, weights: Path) -> bool:
         """Whether `weights`, the folder of a finished training, has what an evaluation needs."""
         return True
 

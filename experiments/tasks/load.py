@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, create_model
+from pydantic import BaseModel, ValidationError, create_model
 
 from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.errors import UserError
+from experiments.run_spec import RunSpec
 from experiments.store.durable import states_of
 from experiments.tasks.base import Task
 from experiments.tasks.own.command import compared
@@ -67,6 +68,24 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
     task = copy.copy(task)
     task.folder = Path(folder) if folder else None
     return task
+
+
+def task_of(spec: RunSpec) -> Task:
+    """The task that trains a run. Raises UserError if it cannot be loaded."""
+    return load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
+
+
+def validated(task: Task, spec: RunSpec) -> TaskConfig:
+    """The run's settings. Raises UserError for settings that another version queued."""
+    try:
+        return task.config_type.from_mapping(spec.config)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        raise UserError(
+            f"The run {spec.run_id} was queued with a setting that this version does not know "
+            f"({'.'.join(map(str, first['loc']))}: {first['msg']}). Correct its row in the study and queue it again; "
+            f"`ablations cancel {spec.run_id}` takes this run out of the queue."
+        ) from None
 
 
 def trains_apart(name: str) -> bool:

@@ -122,7 +122,7 @@ class NetworkTask(Task):
 
     def encoded(self, config: RunConfig, context: AttemptContext) -> EncodedCorpus:
         """The encoded corpus of a run."""
-        name = encoded_digest(context.inputs["corpus"], config.data, _shared(config), self.target_symbols(config))
+        name = encoded_digest(context.spec.inputs["corpus"], config.data, _shared(config), self.target_symbols(config))
         return open_encoded(context.store / "corpora", name)
 
     def evaluated(self, config: RunConfig, evaluation: EvaluationSpec, context: AttemptContext) -> EncodedSet:
@@ -248,7 +248,7 @@ class NetworkTask(Task):
     def not_a_branch(self, parent_run: RunConfig, config: RunConfig, step: int) -> str:
         return why_no_branch(parent_run, config, step)
 
-    def serves(self, config: RunConfig, evaluation: EvaluationSpec, weights: Path) -> bool:
+    def serves(self, evaluation: EvaluationSpec, weights: Path) -> bool:
         return kept_checkpoints.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
 
 

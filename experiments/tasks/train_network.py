@@ -112,7 +112,8 @@ def train_network(
         facts = train(training, batches, material.dev(model, device) if training.measures_dev else None)
         if not group.leads:
             return facts
-        shared = context.parent_run[0].step if context.parent_run else 0
+        parent_run = context.spec.parent_run
+        shared = parent_run.step if parent_run else 0
         for name, content in material.files.items():
             add_file(context.folder / "final", name, content)
         return {

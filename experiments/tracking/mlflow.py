@@ -29,8 +29,9 @@ from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.identity import seed_in_words, without_runs
-from experiments.records import RUNNING, TrackedRun
+from experiments.records import RUNNING
 from experiments.store.layout import Store, rows_of
+from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.database import (
     ANEW,
     PARAM_LENGTH,
@@ -229,7 +230,7 @@ class Tracker:
     def _name(self, run: TrackedRun, history: History, row: str = "") -> str:
         """ "base · seed 1", by the first row of the run if none is given."""
         row = row or next((member[3] for member in members(self._store, run, history)), run.run_id)
-        return f"{row} · {seed_in_words(run.seed)}{', imported' if run.imported else ''}"
+        return f"{row} · {seed_in_words(run.spec.seed)}{', imported' if run.imported else ''}"
 
     def _sharing(self, entry: _Entry, run: TrackedRun) -> Iterator[View]:
         """The other rows that share a training, each with its own decoding of every set."""
@@ -291,10 +292,10 @@ class Tracker:
             self._log_inputs(entry, run)
 
     def _settings(self, run: TrackedRun) -> dict[str, Any]:
-        return {"task": run.task, **dict(flatten(config(self._store, run))), "seed": run.seed or "ensemble"}
+        return {"task": run.spec.task, **dict(flatten(config(self._store, run))), "seed": run.spec.seed or "ensemble"}
 
     def _log_inputs(self, entry: _Entry, run: TrackedRun) -> None:
-        make, inputs = self._entities, without_runs(run.inputs)
+        make, inputs = self._entities, without_runs(run.spec.inputs)
         corpus = next((member[2] for member in members(self._store, run, entry.history)), "")
         source = json.dumps({"corpus": corpus})
         use = make.InputTag("mlflow.data.context", "training")

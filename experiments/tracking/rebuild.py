@@ -11,12 +11,12 @@ from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.reporter import STATUS, tracked_run
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
-from experiments.records import TrackedRun
 from experiments.store.durable import folder_beside, remove_folder
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE
+from experiments.store.tracked_run import TrackedRun, recorded_run
 from experiments.tracking.mlflow import Tracker
-from experiments.tracking.record import content, recorded_run
+from experiments.tracking.record import content
 from experiments.tracking.written import file_of, is_unknown, written
 
 log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ Everything follows from the run's files, so a database filled while runs train e
 import contextlib
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from itertools import accumulate
 from typing import Any
@@ -14,10 +14,11 @@ from typing import Any
 from experiments.errors import UserError
 from experiments.events.accounting import amounts_of, attempt_costs
 from experiments.events.history import History, Point
-from experiments.identity import digest, members_in, parent_run_in, without_runs
-from experiments.records import Member, TrackedRun
-from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, description_of, folders_in, rows_of
+from experiments.identity import digest, without_runs
+from experiments.records import Member
+from experiments.store.layout import CONFIG, ROWS, Store, TableRow, config_of, folders_in, rows_of
 from experiments.store.results import RESULT_FILE, EvaluationResult, TrainingResult
+from experiments.store.tracked_run import TrackedRun
 
 TAG_LENGTH = 4000  # below MLflow's limit
 RECORD = "record"  # tag of an imported run: digest of the records that MLflow shows whole
@@ -25,27 +26,6 @@ PLACE = ("study", "profile", "corpus", "row", "group")  # tags: the parts of a M
 NUM_PARAMS, TRAIN_WALL_S = "num_params", "train_wall_s"
 COST = "cost_"  # prefix of metrics on what a run or a table cost
 _IDENTITY = re.compile(r"[0-9a-f]{16}")
-
-
-def recorded_run(store: Store, run_id: str, members: Sequence[Member] = ()) -> TrackedRun:
-    """A run from its records, as a finished one; damaged ones are left out."""
-    about, result = description_of(store, run_id, forgiving=True), TrainingResult()
-    with contextlib.suppress(UserError):
-        result = store.result(run_id) or result
-    config: Mapping[str, Any] = result.config or about.get("config") or {}
-    seed, told = config.get("seed", 1), result.imported
-    return TrackedRun(
-        run_id=run_id,
-        status="FINISHED",
-        task=str(config.get("task", "")),
-        config=config,
-        seed=seed if isinstance(seed, int) else 1,
-        inputs=about.get("inputs") or {},
-        num_params=result.num_params,
-        members=tuple(members),
-        imported=f"{told.kind}: {told.source}" if told else "",
-        imported_t=(told.t or 0.0) if told else 0.0,
-    )
 
 
 def content(store: Store, run_id: str) -> str:
@@ -57,7 +37,7 @@ def content(store: Store, run_id: str) -> str:
 
 def config(store: Store, run: TrackedRun) -> Mapping[str, Any]:
     """The run's configuration as first queued; a later decoding with other settings does not change it."""
-    return config_of(store, run.run_id, forgiving=True) or run.config
+    return config_of(store, run.run_id, forgiving=True) or run.spec.config
 
 
 def members(store: Store, run: TrackedRun, history: History) -> list[Member]:
@@ -72,8 +52,8 @@ def tags(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
     of = members(store, run, history)
     found = {
         "run_id": run.run_id,
-        "task": run.task,
-        "seed": str(run.seed),
+        "task": run.spec.task,
+        "seed": str(run.spec.seed),
         "studies": ", ".join(dict.fromkeys(member[0] for member in of)),
         "commit": str(revision.get("commit") or "unknown"),
         "dirty": str(bool(revision.get("dirty"))).lower(),
@@ -83,10 +63,10 @@ def tags(store: Store, run: TrackedRun, history: History) -> dict[str, str]:
     if of:
         found |= dict(zip(PLACE, of[0], strict=True))
     found |= {f"row.{member[0]}": member[3] for member in reversed(of)}
-    found |= {f"input.{name}": digest for name, digest in without_runs(run.inputs).items()}
-    if parent_run := parent_run_in(run.inputs):
+    found |= {f"input.{name}": digest for name, digest in without_runs(run.spec.inputs).items()}
+    if parent_run := run.spec.parent_run:
         found |= {"parent_run": parent_run.run_id, "parent_run_steps": str(parent_run.step)}
-    if members_of := members_in(run.inputs):  # an ensemble has no seed of its own
+    if members_of := run.spec.members:  # an ensemble has no seed of its own
         found |= {"seed": "", "ensemble": ", ".join(members_of)}
     if run.imported:
         found["imported"] = run.imported
@@ -110,7 +90,7 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
     train_s = result.wall_s if result.train_s is None else result.train_s  # older records: of one attempt
     trained, step = history.trained_t or begun, history.last_step
     found: list[tuple[str, Any, float, int]] = [
-        (NUM_PARAMS, (run.num_params or result.num_params) if begun else None, begun, 0),
+        (NUM_PARAMS, (run.spec.num_params or result.num_params) if begun else None, begun, 0),
         (TRAIN_WALL_S, train_s, trained, step),
         (f"{COST}flops", None if row else result.flops, trained, step),
     ]

@@ -90,9 +90,9 @@ class Training:
             "resumed_from": None,
         }
         self._meta = {
-            "lineage": lineage(config, context.inputs),
+            "lineage": lineage(config, context.spec.inputs),
             "code": context.code_digest,
-            "run_id": context.run_id,
+            "run_id": context.spec.run_id,
             **{key: self.facts[key] for key in EXACT},
             **{key: context.pinned[key] for key in EXACT_PINNED if key in context.pinned},
             "keeps": [list(keep) for keep in self._keeps],
@@ -123,8 +123,8 @@ class Training:
             keeps=self._keeps,
         )
         if saved is None:
-            if self.context.parent_run is not None:
-                self._branch(Start(*self.context.parent_run))
+            if (parent_run := self.context.spec.parent_run) is not None:
+                self._branch(Start(parent_run, self.context.start))
             return
         self._restore(saved)
         if self.group.leads:

@@ -115,9 +115,9 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
         return None, str(damage).replace(f"{store.root}/", "")
     if record is None:
         return None, ""
-    if record.inputs not in (None, run.spec.inputs):
+    if record.spec is not None and record.spec.inputs != run.spec.inputs:
         return None, f"{place}/result.json is of a training on other data. {REDO}."
-    theirs = dict(flatten(record.config or {}))
+    theirs = dict(flatten(record.config))
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
     for name, value in (planned_settings(run.config) | {"seed": run.config.seed}).items():
@@ -247,7 +247,7 @@ class Outcome:
         if not self.run.config.setting_roles.frozen_defaults:
             files = self.record.code_files if self.record.base_files is None else self.record.base_files
             if files is None:  # as version 0.1.0 recorded code
-                return {NOT_RECORDED: f"{self.record.code_digest} {(self.record.config or {}).get(CODE, '')}"}
+                return {NOT_RECORDED: f"{self.record.code_digest} {(self.record.config).get(CODE, '')}"}
             if self.record.code_home is None:
                 return files
             places = {f"/{name}": its for name, its in files.items()}

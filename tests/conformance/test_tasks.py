@@ -17,6 +17,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.dotted import nested
 from experiments.errors import Preempted
 from experiments.identity import eval_identity, run_identity
+from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
 from experiments.tasks.base import Task
 from experiments.tasks.load import load_task
@@ -171,7 +172,7 @@ class Bench:
     ) -> AttemptContext:
         inputs = self.task.inputs(config, self.store.root)
         return AttemptContext(
-            store=self.store.root, run_id=run_identity(config, inputs), folder=folder, inputs=inputs,
+            spec=RunSpec(run_identity(config, inputs), {}, inputs), store=self.store.root, folder=folder,
             device=DeviceSpec("cpu", 1), emit=self.emit, should_stop=should_stop, earlier=earlier,
             code_digest=self.task.training_code(config, self.store.root),
         )  # fmt: skip

@@ -10,8 +10,9 @@ from experiments.events.event_log import read_events
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.queue.job import Job, Member, State
+from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
+from tests.made_jobs import evaluation, made_job
 
 STUB = Path(__file__).parent.parent / "stub_child.py"
 ROOT = STUB.parent.parent
@@ -25,9 +26,9 @@ def make(number=1, attempts=None, steps=STEPS, evaluate=True, step_s=0.0, **more
     run_id = f"{number:016x}"
     stub = {"step_s": step_s, "checkpoint_steps": 2, "attempts": attempts or {}}
     config = {"training": {"train_steps": steps, "tokens_per_batch": 1000}, "stub": stub}
-    evaluations = ({"eval_id": EVALUATION, "set": "dev", "settings": {}, "inputs": {}},) if evaluate else ()
+    evaluations = (evaluation(EVALUATION),) if evaluate else ()
     members = (Member("s", "p", "c", str(number)),)
-    return Job(run_id, "stub", config, evaluations=evaluations, **{"members": members, "steps": steps, **more})
+    return made_job(run_id, "stub", config, evaluations=evaluations, **{"members": members, "steps": steps, **more})
 
 
 def enqueue(store, *jobs):

@@ -10,6 +10,7 @@ from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.data.batching import MOST_SHAPES
 from experiments.device_spec import DeviceSpec
+from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
 from experiments.tasks.base import Task
 from experiments.tasks.language_modelling import TASK as LANGUAGE
@@ -44,7 +45,9 @@ def _train(
             losses[fields["step"]] = fields["metrics"]["loss"]
 
     inputs = task.inputs(config, store.root)
-    facts = task.train(config, AttemptContext(store.root, name, folder, inputs, DeviceSpec(), emit, lambda: False))
+    facts = task.train(
+        config, AttemptContext(RunSpec(name, {}, inputs), store.root, folder, DeviceSpec(), emit, lambda: False)
+    )
     return losses, facts
 
 

@@ -35,7 +35,9 @@ def one_gpu(monkeypatch, tmp_path):
 def job(number, folder, tokens_per_s, **more):
     made = make(number, step_s=0.05, **{"evaluate": False, "gpu_memory_gb": 2.0, **more})
     gpu_of = {"folder": str(folder), "tokens_per_s": tokens_per_s}
-    return replace(made, config={**made.config, "stub": {**made.config["stub"], "gpu": gpu_of}})
+    config = made.spec.config
+    with_gpu = {**config, "stub": {**config["stub"], "gpu": gpu_of}}
+    return replace(made, spec=replace(made.spec, config=with_gpu))
 
 
 def notes(store):

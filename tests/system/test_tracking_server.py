@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from experiments.events.event_log import EventWriter
-from experiments.records import TrackedRun
+from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
+from experiments.store.tracked_run import TrackedRun
 from tests.in_mlflow import content
 
 from .conftest import Cli, as_json, free_port, serving
@@ -79,7 +80,7 @@ def test_a_server_holds_what_the_database_holds(server: str, tmp_path: Path) -> 
     events.emit("started", attempt=number, after_s=0.0, host="h" * 9000, members=[["beyond", "demo", "", "base", ""]])
     long = "m" * 300
     config = {"model": {"d_model": 8}, **{f"setting_{i}": i for i in range(250)}, "text": "x" * 9000, "n%" * 200: 1}
-    run = TrackedRun(run_id, "RUNNING", "stub", config, 1, {"corpus": "c0ffee"})
+    run = TrackedRun(RunSpec(run_id, config, {"corpus": "c0ffee"}), "RUNNING")
     trackers = Tracker(store), Tracker(store, server)
     for status, steps in (("RUNNING", range(700)), ("FINISHED", range(700, 1300))):
         for step in steps:

@@ -6,7 +6,7 @@ word, and the first line of the printed table says so. Whoever makes up the coun
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedRun
@@ -14,9 +14,9 @@ from experiments.config.evaluation import OF_SEARCH
 from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_of, run_identity, seed_in_words
-from experiments.run_spec import EvaluationSpec
+from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.ensembles import members, together
-from experiments.store.layout import Store, description_of
+from experiments.store.layout import Store, spec_of
 from experiments.store.results import EvaluationResult
 from experiments.store.run_names import compared_settings, name_given_by, planned_settings, usual_settings
 from experiments.tasks.columns import Column
@@ -106,22 +106,20 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
     if result is None or run.state not in _STATES:
         raise UserError(f"{where}: it has no result of the run {run.run_id}.")
     result.check(is_built_in(task))
-    if result.config is None:
-        raise UserError(f"{where}: the record of its training has no configuration.")
+    if result.spec is None:
+        raise UserError(f"{where}: the record of its training does not describe the run.")
     _equal(where, "task", task, run.config.task, "its row has")
-    _equal(where, "task", task, result.task or task, "the run recorded")
-    about = description_of(store, run.run_id)
-    for record in (result.content, about):
-        _equal(where, "run_id", run.run_id, record.get("run_id", run.run_id), "the record has")
-        if "config" in record:
-            theirs, ours = dict(flatten(record["config"])), planned_settings(run.config)
-            _equal(where, "task", task, theirs.get("task"), "the run recorded")
-            theirs = compared_settings(run.config, theirs)
-            unrecorded = {**usual_settings(run.config), **run.added}  # of settings that were added later
-            for name, value in ours.items():
-                _equal(where, name, value, theirs.get(name, unrecorded.get(name)), "the run recorded")
-    _equal(where, "inputs", dict(run.spec.inputs), about.get("inputs", dict(run.spec.inputs)), "the run recorded")
-    _equal(where, "seed", run.seed, result.config.get("seed", run.seed), "the run recorded")
+    about = spec_of(store, run.run_id) or result.spec
+    for record in (result.spec, about):
+        _equal(where, "run_id", run.run_id, record.run_id, "the record has")
+        theirs, ours = dict(flatten(record.config)), planned_settings(run.config)
+        _equal(where, "task", task, theirs.get("task"), "the run recorded")
+        theirs = compared_settings(run.config, theirs)
+        unrecorded = {**usual_settings(run.config), **run.added}  # of settings that were added later
+        for name, value in ours.items():
+            _equal(where, name, value, theirs.get(name, unrecorded.get(name)), "the run recorded")
+        _equal(where, "inputs", dict(run.spec.inputs), dict(record.inputs), "the run recorded")
+        _equal(where, "seed", run.seed, record.seed, "the run recorded")
     if run.spec.parent_run is not None:
         recorded = result.parent_run.run_id, result.parent_run.step
         _equal(where, "parent run and its steps", tuple(run.spec.parent_run), recorded, "the run recorded")
@@ -139,10 +137,10 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
     )
 
 
-def _named(run: PlannedRun, about: Mapping[str, Any]) -> str:
+def _named(run: PlannedRun, about: RunSpec) -> str:
     """The name that a run's settings give: of a user's trainer those that its record names."""
-    roles, recorded = run.config.roles(), about.get("config")
-    if roles.frozen_defaults or not isinstance(recorded, Mapping):
+    roles, recorded = run.config.roles(), about.config
+    if roles.frozen_defaults:
         return run_identity(run.config, run.spec.inputs)
     if run.spec.named_by is not None:
         return name_given_by(run.spec.named_by, recorded, run.spec.inputs)

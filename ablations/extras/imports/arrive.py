@@ -347,12 +347,9 @@ def _record(run: PlannedRun, one: Arrived, foreign: External, names: Mapping[str
         imported |= {name: text} if text else {}
     training = TrainingResult.read(
         {
-            "run_id": run.run_id,
+            "spec": run.spec.portable.to_json(),
             "imported": imported,
             "attempt": 1,
-            "task": run.config.task,
-            "config": run.config.model_dump(mode="json"),
-            "inputs": dict(run.spec.inputs),
         }
     )
     evaluations = {}
@@ -391,9 +388,7 @@ def _write(store: Store, record: Record, of: Member) -> None:
     """The whole folder at once: a run is imported, or it is not."""
     folder = store.run_folder(record.run.run_id)
     described: Mapping[str, Any] = {
-        "run_id": record.run.run_id,
-        "config": record.run.config.model_dump(mode="json"),
-        "inputs": dict(record.run.spec.inputs),
+        **record.run.spec.portable.to_json(),
         "row": asdict(TableRow(of, {str(made.set): eval_id for eval_id, made in record.evaluations.items()})),
     }
     folder.parent.mkdir(parents=True, exist_ok=True)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.events.history import History, Point
-from experiments.records import RUNNING, TrackedRun
+from experiments.records import RUNNING
 from experiments.store.layout import Store
+from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.record import curve_name, final_points, members
 
 
@@ -62,7 +63,7 @@ class TensorBoard:
         history = History(self._store, run.run_id)
         begin = history.look()
         study, _, _, row, _ = next(iter(members(self._store, run, history)), ("", "", "", run.run_id, ""))
-        folder = self._folder / _name(study) / _name(row) / f"seed-{run.seed}-{run.run_id[:8]}"
+        folder = self._folder / _name(study) / _name(row) / f"seed-{run.spec.seed}-{run.run_id[:8]}"
         shutil.rmtree(folder, ignore_errors=True)
         return _Open(history, begin, Writer(str(folder)), folder)
 

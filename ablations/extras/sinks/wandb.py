@@ -12,8 +12,9 @@ from typing import Any
 
 from experiments.dotted import flatten
 from experiments.events.history import History
-from experiments.records import RUNNING, TrackedRun
+from experiments.records import RUNNING
 from experiments.store.layout import Store
+from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.record import config, curve_name, final_points, members
 
 STEP = "step"
@@ -45,10 +46,10 @@ class Wandb:
         one = wandb.init(
             project=study,
             id=run.run_id,
-            name=f"{row}-seed{run.seed}",
+            name=f"{row}-seed{run.spec.seed}",
             group=row,
             tags=[tag for tag in (profile, corpus, group) if tag],
-            config=dict(flatten(config(self._store, run))) | {"seed": run.seed, "row": row, "status": run.status},
+            config=dict(flatten(config(self._store, run))) | {"seed": run.spec.seed, "row": row, "status": run.status},
             dir=str(self._folder),
             resume="allow",
             reinit="create_new",

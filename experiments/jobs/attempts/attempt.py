@@ -21,7 +21,7 @@ from experiments.records import TRAINING, FailureClass
 from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
-from experiments.store.spec import FILE, AttemptSpec, EvaluationRequest
+from experiments.store.spec import FILE, AttemptSpec
 from experiments.store.trees import BASE, CODE, LINES, is_kept
 
 # --- Progress, collected from its events
@@ -197,20 +197,15 @@ def prepare_attempt(
     pinned = {"kind": slot.kind, "threads": slot.threads, "devices": slot.count, **claimed.pinned}
     threads = pinned["threads"] if pinned["kind"] == slot.kind else slot.threads
     spec = AttemptSpec(
+        spec=job.spec,
         store=str(store.root),
-        run_id=job.run_id,
         attempt=number,
-        task=job.task,
-        folder=job.folder,
-        python=job.python,
-        members=job.members,
-        config=dict(job.config),
-        inputs=dict(job.inputs),
-        named_by=job.named_by,
-        train=TRAINING in parts,
-        evaluations=tuple(EvaluationRequest(**item) for item in job.evaluations if item["eval_id"] in parts),
-        limit=job.limit,
         device=slot.device_spec(threads),
+        train=TRAINING in parts,
+        evaluations=tuple(item for item in job.evaluations if item.eval_id in parts),
+        renew=job.renew,
+        limit=job.limit,
+        members=job.members,
         keeps=tuple(tuple(keep) for keep in job.keeps),
         earlier=tuple(os.path.relpath(path, store.root) for path in earlier),
         pinned=pinned,
@@ -290,7 +285,7 @@ def with_first_code(store: Store, job: Job) -> Job:
     That is the tree of the first attempt, whatever was committed since: its archive is in the store. An attempt that
     failed by its own code is not gone on from: the next one has the present tree.
     """
-    if not job.config.get(CODE):
+    if not job.spec.config.get(CODE):
         return job
     first: Mapping[str, Any] = {}
     for number in store.attempts(job.run_id):
@@ -300,11 +295,11 @@ def with_first_code(store: Store, job: Job) -> Job:
             continue
         if not first:
             with contextlib.suppress(UserError, OSError):  # a spec that was not written: nothing was started
-                config = AttemptSpec.read(folder / FILE).config
+                config = AttemptSpec.read(folder / FILE).spec.config
                 tree = config.get(CODE)
                 if tree and is_kept(store.root, str(tree)):
                     first = {name: config[name] for name in (CODE, BASE, LINES) if name in config}
-    return replace(job, config={**job.config, **first})
+    return replace(job, spec=replace(job.spec, config={**job.spec.config, **first}))
 
 
 _OF_THE_CODE = (FailureClass.BUG, FailureClass.USER_ERROR, FailureClass.DIVERGED)

@@ -141,7 +141,7 @@ def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[s
 
     A batch with padding has at most WITH_PADDING times its tokens, so that a larger limit cuts none.
     """
-    training = claimed.job.config.get("training")
+    training = claimed.job.spec.config.get("training")
     training = training if isinstance(training, Mapping) else {}  # other tasks may use this name for anything
     whole = training.get("tokens_per_batch")
     known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or whole

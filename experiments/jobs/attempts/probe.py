@@ -15,12 +15,12 @@ import numpy as np
 
 from experiments.errors import UserError
 from experiments.events.event_log import read_events
-from experiments.identity import PROBE_ID
 from experiments.jobs.devices.hardware import SMI_S
 from experiments.jobs.devices.slots import GpuOccupancy, Slot
 from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.process_identity import identify
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
@@ -38,8 +38,8 @@ class Measured(NamedTuple):
     precision: str = ""
 
 
-def probe(store: Store, specs: Iterable[Mapping[str, Any]], slot: Slot) -> Generator[Measured, None, None]:
-    """Train the specs for a few steps, one after the other. A spec has task, folder, config (with few steps), inputs.
+def probe(store: Store, specs: Iterable[RunSpec], slot: Slot) -> Generator[Measured, None, None]:
+    """Train the runs of few steps, one after the other.
 
     Raises UserError with the child's message if it fails, or without two points of the curve within LONG_S, and where
     others use the GPU.
@@ -59,14 +59,11 @@ def _refuse_others(slot: Slot) -> None:
         )
 
 
-def _trained(
-    store: Store, spec: Mapping[str, Any], slot: Slot, engine: Engine
-) -> tuple[list[dict[str, Any]], TrainingResult]:
+def _trained(store: Store, spec: RunSpec, slot: Slot, engine: Engine) -> tuple[list[dict[str, Any]], TrainingResult]:
     """A child's events and result; its folder is removed."""
     whole = AttemptSpec(
-        **spec,
+        spec=spec,
         store=str(store.root),
-        run_id=PROBE_ID,
         attempt=1,
         device=slot.device_spec(slot.threads),
         coordinator=identify(os.getpid()),

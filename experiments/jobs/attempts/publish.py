@@ -6,25 +6,23 @@ rest. Files with damaged JSON count as not written.
 """
 
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from experiments.errors import Damaged
 from experiments.jobs.queue.job import Job
 from experiments.records import TRAINING
+from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import read_json
 from experiments.store.durable import fsync_folder, fsync_tree, remove_folder
 from experiments.store.layout import Store, folders_in
 from experiments.store.results import RESULT_FILE, EvaluationResult, Record, TrainingResult
-
-_ASKED = ("eval_id", "set", "settings", "inputs")  # fields of a job's evaluation
-
 
 R = TypeVar("R", bound=Record)
 
 
 class Published(NamedTuple):
     parts: list[str]
-    replaced: list[dict[str, Any]]  # evaluations (eval_id, set, settings, inputs) of weights that are no longer valid
+    replaced: list[EvaluationSpec]  # of weights that are no longer valid
 
 
 def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Published:
@@ -97,8 +95,8 @@ def _take_evaluation(store: Store, run_id: str, attempt: int, eval_id: str, weig
     return True
 
 
-def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
-    """Move an evaluation back to its attempt's folder, out of every table. Returns its description; None if damaged."""
+def _demote(store: Store, run_id: str, eval_id: str) -> EvaluationSpec | None:
+    """Move an evaluation back to its attempt's folder, out of every table; None if its record does not describe it."""
     made = _whole(EvaluationResult, store.evaluation_folder(run_id, eval_id))
     if made is None:
         return None  # the first new one replaces it
@@ -107,20 +105,21 @@ def _demote(store: Store, run_id: str, eval_id: str) -> dict[str, Any] | None:
     if (home / eval_id).exists():
         remove_folder(home / eval_id)
     store.evaluation_folder(run_id, eval_id).rename(home / eval_id)
-    asked = {name: made.content.get(name) for name in _ASKED}
-    return None if None in asked.values() else asked
+    if made.set is None or made.settings is None or made.inputs is None:
+        return None
+    return EvaluationSpec(made.set, made.settings, made.inputs, eval_id=eval_id)
 
 
 def missing(store: Store, job: Job) -> list[str]:
     """The parts that a job still needs: TRAINING, eval_ids. Those to be renewed count until they are."""
     result = store.result(job.run_id)
     if result is None or result.attempt <= job.rerun_after:
-        return [TRAINING] * job.train + [item["eval_id"] for item in job.evaluations]
+        return [TRAINING] * job.train + [item.eval_id for item in job.evaluations]
     needed = []
     for item in job.evaluations:
-        made, renew = store.evaluation(job.run_id, item["eval_id"]), item.get("renew")
+        made, renew = store.evaluation(job.run_id, item.eval_id), job.renew.get(item.eval_id)
         if made is None or (renew is not None and made.attempt <= renew):
-            needed.append(item["eval_id"])
+            needed.append(item.eval_id)
     return needed
 
 

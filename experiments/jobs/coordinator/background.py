@@ -15,7 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from experiments.errors import UserError
-from experiments.records import RUNNING, TrackedRun
+from experiments.records import RUNNING
+from experiments.store.tracked_run import TrackedRun
 
 INTERVAL_S = 10.0
 PATIENCE_S = 120.0  # at the end, if another process has locked the database

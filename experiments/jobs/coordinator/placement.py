@@ -5,16 +5,12 @@ import logging
 import math
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from pydantic import ValidationError
-
-from experiments.config.task_config import TaskConfig
 from experiments.errors import Damaged, DiskFull, UserError
-from experiments.identity import ParentRun, members_in, parent_run_in
+from experiments.identity import ParentRun
 from experiments.jobs.attempts import attempt as attempts
 from experiments.jobs.attempts.attempt import PreparedAttempt, RunningAttempt, with_first_code
 from experiments.jobs.attempts.publish import leftover, missing
@@ -28,11 +24,11 @@ from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Wai
 from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
-from experiments.run_spec import EvaluationSpec
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import Store
 from experiments.tasks.base import Task
+from experiments.tasks.load import validated
 from experiments.training import kept_checkpoints
 from experiments.training.warm_start import checkpoint_of
 
@@ -47,28 +43,9 @@ LoadTask = Callable[..., Task]  # arguments: the task's name and, if any, the st
 
 def task_of(job: Job, load_task: LoadTask) -> Task:
     """The task that trains a job. Raises UserError if it cannot be loaded."""
-    task = load_task(job.task, job.folder, job.python) if job.folder else load_task(job.task)
-    return task.with_settings(job.config)
-
-
-def serves(task: Task, job: Job, evaluations: Iterable[Mapping[str, Any]], weights: Path) -> bool:
-    """Whether a finished training kept all that these evaluations of a job need."""
-    config = config_of(task, job)
-    specs = (EvaluationSpec(item["set"], item["settings"], item["inputs"]) for item in evaluations)
-    return all(task.serves(config, spec, weights) for spec in specs)
-
-
-def config_of(task: Task, job: Job) -> TaskConfig:
-    """A job's configuration, validated by its task. Raises UserError for settings that another version queued."""
-    try:
-        return task.config_type.from_mapping(job.config)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        raise UserError(
-            f"The run {job.run_id} was queued with a setting that this version does not know "
-            f"({'.'.join(map(str, first['loc']))}: {first['msg']}). Correct its row in the study and queue it again; "
-            f"`ablations cancel {job.run_id}` takes this run out of the queue."
-        ) from None
+    spec = job.spec
+    task = load_task(spec.task, spec.folder, spec.python) if spec.folder else load_task(spec.task)
+    return task.with_settings(spec.config)
 
 
 class Preparation:
@@ -111,8 +88,7 @@ class Preparation:
         error_class = message = ""
         try:
             task = task_of(job, load_task)
-            config = config_of(task, job)
-            facts = task.prepare(config, self._store, self._progress)
+            facts = task.prepare(validated(task, job.spec), self._store, self._progress)
             log.info("prepared for %s: %s", job.run_id, facts)
         except UserError as error:
             error_class, message = Outcome.USER_ERROR, str(error)
@@ -332,11 +308,11 @@ class Placement:
 
         A run without a predicted cost takes the usual time of those that have finished.
         """
-        job, left = claimed.job, max(0.0, 1 - claimed.best / (claimed.job.steps or math.inf))
-        if not job.cost:
+        job, left = claimed.job, max(0.0, 1 - claimed.best / (claimed.job.spec.steps or math.inf))
+        if not job.spec.cost:
             return left * (self.queue.usual_s() or 0.0)
         speed = self.queue.speed()
-        return left * job.cost / speed if speed else 0.0
+        return left * job.spec.cost / speed if speed else 0.0
 
     def _parts(self, job: Job, code: str) -> list[str]:
         """Parts that an attempt must make; includes training if what is there does not serve an evaluation or a branch.
@@ -344,12 +320,13 @@ class Placement:
         An ensemble has no weights; its members are asked for its evaluations (`job.read_by`).
         """
         parts, weights = missing(self.store, job), self.store.weights_folder(job.run_id)
-        if self._load_task is None or weights is None or TRAINING in parts or members_in(job.inputs):
+        if self._load_task is None or weights is None or TRAINING in parts or job.spec.members:
             return parts
         if any(checkpoint_of(self.store, ParentRun(job.run_id, step), code) is None for step in job.read_at):
             return [TRAINING, *parts]
-        lacking = [*(item for item in job.evaluations if item["eval_id"] in parts), *job.read_by]
-        return parts if serves(task_of(job, self._load_task), job, lacking, weights) else [TRAINING, *parts]
+        task = task_of(job, self._load_task)
+        lacking = [*(item for item in job.evaluations if item.eval_id in parts), *job.read_by]
+        return parts if all(task.serves(item, weights) for item in lacking) else [TRAINING, *parts]
 
     def _start(self, plans: Sequence[PreparedAttempt]) -> list[RunningAttempt]:
         lives = attempts.start(self.engine, plans)
@@ -364,7 +341,7 @@ class Placement:
         if self._load_task is None:
             return ""
         task = task_of(job, self._load_task)
-        return task.training_code(config_of(task, job), self.store.root)
+        return task.training_code(validated(task, job.spec), self.store.root)
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         claimed = self.job(run_id)
@@ -394,7 +371,7 @@ def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
 
     A parent run that failed after that step is no reason: its checkpoint is what an undisturbed one would have left.
     """
-    parent_run = parent_run_in(job.inputs)
+    parent_run = job.spec.parent_run
     if parent_run is None or checkpoint_of(store, parent_run, code) is not None or _begun(store, job.run_id):
         return ""
     name, state = parent_run.run_id, "is not queued"

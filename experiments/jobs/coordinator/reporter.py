@@ -13,7 +13,7 @@ from experiments.jobs.coordinator.background import Background
 from experiments.jobs.queue.job import Claimed, Job, State
 from experiments.jobs.queue.queue import left_s
 from experiments.jobs.queue.work_queue import WorkQueue
-from experiments.records import TrackedRun
+from experiments.store.tracked_run import TrackedRun
 
 PROGRESS_S = 0.5
 STATUS = {
@@ -50,17 +50,7 @@ class View:
 
 def tracked_run(job: Job, state: State, error: str = "") -> TrackedRun:
     """A job in the form that the tracking store takes."""
-    return TrackedRun(
-        run_id=job.run_id,
-        status=STATUS[state],
-        task=job.task,
-        config=job.config,
-        seed=job.seed,
-        inputs=job.inputs,
-        num_params=job.num_params,
-        members=job.members,
-        error=error,
-    )
+    return TrackedRun(job.spec, STATUS[state], job.members, error)
 
 
 class Reporter:
@@ -82,7 +72,7 @@ class Reporter:
             setattr(self.summary, state.value, getattr(self.summary, state.value) + 1)
             if state is State.FAILED:
                 rows = ", ".join(dict.fromkeys(member.row for member in claimed.job.members)) or claimed.job.run_id
-                self.summary.failures[f"{rows} ({seed_in_words(claimed.job.seed)})"] = error
+                self.summary.failures[f"{rows} ({seed_in_words(claimed.job.spec.seed)})"] = error
         self.track(claimed, state, error)
 
     def track(self, claimed: Claimed, state: State, error: str = "") -> None:
@@ -125,5 +115,5 @@ class Reporter:
 def _speed(running: Sequence[RunningAttempt]) -> float | None:
     """The mean cost per second of the running attempts, as far as it is known."""
     jobs = [(live.progress, live.claimed.job) for live in running]
-    speeds = [speed for made, job in jobs if (speed := made.speed(job.cost, job.total_steps)) is not None]
+    speeds = [speed for made, job in jobs if (speed := made.speed(job.spec.cost, job.total_steps)) is not None]
     return statistics.fmean(speeds) if speeds else None

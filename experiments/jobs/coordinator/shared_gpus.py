@@ -105,4 +105,4 @@ def _share_of(live: RunningAttempt) -> Share:
     """What an attempt takes of the GPU that it shares."""
     job = live.claimed.job
     place = int(live.slot.name.partition("/")[2])
-    return Share(place, (live.slot.memory_gb or 0.0) + CONTEXT_GB, operations(job.cost, job.steps))
+    return Share(place, (live.slot.memory_gb or 0.0) + CONTEXT_GB, operations(job.spec.cost, job.spec.steps))

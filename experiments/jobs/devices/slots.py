@@ -23,6 +23,7 @@ from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self, TypeVar
 
+from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.jobs.devices.hardware import (
     OTHERS_SHARE,
@@ -76,10 +77,9 @@ class Slot:
         """Number of processor cores that a run on it uses."""
         return self.threads * self.count
 
-    def device_spec(self, threads: int) -> dict[str, Any]:
-        """The devices as a child's spec has them: the fields of experiments.device_spec.DeviceSpec."""
-        given = {"kind": self.kind, "threads": threads, "memory_gb": self.memory_gb}
-        return {**given, "count": self.count, "share": self.share}
+    def device_spec(self, threads: int) -> DeviceSpec:
+        """The devices as a child's spec has them."""
+        return DeviceSpec(self.kind, threads, self.memory_gb, self.count, self.share)
 
     @property
     def parts(self) -> list[str]:

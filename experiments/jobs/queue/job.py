@@ -14,6 +14,7 @@ from experiments.errors import Damaged
 from experiments.identity import digest, without_runs
 from experiments.masking import masked
 from experiments.records import FailureClass
+from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.store.retention import Keep, union
 
@@ -66,25 +67,13 @@ class Member(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """What one run needs: training, evaluations, and checkpoints to keep.
+    """A request for one run: its training, evaluations, and the checkpoints to keep."""
 
-    `evaluations` are dicts of eval_id, set, settings, inputs; and renew, where a stored one has stale parts: the number
-    of the attempt that made it.
-    """
-
-    run_id: str
-    task: str
-    config: Mapping[str, Any]  # complete and nested
-    folder: str = ""  # the study's folder, where a user's own task is found
-    python: str = ""  # the interpreter of a user's function, as the study names it; "": this program's
-    seed: int = 1
+    spec: RunSpec
     train: bool = True  # false: only evaluate existing weights
-    evaluations: tuple[Mapping[str, Any], ...] = ()
-    inputs: Mapping[str, str] = field(default_factory=dict)  # digests of the training inputs
+    evaluations: tuple[EvaluationSpec, ...] = ()
+    renew: Mapping[str, int] = field(default_factory=dict)  # stale eval_id → the attempt whose evaluation is replaced
     prepared_key: str = ""  # equal for jobs that share a preparation; if unset, their settings decide
-    steps: int | None = None  # training steps, if the configuration has such a setting
-    num_params: int | None = None
-    cost: float = 0.0  # predicted floating-point operations
     memory_gb: float = 0.0  # predicted, on the CPU; 0: unknown
     gpu_memory_gb: float = 0.0  # the same on a GPU
     devices: int = 1  # devices that train it together
@@ -94,23 +83,26 @@ class Job:
     rerun_after: int = 0  # results of attempts up to this number are stale: train again
     keeps: tuple[Keep, ...] = ()  # checkpoints that all requests for this run need
     continues: tuple[str, ...] = ()  # run_ids of shorter runs of the same schedule, longest first
-    after: tuple[str, ...] = ()  # run_ids of its members or its parent run: it starts when none of them waits or runs
     limit: int | None = None  # examples of each set that evaluations take, for `run --smoke`; None: all
-    read_by: tuple[Mapping[str, Any], ...] = ()  # set, settings, inputs of ensembles' evaluations: need its checkpoints
+    read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which need its checkpoints
     read_at: tuple[int, ...] = ()  # steps after which branches begin: need these checkpoints
-    named_by: Mapping[str, Any] | None = None  # the settings that name a run of a user's trainer (store/run_names.py)
+
+    @property
+    def run_id(self) -> str:
+        """The run's identity."""
+        return self.spec.run_id
 
     @property
     def inputs_key(self) -> str:
         """Equal for jobs that share one preparation."""
-        settings = {k: v for k, v in self.config.items() if k not in ("seed", "evaluation")}
-        inputs = without_runs(self.inputs)
-        return digest({"task": self.task, "inputs": inputs, "prepared": self.prepared_key or settings})
+        settings = {k: v for k, v in self.spec.config.items() if k not in ("seed", "evaluation")}
+        inputs = without_runs(self.spec.inputs)
+        return digest({"task": self.spec.task, "inputs": inputs, "prepared": self.prepared_key or settings})
 
     @property
     def total_steps(self) -> int | None:
         """Steps of the training; None if unknown or if the job only evaluates."""
-        return self.steps if self.train else None
+        return self.spec.steps if self.train else None
 
     def to_json(self) -> dict[str, Any]:
         """All fields except the members, which have their own table."""
@@ -120,21 +112,27 @@ class Job:
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], members: tuple[Member, ...] = ()) -> "Job":
-        """Read a job of `to_json`. Raises TypeError or KeyError for missing and for unknown fields."""
-        lists = {name: tuple(values[name]) for name in ("evaluations", "continues", "after", "read_by", "read_at")}
-        return cls(**{**values, **lists, "keeps": union(values["keeps"])}, members=members)
+        """Read a job of `to_json`. Raises TypeError, KeyError or ValueError for missing and for unknown fields."""
+        read: dict[str, Any] = {
+            "spec": RunSpec.from_json(values["spec"]),
+            "keeps": union(values["keeps"]),
+            **{name: tuple(map(EvaluationSpec.from_json, values[name])) for name in ("evaluations", "read_by")},
+            **{name: tuple(values[name]) for name in ("continues", "read_at")},
+        }
+        return cls(**{**values, **read}, members=members)
 
 
 def merge(old: Job, new: Job) -> Job:
     """Join two requests for one run into one job; for a run requested again before its end."""
-    evaluations = {item["eval_id"]: item for item in old.evaluations}
+    evaluations = {item.eval_id: item for item in old.evaluations}
     for item in new.evaluations:
-        if item["eval_id"] not in evaluations or "renew" in item:
-            evaluations[item["eval_id"]] = item
+        if item.eval_id not in evaluations or item.eval_id in new.renew:
+            evaluations[item.eval_id] = item
     return replace(
         new,
         train=old.train or new.train,
         evaluations=tuple(evaluations.values()),
+        renew={**old.renew, **new.renew},
         keeps=union(old.keeps, new.keeps),
         read_by=old.read_by + tuple(item for item in new.read_by if item not in old.read_by),
         read_at=tuple(sorted({*old.read_at, *new.read_at})),
@@ -245,13 +243,13 @@ def from_text(text: Any, run_id: str) -> dict[str, Any]:
 
 def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
     """Read the job of a run. Raises Damaged if the text is not its job."""
-    values = from_text(text, run_id)
-    if values.get("run_id") != run_id:
-        raise damaged(run_id, "it belongs to another run")
     try:
-        return Job.from_json(values, members)
-    except (TypeError, KeyError) as error:  # a field is missing
+        job = Job.from_json(from_text(text, run_id), members)
+    except (TypeError, KeyError, ValueError) as error:  # a field is missing or of another type
         raise damaged(run_id, str(error)) from None
+    if job.run_id != run_id:
+        raise damaged(run_id, "it belongs to another run")
+    return job
 
 
 def damaged(run_id: str, why: str) -> Damaged:

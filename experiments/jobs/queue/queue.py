@@ -18,7 +18,6 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from experiments.errors import Damaged
-from experiments.identity import parent_run_in
 from experiments.jobs.queue import queue_file, trust
 from experiments.jobs.queue.job import (
     Claimed,
@@ -44,7 +43,7 @@ LEFT = "left by `ablations run`, which trains its own table; `ablations work` st
 SPEC = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END"  # a damaged entry is no JSON
 # Jobs of a task and a study whose memory on a GPU the task does not predict.
 UNPREDICTED = (
-    f"json_extract({SPEC}, '$.gpu_memory_gb')=0 AND json_extract({SPEC}, '$.task')=? "
+    f"json_extract({SPEC}, '$.gpu_memory_gb')=0 AND json_extract({SPEC}, '$.spec.config.task')=? "
     "AND run_id IN (SELECT run_id FROM members WHERE study=?)"
 )
 _ROW = (
@@ -95,7 +94,7 @@ class Reading:
         found = {}
         for run_id, spec in rows:
             with contextlib.suppress(Damaged):
-                found[run_id] = {item["eval_id"] for item in job_from(spec, run_id).evaluations}
+                found[run_id] = {item.eval_id for item in job_from(spec, run_id).evaluations}
         return found
 
     def speed(self) -> float | None:
@@ -150,7 +149,7 @@ class Reading:
         """The tasks of all waiting and running jobs; "" of entries that are damaged."""
         whole = "CASE WHEN json_valid(spec) THEN spec ELSE '{}' END AS spec"
         rows = self._read(
-            "SELECT DISTINCT json_extract(spec, '$.task') FROM "
+            "SELECT DISTINCT json_extract(spec, '$.spec.config.task') FROM "
             f"(SELECT {whole} FROM jobs WHERE state IN ('waiting', 'running'))"
         )
         return [str(row[0] or "") for row in rows]
@@ -246,7 +245,8 @@ class Queue(Reading):
         added = 0
         with self._change():
             for job in jobs:
-                gb = job.gpu_memory_gb or max((measured(job.task, member.study) for member in job.members), default=0.0)
+                task, studies = job.spec.task, [member.study for member in job.members]
+                gb = job.gpu_memory_gb or max((measured(task, study) for study in studies), default=0.0)
                 added += self._enqueue(job, now, gb)
         return added
 
@@ -368,7 +368,7 @@ class Queue(Reading):
             job = merge(job_from(row[0], job.run_id), job)
         elif row is not None and not again:  # trained again: earlier demands still hold
             job = replace(job, keeps=union(job_from(row[0], job.run_id).keeps, job.keeps))
-        wanted = (job.seed, job.priority, job.turn, job.cost, job.inputs_key, job.total_steps)
+        wanted = (job.spec.seed, job.priority, job.turn, job.spec.cost, job.inputs_key, job.total_steps)
         spec = to_text(job.to_json())
         values = (spec, *wanted, job.memory_gb, gpu_memory_gb, job.devices, trust.sign(spec))
         if again:
@@ -376,7 +376,7 @@ class Queue(Reading):
             names += "memory_gb=?, gpu_memory_gb=?, devices=?, signature=?, held=''"
             self._db.execute(f"UPDATE jobs SET {names} WHERE run_id=?", (*values, job.run_id))
             return False
-        doing = f"waits for its {'parent run' if parent_run_in(job.inputs) else 'members'}" if job.after else ""
+        doing = f"waits for its {'parent run' if job.spec.parent_run else 'members'}" if job.spec.reads else ""
         self._db.execute(
             "INSERT INTO jobs (run_id, state, queued, spec, seed, priority, turn, cost, inputs_key, total, "
             "memory_gb, gpu_memory_gb, devices, signature, doing, pinned) "

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from experiments.errors import DiskFull, UserError, explain_os_errors
+from experiments.jobs.queue import older
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
-VERSION = 9
+VERSION = 10
 APPLICATION = 0x41424C51  # "ABLQ": this file is a queue of ours
 
 SCHEMA = """
@@ -58,7 +59,8 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         writable = create or os.access(path.parent, os.W_OK)
         connection = _open(path, writable)
         try:
-            _check(connection, path)
+            if _check(connection, path) == older.VERSION_0_1_0:
+                connection = _converted(connection, in_place=create and writable)
             connection.execute("PRAGMA trusted_schema=OFF")  # the file may come from another user
             # a power cut may lose the last commits but not the file; the queue can be rebuilt from studies and results
             connection.execute("PRAGMA synchronous=NORMAL")
@@ -95,8 +97,22 @@ def _make(path: Path) -> None:
         name_new(aside, path)
 
 
-def _check(connection: sqlite3.Connection, path: Path) -> None:
-    """Raises UserError for a file that is not a queue, or is one of another version."""
+def _converted(connection: sqlite3.Connection, in_place: bool) -> sqlite3.Connection:
+    """A queue of version 0.1.0 in the present version: the file itself, or for readers a copy in memory."""
+    if not in_place:
+        copy = sqlite3.connect(":memory:", isolation_level=None)
+        connection.backup(copy)
+        connection.close()
+        connection = copy
+    with immediate(connection):
+        if connection.execute("PRAGMA user_version").fetchone()[0] == older.VERSION_0_1_0:  # no other process did it
+            older.convert(connection)
+            connection.execute(f"PRAGMA user_version={VERSION}")
+    return connection
+
+
+def _check(connection: sqlite3.Connection, path: Path) -> int:
+    """Return the version. Raises UserError for a file that is not a queue, or is one that cannot be read here."""
     tables = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     application = connection.execute("PRAGMA application_id").fetchone()[0]
     version = int(connection.execute("PRAGMA user_version").fetchone()[0])
@@ -107,11 +123,12 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} is a database, but not a queue of this program. Move it away, or name another folder with "
             "--store or --state-dir."
         )
-    if version != VERSION:
+    if version not in (VERSION, older.VERSION_0_1_0):
         raise UserError(
             f"The queue {path} was written by another version of this program (queue version {version}; this program "
             f"reads {VERSION}). Use that version, or move the file away. {REBUILD}"
         )
+    return version
 
 
 @contextlib.contextmanager

@@ -39,12 +39,13 @@ def signed(spec: str, signature: str) -> bool:
 
 def executes(job: Job) -> str:
     """The user's code that a job executes, as text; "" for a built-in task."""
-    if job.task == "command":
-        return f"the command {str(job.config.get('command', ''))!r} in {job.folder or 'this folder'}"
-    if job.task in named_tasks():
+    spec = job.spec
+    if spec.task == "command":
+        return f"the command {str(spec.config.get('command', ''))!r} in {spec.folder or 'this folder'}"
+    if spec.task in named_tasks():
         return ""
-    by = f" with {job.python}" if job.python else ""
-    return f"the task {job.task} from {job.folder or 'the installed packages'}{by}"
+    by = f" with {spec.python}" if spec.python else ""
+    return f"the task {spec.task} from {spec.folder or 'the installed packages'}{by}"
 
 
 def why_held(job: Job) -> str:

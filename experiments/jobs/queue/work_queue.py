@@ -14,12 +14,15 @@ from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State, Wait
 from experiments.jobs.queue.queue import LEFT, SPEC, UNPREDICTED, Queue
 from experiments.jobs.queue.queue_file import explain
 from experiments.records import record_time
+from experiments.run_spec import EvaluationSpec
 
-# A damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: members first, of which most jobs have
-# none, and not all jobs of the queue for each.
+# The run_ids of an ensemble's members and of a branch's parent run are among its inputs (experiments/identity.py). A
+# damaged entry is no JSON; it fails by itself when it is read. CROSS JOIN: inputs first, of which a job has few, and
+# not all jobs of the queue for each.
 _MEMBER_LEFT = (
-    "SELECT 1 FROM json_each(CASE WHEN json_valid(jobs.spec) THEN jobs.spec ELSE '{}' END, '$.after') AS member "
-    "CROSS JOIN jobs AS other ON other.run_id = member.value WHERE other.state IN ('waiting', 'running')"
+    "SELECT 1 FROM json_each(CASE WHEN json_valid(jobs.spec) THEN jobs.spec ELSE '{}' END, '$.spec.inputs') AS read "
+    "CROSS JOIN jobs AS other ON other.run_id = read.value WHERE other.state IN ('waiting', 'running') "
+    "AND (read.key = 'parent_run' OR read.key LIKE 'ensemble member %')"
 )
 
 
@@ -34,7 +37,7 @@ class WorkQueue(Queue):
         marks = ",".join("?" * len(without))
         rows = self._read(
             "SELECT run_id, priority, cost, kind, inputs_key, memory_gb, devices, alone, gpu_memory_gb, turn, "
-            f"json_extract({SPEC}, '$.steps') FROM jobs "
+            f"json_extract({SPEC}, '$.spec.steps') FROM jobs "
             f"WHERE state='waiting' AND held='' AND inputs_key NOT IN ({marks}) AND NOT EXISTS ({_MEMBER_LEFT}) "
             "ORDER BY priority DESC, turn, cost DESC, queued, run_id LIMIT ?",
             (*without, limit),
@@ -96,13 +99,13 @@ class WorkQueue(Queue):
             self._db.execute("UPDATE attempts SET ref=? WHERE run_id=? AND number=?", (to_text(ref), run_id, attempt))
             self._db.execute("UPDATE jobs SET pinned=?, best=? WHERE run_id=?", (to_text(pinned), best, run_id))
 
-    def score_again(self, job: Job, replaced: Sequence[Mapping[str, Any]]) -> None:
+    def score_again(self, job: Job, replaced: Sequence[EvaluationSpec]) -> None:
         """Queue evaluations again whose weights a new training replaced, whichever study requested them.
 
         Not for stale results: their evaluations are made when their study is run again.
         """
         if replaced and not job.rerun_after:
-            self.enqueue([replace(job, evaluations=tuple(replaced))])
+            self.enqueue([replace(job, evaluations=tuple(replaced), renew={})])
 
     def explain_waiting(self, inputs_key: str, why: str) -> None:
         """Set the reason why the jobs of a corpus wait."""
@@ -179,7 +182,7 @@ class WorkQueue(Queue):
                 self._db.execute(
                     "UPDATE jobs SET gpu_memory_gb=max(gpu_memory_gb, ?) "
                     f"WHERE (run_id=? OR state='waiting') AND {UNPREDICTED}",
-                    (gb, job.run_id, job.task, study),
+                    (gb, job.run_id, job.spec.task, study),
                 )
 
     def end_waiting(self, run_ids: Iterable[str], state: State, error: str = "", error_class: str = "") -> None:

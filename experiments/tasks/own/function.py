@@ -160,7 +160,7 @@ class OwnTask(Task):
         self, config: Any, context: AttemptContext, used: Mapping[str, str], data: Mapping[str, str]
     ) -> dict[str, Any]:
         """The same files without the row's change, for the record of a row that changes code."""
-        if not code_change_in(context.inputs):
+        if not code_change_in(context.spec.inputs):
             return {}
         base = getattr(config, BASE, "")
         return {"base_files": {**archived_digests(context.store, base, used), **data} if base else {}}
@@ -193,7 +193,7 @@ class OwnTask(Task):
 
     def _refuse_changed(self, config: Any, context: AttemptContext, when: str) -> None:
         """Raises UserError if the content of what the run reads differs from that of the plan."""
-        now, planned = self.inputs(config, context.store), without_runs(context.inputs)
+        now, planned = self.inputs(config, context.store), without_runs(context.spec.inputs)
         paths = self._files(config)
         names = [name for name in {**planned, **now} if now.get(name) != planned.get(name)]
         changed = [str(paths.get(name, name)) for name in names]
@@ -268,9 +268,9 @@ class OwnTask(Task):
 
     def _before(self, evaluation: EvaluationSpec, weights: Path, context: AttemptContext) -> EvaluationResult | None:
         """The stored evaluation of the same weights that this one renews; None if there is none."""
-        eval_id = eval_identity(context.run_id, evaluation.settings, evaluation.inputs)
+        eval_id = eval_identity(context.spec.run_id, evaluation.settings, evaluation.inputs)
         with contextlib.suppress(Damaged):
-            made = Store.open(context.store, create=False).evaluation(context.run_id, eval_id)
+            made = Store.open(context.store, create=False).evaluation(context.spec.run_id, eval_id)
             if made is not None and made.weights_attempt == int(weights.name):
                 return made
         return None

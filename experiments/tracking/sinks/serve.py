@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from experiments.records import TrackedRun
+from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
+from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.sinks.sink import folder_of
 from model.extensions import added, load
 
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
 def run_of(content: dict[str, Any]) -> TrackedRun:
     """A run from JSON, where tuples are lists."""
     members: Callable[[Any], Any] = lambda found: tuple(tuple(member) for member in found)  # noqa: E731
-    return TrackedRun(**{**content, "members": members(content["members"])})
+    return TrackedRun(**{**content, "spec": RunSpec(**content["spec"]), "members": members(content["members"])})
 
 
 if __name__ == "__main__":

@@ -18,8 +18,8 @@ from pathlib import Path
 
 from experiments.errors import UserError
 from experiments.jobs.engines.base import import_path
-from experiments.records import TrackedRun
 from experiments.store.layout import Store
+from experiments.store.tracked_run import TrackedRun
 from model.extensions import added, load
 
 SERVE = ["-P", "-m", "experiments.tracking.sinks.serve"]

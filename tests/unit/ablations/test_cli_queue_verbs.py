@@ -16,19 +16,20 @@ from ablations.cli.run import _exit_if_bad
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
 from experiments.jobs.coordinator.reporter import Summary
-from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
+from experiments.jobs.queue.job import Ending, Member, Outcome, State
 from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store import durable
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.retention import size
+from tests.made_jobs import made_job
 
 
 def make(number, row, **more):
     member = Member("table3", "demo", "builtin", row, row[:1])
     config = {"training": {"train_steps": 10}}
-    return Job(f"{number:04x}" * 4, "translation", config, members=(member,), cost=float(number), steps=10, **more)
+    return made_job(f"{number:04x}" * 4, "translation", config, members=(member,), cost=float(number), steps=10, **more)
 
 
 @pytest.fixture

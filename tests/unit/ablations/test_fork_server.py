@@ -6,9 +6,9 @@ import pytest
 
 from ablations.service.work import WorkOptions
 from experiments.jobs.engines import local
-from experiments.jobs.queue.job import Job
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
+from tests.made_jobs import made_job
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_damaged_entry_of_the_queue_may_need_it(tmp_path, monkeypatch):
 def preloaded(folder, monkeypatch, tasks, then=lambda path: None):
     store = Store.open(folder / "store")
     with Queue(store.queue_db) as queue:
-        queue.enqueue(Job(f"{number:016x}", task, {}, folder=str(folder)) for number, task in enumerate(tasks))
+        queue.enqueue(made_job(f"{number:016x}", task, folder=str(folder)) for number, task in enumerate(tasks))
     then(store.queue_db)
     seen = []
     monkeypatch.setattr(local, "ForkServer", seen.append)

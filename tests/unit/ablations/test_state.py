@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from ablations.service.run_states import run_states
-from experiments.jobs.queue.job import Job, State
+from experiments.jobs.queue.job import State
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
+from tests.made_jobs import evaluation, made_job
 from tests.unit.ablations.conftest import FakeTask
 
 RUN, ASKED, OTHER = "a" * 16, "1" * 16, "2" * 16
@@ -19,8 +20,7 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
     """A failed evaluation fails the rows that print it; a failed training fails all rows that share it."""
     store = Store.open(tmp_path / "store")
     work_queue = WorkQueue(store.queue_db)
-    evaluation = {"eval_id": ASKED, "set": "dev", "settings": {}, "inputs": {}}
-    work_queue.enqueue([Job(RUN, "translation", {}, evaluations=(evaluation,))])
+    work_queue.enqueue([made_job(RUN, "translation", evaluations=(evaluation(ASKED),))])
     work_queue.end_waiting([RUN], State.FAILED, "why", "user_error")
     work_queue.close()
     if trained:

@@ -14,9 +14,10 @@ import pytest
 from ablations.cli import main as cli
 from ablations.cli.terminal import Guarded, print_json, visible
 from experiments.events.event_log import EventWriter
-from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
+from experiments.jobs.queue.job import Ending, Member, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
+from tests.made_jobs import made_job
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\x08\x7f\r"
 SENT = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -52,7 +53,7 @@ def store(tmp_path):
     store = Store.open(tmp_path / "store")
     work_queue = WorkQueue(store.queue_db)
     members = (Member(f"table{EVIL}", "demo", "builtin", f"row{EVIL}", ""),)
-    jobs = [Job(f"{n}" * 16, "translation", {}, members=members) for n in (1, 2)]
+    jobs = [made_job(f"{n}" * 16, "translation", members=members) for n in (1, 2)]
     work_queue.enqueue(jobs)
     attempt, folder = store.new_attempt("1" * 16)
     work_queue.claim("1" * 16, attempt, "cpu:0", "cpu")

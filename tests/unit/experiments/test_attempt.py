@@ -4,14 +4,17 @@ from pathlib import Path
 
 import pytest
 
+from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.jobs.attempts.attempt import prepare_attempt
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.local import LocalEngine
-from experiments.jobs.queue.job import Claimed, Job
+from experiments.jobs.queue.job import Claimed
+from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
-from experiments.store.spec import AttemptSpec, EvaluationRequest
+from experiments.store.spec import AttemptSpec
+from tests.made_jobs import evaluation, made_job
 
 RUN = "a" * 16
 SMALLER = {"kind": "cpu", "threads": 1, "devices": 1, "micro_batch_tokens": 500}
@@ -41,7 +44,7 @@ def former(store: Store, *, code: str | None, cls: str = "out_of_memory") -> int
 
 def micro_batch(store: Store, engine: Engine, rerun_after: int = 0, code: str = "new") -> int | None:
     """The pinned micro-batch of the next attempt, of the job as the failure left it."""
-    claimed = Claimed(Job(RUN, "stub", {}, rerun_after=rerun_after), 1, SMALLER, 0, 0)
+    claimed = Claimed(made_job(RUN, rerun_after=rerun_after), 1, SMALLER, 0, 0)
     attempt = store.new_attempt(RUN)
     slot = Slot("cpu:0", "cpu")
     prepared = prepare_attempt(store, engine, ["child"], claimed, attempt, slot, ["training"], code)
@@ -86,8 +89,8 @@ def test_a_rerun_is_a_new_training_also_after_an_attempt_that_only_scored(store,
     for number, train in ((1, True), (2, False)):
         _, folder = store.new_attempt(RUN)
         spec = AttemptSpec(
-            store=str(store.root), run_id=RUN, attempt=number, task="stub", config={}, inputs={}, device={},
-            train=train, evaluations=() if train else (EvaluationRequest("e", "dev", {}, {}),),
+            RunSpec(RUN, {}, {}), str(store.root), number, DeviceSpec(),
+            train=train, evaluations=() if train else (evaluation("e"),),
         )  # fmt: skip
         spec.write(folder)
         events = EventWriter(folder)

@@ -14,13 +14,14 @@ from experiments.jobs.coordinator import work
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
-from experiments.records import TrackedRun
+from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
+from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.database import explained
 
 
 def run(name, status="RUNNING"):
-    return TrackedRun(name, status, "stub", {}, 1)
+    return TrackedRun(RunSpec(name, {}, {}), status)
 
 
 class Writer:

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.jobs.attempts.outcomes import LONG_S, MAX_STALLS, MIN_MICRO_BATCH, decide
-from experiments.jobs.queue.job import Claimed, Job, Outcome, State
+from experiments.jobs.queue.job import Claimed, Outcome, State
+from tests.made_jobs import made_job
 
-JOB = Job("0" * 16, "stub", {"training": {"train_steps": 100, "tokens_per_batch": 1000}})
+JOB = made_job("0" * 16, "stub", {"training": {"train_steps": 100, "tokens_per_batch": 1000}})
 WANTED = ["training", "e1"]
 
 

@@ -1,15 +1,14 @@
 """Results become valid by repeatable renames, whole or not at all: the first evaluation, the newest training."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from experiments.jobs.attempts.publish import leftover, missing, publish
-from experiments.jobs.queue.job import Job
+from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.training.checkpoint import save_weights
+from tests.made_jobs import evaluation, made_job
 
 RUN, E1, E2 = "a" * 16, "1" * 16, "2" * 16
 
@@ -20,8 +19,7 @@ def store(tmp_path):
 
 
 def job(*eval_ids, **more):
-    evaluations = tuple({"eval_id": e, "set": "dev", "settings": {}, "inputs": {}} for e in eval_ids)
-    return Job(RUN, "stub", {}, evaluations=evaluations, **more)
+    return made_job(RUN, evaluations=tuple(map(evaluation, eval_ids)), **more)
 
 
 def attempt(store, *eval_ids, trained=True, bleu=30.0, code="c1"):
@@ -128,7 +126,7 @@ def test_scores_are_those_of_a_training_that_came_to_the_same_weights(store, equ
             write_json(folder_of(store, E1) / "result.json", {**scored, "metrics": {"bleu": 30.0}})
         taken = publish(store, RUN, number)
     assert store.result(RUN).attempt == 2 and taken.parts == ["training"]
-    assert taken.replaced == ([] if equal else [scored])
+    assert taken.replaced == ([] if equal else [EvaluationSpec("dev", {"beam": 4}, {"set": "d"}, eval_id=E1)])
     assert missing(store, job(E1)) == ([] if equal else [E1])
     assert (store.evaluation(RUN, E1) is not None) == equal
 
@@ -142,7 +140,7 @@ def folder_of(store, eval_id):
 def test_to_renew_an_evaluation_is_to_replace_the_one_of_that_attempt(store):
     """Another one that was made meanwhile stays, and the replaced one lies with its own attempt."""
     publish(store, RUN, attempt(store, E1))
-    asked = replace(job(E1), evaluations=({"eval_id": E1, "set": "dev", "settings": {}, "inputs": {}, "renew": 1},))
+    asked = job(E1, renew={E1: 1})
     assert missing(store, asked) == [E1] and missing(store, job(E1)) == []
     for renews, parts, score in ((2, [], 30.0), (1, [E1], 31.0), (1, [], 31.0)):
         number = attempt(store, E1, trained=False, bleu=31.0 if parts else 99.0)

@@ -10,23 +10,22 @@ from types import SimpleNamespace
 import pytest
 
 from experiments.errors import Damaged, UserError
-from experiments.jobs.coordinator.placement import Placement, config_of
-from experiments.jobs.queue import queue_file
-from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
+from experiments.identity import with_members
+from experiments.jobs.coordinator.placement import Placement
+from experiments.jobs.queue import queue_file, trust
+from experiments.jobs.queue.job import Ending, Member, Outcome, State, job_from, to_text
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.run_spec import EvaluationSpec
 from experiments.store.retention import BEST, SPACED, Keep
-from experiments.tasks.load import load_task
+from experiments.tasks.load import load_task, validated
+from tests.made_jobs import evaluation, made_job
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
 
 
 def make(number, **more):
-    return Job(run_id=f"{number:016x}", task="stub", config=CONFIG, **more)
-
-
-def evaluation(name):
-    return {"eval_id": name, "set": "dev", "settings": {}, "inputs": {}}
+    return made_job(f"{number:016x}", "stub", CONFIG, **more)
 
 
 @pytest.fixture
@@ -54,7 +53,7 @@ def test_evaluations_of_replaced_weights_are_made_again_but_not_stale_ones(work_
         work_queue.enqueue([job])
         work_queue.claim(job.run_id, 2, "cpu:0", "cpu")
         work_queue.score_again(job, [evaluation("old")])
-    assert [[e["eval_id"] for e in work_queue.job(make(n).run_id).job.evaluations] for n in (1, 2)] == [
+    assert [[e.eval_id for e in work_queue.job(make(n).run_id).job.evaluations] for n in (1, 2)] == [
         ["new", "old"], ["new"],
     ]  # fmt: skip
 
@@ -62,7 +61,9 @@ def test_evaluations_of_replaced_weights_are_made_again_but_not_stale_ones(work_
 def test_an_ensemble_waits_for_its_members_and_for_nothing_else(work_queue):
     """Whatever became of them: its own attempt says which one is missing. A damaged entry harms no other job."""
     one, two, three = (make(number).run_id for number in (1, 2, 3))
-    work_queue.enqueue([make(9, after=(one, two, make(7).run_id), priority=5), make(1), make(2), make(3)])
+    work_queue.enqueue(
+        [make(9, inputs=with_members({}, (one, two, make(7).run_id)), priority=5), make(1), make(2), make(3)]
+    )
     assert [job.run_id for job in work_queue.waiting(9)] == [one, two, three]
     assert [row.doing for row in work_queue.status() if row.run_id == make(9).run_id] == ["waits for its members"]
     work_queue.claim(one, 1, "cpu:0", "cpu")
@@ -75,7 +76,7 @@ def test_an_ensemble_waits_for_its_members_and_for_nothing_else(work_queue):
 
 
 def test_what_ensembles_read_of_a_run_is_the_union_of_all_who_asked(work_queue):
-    first, second = ({"set": name, "settings": {}, "inputs": {}} for name in ("dev", "test"))
+    first, second = (EvaluationSpec(name, {}, {}) for name in ("dev", "test"))
     work_queue.enqueue([make(1, read_by=(first,))])
     work_queue.enqueue([make(1, read_by=(second, first))])
     work_queue.enqueue([make(1)])
@@ -165,7 +166,7 @@ def test_asked_twice_is_one_job_with_both_wishes(work_queue):
     assert work_queue.enqueue([first]) == 1
     assert work_queue.enqueue([again]) == 0
     joined = work_queue.job(first.run_id).job
-    assert [e["eval_id"] for e in joined.evaluations] == ["e1", "e2"]
+    assert [e.eval_id for e in joined.evaluations] == ["e1", "e2"]
     assert joined.train and joined.priority == 2 and set(joined.members) == {here, there}
 
 
@@ -186,7 +187,7 @@ def test_asked_after_its_end_it_waits_again(work_queue, state):
     assert work_queue.enqueue([make(1, evaluations=(evaluation("e2"),))]) == 1
     row = work_queue.status()[0]
     assert (row.state, row.error, row.attempt) == (State.WAITING, "", 1)
-    assert [e["eval_id"] for e in work_queue.job(row.run_id).job.evaluations] == ["e2"]
+    assert [e.eval_id for e in work_queue.job(row.run_id).job.evaluations] == ["e2"]
     assert work_queue.job(row.run_id).stalls == 0
 
 
@@ -261,6 +262,47 @@ def test_a_thousand_operations_a_second_and_status_of_ten_thousand_in_a_second(w
     assert time.process_time() - began < 1
 
 
+def as_of_0_1_0(queue):
+    """Write the entries of a queue as version 0.1.0 did, signed; its version was 9."""
+    for run_id, text in queue._db.execute("SELECT run_id, spec FROM jobs").fetchall():
+        job = job_from(text, run_id)
+        spec, values = job.spec.to_json(), job.to_json()
+        evaluations = [{**item, **({"renew": job.renew[item["eval_id"]]} if item["eval_id"] in job.renew else {})}
+                       for item in values["evaluations"]]  # fmt: skip
+        read_by = [{name: item[name] for name in ("set", "settings", "inputs")} for item in values["read_by"]]
+        alike = {name: spec[name] for name in ("inputs", "steps", "num_params", "cost", "folder", "python", "named_by")}
+        old = {
+            "run_id": run_id, "task": job.spec.task, "config": spec["config"], "seed": job.spec.seed, **alike,
+            **{name: value for name, value in values.items() if name not in ("spec", "renew")},
+            "evaluations": evaluations, "read_by": read_by, "after": job.spec.reads,
+        }  # fmt: skip
+        written = to_text(old)
+        queue._db.execute("UPDATE jobs SET spec=?, signature=? WHERE run_id=?", (written, trust.sign(written), run_id))
+    queue._db.execute("PRAGMA user_version=9")
+
+
+@pytest.mark.parametrize("create", [True, False])
+def test_a_queue_of_version_0_1_0_keeps_its_entries(tmp_path, create):
+    member = Member("table3", "demo", "builtin", "A-h16", "A")
+    asked = (evaluation("e1"), evaluation("e2"))
+    jobs = [
+        make(1, evaluations=asked, renew={"e2": 3}, members=(member,), steps=7, cost=2.0, folder="/srv", rerun_after=1),
+        make(2, inputs=with_members({"corpus": "c"}, [make(1).run_id]), keeps=(Keep(SPACED, 10, 2),), seed=4),
+        make(3, read_by=(EvaluationSpec("dev", {}, {}),), read_at=(5,), continues=("c",)),
+    ]
+    with Queue(tmp_path / "queue.db") as queue:
+        queue.enqueue(jobs)
+        expected = queue.status()
+        as_of_0_1_0(queue)
+    before = (tmp_path / "queue.db").read_bytes()
+    with Queue(tmp_path / "queue.db", create=create) as queue:
+        assert queue.status() == expected
+        for job in jobs:
+            claimed = queue.job(job.run_id)
+            assert claimed.job == job and claimed.signed
+    assert ((tmp_path / "queue.db").read_bytes() == before) == (not create), "readers write nothing"
+
+
 class TestBadFiles:
     def test_no_queue_reads_as_an_empty_one_and_is_not_made(self, tmp_path):
         assert Queue(tmp_path / "queue.db", create=False).status() == []
@@ -280,7 +322,7 @@ class TestBadFiles:
             Queue(tmp_path / "queue.db")
         assert (tmp_path / "queue.db").read_bytes() == before
 
-    @pytest.mark.parametrize("other", [-1, 1])
+    @pytest.mark.parametrize("other", [-2, 1])
     def test_another_schema(self, tmp_path, other):
         queue = Queue(tmp_path / "queue.db")
         queue._db.execute(f"PRAGMA user_version={queue_file.VERSION + other}")
@@ -382,7 +424,7 @@ def test_a_damaged_entry_is_written_again_unless_it_runs(work_queue):
     for name, value in (("spec", "{"), ("pinned", "["), ("state", "asleep")):
         spoil(work_queue, 1, **{name: value})
         assert work_queue.enqueue([make(1, seed=2)]) == 1
-        assert work_queue.job(make(1).run_id).job.seed == 2 and work_queue.status()[0].state is State.WAITING
+        assert work_queue.job(make(1).run_id).job.spec.seed == 2 and work_queue.status()[0].state is State.WAITING
     work_queue.claim(make(1).run_id, 1, "cpu:0", "cpu")
     spoil(work_queue, 1, spec="{")
     with pytest.raises(Damaged):
@@ -513,6 +555,6 @@ class TestMemoryOnAGpu:
 
 def test_a_job_with_a_setting_of_another_version_is_refused_with_what_to_do():
     """Version 0.1.0 queued evaluations in int8."""
-    job = Job(f"{1:016x}", "translation", {"evaluation": {"precision": "int8"}})
+    job = made_job(f"{1:016x}", "translation", {"evaluation": {"precision": "int8"}})
     with pytest.raises(UserError, match=rf"run {job.run_id} .*evaluation\.precision: .*ablations cancel {job.run_id}"):
-        config_of(load_task("translation"), job)
+        validated(load_task("translation"), job.spec)

@@ -12,9 +12,10 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue import trust
-from experiments.jobs.queue.job import Job, Member, State, from_text, to_text
+from experiments.jobs.queue.job import Member, State, from_text, to_text
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store
+from tests.made_jobs import evaluation, made_job
 
 STUB = Path(__file__).parents[2] / "stub_child.py"
 TASKS = ("command", "mine:TASK", "translation")
@@ -23,7 +24,7 @@ TASKS = ("command", "mine:TASK", "translation")
 def make(number, task, **more):
     config = {"training": {"train_steps": 2, "tokens_per_batch": 10}, "stub": {}, "command": "train --lr {lr}"}
     members = (Member(f"study-{task}", "p", "c", str(number)),)
-    return Job(f"{number:016x}", task, config, folder="/home/them", members=members, steps=2, **more)
+    return made_job(f"{number:016x}", task, config, folder="/home/them", members=members, steps=2, **more)
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def test_what_another_has_queued_waits_with_the_reason_and_does_not_block(store,
 def test_asked_for_by_this_user_too_it_runs_as_this_user_asked(store, as_user):
     as_user("they")
     queue = Queue(store.queue_db)
-    theirs = make(0, "command", evaluations=({"eval_id": "e" * 16, "set": "theirs", "settings": {}, "inputs": {}},))
+    theirs = make(0, "command", evaluations=(evaluation("e" * 16, "theirs"),))
     queue.enqueue([theirs])
     as_user("me")
     queue.enqueue([make(0, "command")])
@@ -113,9 +114,11 @@ def test_a_job_that_was_altered_is_held(store, as_user, change):
     run_id, text = connection.execute("SELECT run_id, spec FROM jobs").fetchone()
     spec = from_text(text, run_id)
     if change in ("command", "config"):
-        spec["config"]["command" if change == "command" else "lr"] = "touch /tmp/owned"
+        spec["spec"]["config"]["command" if change == "command" else "lr"] = "touch /tmp/owned"
+    elif change == "task":
+        spec["spec"]["config"]["task"] = "evil:TASK"
     else:
-        spec[change] = "evil:TASK"
+        spec["spec"]["folder"] = "/tmp/evil"
     connection.execute("UPDATE jobs SET spec=?", (to_text(spec),))
     connection.commit()
     connection.close()

@@ -13,6 +13,7 @@ import pytest
 from experiments.attempt_context import AttemptContext
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
+from experiments.run_spec import RunSpec
 from experiments.store.retention import remove, size
 from experiments.tasks.load import load_task
 from experiments.tasks.own import command
@@ -51,7 +52,9 @@ def _as_an_ordinary_user_who_does_not_wait() -> Iterator[None]:
 
 def context(folder: Path, *earlier: Path) -> AttemptContext:
     folder.mkdir(exist_ok=True)
-    return AttemptContext(folder, "a" * 16, folder, {}, DeviceSpec(), lambda *_, **__: None, lambda: False, earlier)
+    return AttemptContext(
+        RunSpec("a" * 16, {}, {}), folder, folder, DeviceSpec(), lambda *_, **__: None, lambda: False, earlier
+    )
 
 
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD.keys())

@@ -14,7 +14,7 @@ from experiments.client.ablations_task import RunContext, UserError
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.events.lines import LAST_STEP
-from experiments.run_spec import EvaluationSpec
+from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.checksummed import read_json
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
@@ -27,7 +27,9 @@ RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 @pytest.fixture
 def context(tmp_path):
     writer = EventWriter(tmp_path)
-    return AttemptContext(tmp_path, "a" * 16, tmp_path, {}, DeviceSpec("cpu", 1), writer.emit, lambda: False)
+    return AttemptContext(
+        RunSpec("a" * 16, {}, {}), tmp_path, tmp_path, DeviceSpec("cpu", 1), writer.emit, lambda: False
+    )
 
 
 def trainers(context):

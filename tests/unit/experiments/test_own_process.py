@@ -17,6 +17,7 @@ from experiments.client.ablations_task.process import device_name
 from experiments.device_spec import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import read_json
 from experiments.store.layout import LOG
 from experiments.tasks.load import load_task
@@ -88,7 +89,7 @@ def attempt(task, folder: Path, does: str | None, should_stop=lambda: False):
     config = task.config_type.from_mapping({"does": does, "task": "trainer:TASK"} if does else {})
     events: list[str] = []
     context = AttemptContext(
-        store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(),
+        spec=RunSpec("0" * 16, {}, {}), store=folder, folder=folder, device=DeviceSpec(),
         emit=lambda kind, **fields: events.append(kind), should_stop=should_stop,
     )  # fmt: skip
     return events, lambda: task.train(config, context)

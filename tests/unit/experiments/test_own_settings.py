@@ -18,6 +18,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.dotted import flatten
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
+from experiments.run_spec import RunSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own import function as own_settings
 from experiments.tasks.own.context import new_checkpoint, of_set, open_folder, recorded
@@ -359,7 +360,7 @@ RUN_COMMAND = "experiments.tasks.own.command.run_command"
 
 def _context(folder, emitted, *earlier):
     return AttemptContext(
-        store=folder, run_id="0" * 16, folder=folder, inputs={}, device=DeviceSpec(), earlier=earlier,
+        spec=RunSpec("0" * 16, {}, {}), store=folder, folder=folder, device=DeviceSpec(), earlier=earlier,
         emit=lambda kind, **fields: emitted.append((kind, fields)), should_stop=lambda: False,
     )  # fmt: skip
 

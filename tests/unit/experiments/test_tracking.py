@@ -17,9 +17,10 @@ import pytest
 
 from experiments.events.event_log import EventWriter
 from experiments.events.history import History
-from experiments.records import TrackedRun
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store, TableRow, keep_row
+from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.database import ui_command
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import rebuild
@@ -37,9 +38,8 @@ CONFIG = {
 
 def run(number, status="FINISHED", members=(("table3", "demo", "builtin", "A-h16", "A"),), **more):
     inputs = {"corpus": "c0ffee"}
-    return TrackedRun(
-        f"{number:016x}", status, "stub", CONFIG, seed=2, inputs=inputs, num_params=1234, members=tuple(members), **more
-    )
+    spec = RunSpec(f"{number:016x}", {**CONFIG, "task": "stub", "seed": 2}, inputs, num_params=1234)
+    return TrackedRun(spec, status, tuple(members), **more)
 
 
 def attempt(store, number, steps, *, restarted=False, **started):

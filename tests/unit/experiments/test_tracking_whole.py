@@ -13,9 +13,10 @@ import pytest
 from experiments.errors import UserError
 from experiments.events.event_log import FILE, EventWriter
 from experiments.jobs.coordinator.background import Background
-from experiments.records import TrackedRun
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store, TableRow, keep_row
+from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.database import log, make_database
 from experiments.tracking.mlflow import POSITION, Tracker
 from experiments.tracking.rebuild import lacking, rebuild, recognise, write_lacking
@@ -33,7 +34,8 @@ ODD = {"a%": 1.0, "a//b": 2.0, "": 3.0, "loss/" + "long" * 100: 4.0, "a": 5.0, "
 def run(number, status="FINISHED", members=MEMBERS[:1], **more):
     config = {"model": {"d_model": 8}, "evaluation": {"beam_size": 4}, "odd%name": 1}
     inputs = {"corpus": "c0ffee", "ä%.txt": "abc"}
-    return TrackedRun(f"{number:016x}", status, "stub", config, 2, inputs, members=tuple(members), **more)
+    spec = RunSpec(f"{number:016x}", {**config, "task": "stub", "seed": 2}, inputs)
+    return TrackedRun(spec, status, tuple(members), **more)
 
 
 def begin(store, number, restarted=False):
@@ -269,7 +271,7 @@ def test_a_run_that_cannot_be_written_does_not_keep_the_others_out(tmp_path):
     for number in (1, 2, 3):
         points(begin(store, number), range(5))
     (store.attempt_folder(f"{2:016x}", 1) / FILE).write_bytes(b"rubbish\n" * 100)
-    bad = TrackedRun(f"{3:016x}", "NO SUCH STATUS", "stub", {}, 1)
+    bad = TrackedRun(RunSpec(f"{3:016x}", {}, {}), "NO SUCH STATUS")
     problems = rebuild(store, [run(1), run(2), bad])
     assert len(problems) == 1 and problems[0].startswith(f"{3:016x}: ")
     assert {row[0] for row in dump(store)["runs"]} >= {f"{1:016x}", f"{2:016x}"}

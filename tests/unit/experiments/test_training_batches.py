@@ -14,6 +14,7 @@ from experiments.config.training import TrainingConfig
 from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
+from experiments.run_spec import RunSpec
 from experiments.tasks import train_network as made_of
 from experiments.tasks.train_network import Batches, to_tensors
 from experiments.tasks.translation import TASK
@@ -49,7 +50,13 @@ def _batches(
     config, device = config or _config(), DeviceSpec(kind)
     known |= {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
     context = AttemptContext(
-        store, "x", store, TASK.inputs(config, store), device, lambda *_, **__: None, lambda: False, pinned=known
+        RunSpec("x", {}, TASK.inputs(config, store)),
+        store,
+        store,
+        device,
+        lambda *_, **__: None,
+        lambda: False,
+        pinned=known,
     )
     return Batches(config, context, TASK.encoded(config, context).train)
 

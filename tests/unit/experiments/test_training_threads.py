@@ -9,6 +9,7 @@ from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import read_json, write_json
 from experiments.tasks.translation import TASK
 from experiments.training.threads import PASSES, fastest_threads
@@ -68,7 +69,7 @@ def attempt(tmp_path, several_are_faster):
         folder, events, asked = tmp_path / name, [], []
         folder.mkdir()
         context = AttemptContext(
-            tmp_path, "x", folder, TASK.inputs(CONFIG, tmp_path), DeviceSpec("cpu", threads),
+            RunSpec("x", {}, TASK.inputs(CONFIG, tmp_path)), tmp_path, folder, DeviceSpec("cpu", threads),
             lambda kind, **fields: events.append({"kind": kind, **fields}),
             lambda: bool(asked.append(1)) or len(asked) >= stop_at, earlier=list(earlier), pinned=pinned or {},
         )  # fmt: skip

@@ -1,0 +1,42 @@
+"""Convert the entries of a queue of version 0.1.0, whose jobs had the fields of a RunSpec among their own ones.
+
+An entry keeps its state and its attempts. If this user signed it, it is signed again. A damaged entry stays as it is
+and fails by itself when it is read.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.errors import Damaged
+from experiments.jobs.queue import trust
+from experiments.jobs.queue.job import Job, from_text, to_text
+from experiments.run_spec import recorded_spec
+from experiments.store.retention import Keep, union
+from experiments.store.spec import read_evaluations
+
+VERSION_0_1_0 = 9  # of the queue
+_SAME = (
+    "train", "prepared_key", "memory_gb", "gpu_memory_gb", "devices", "priority", "turn", "rerun_after", "keeps",
+    "continues", "limit", "read_at",
+)  # fmt: skip
+
+
+def convert(connection: sqlite3.Connection) -> None:
+    """Rewrite all entries, inside a transaction of the caller."""
+    for run_id, text, signature in connection.execute("SELECT run_id, spec, signature FROM jobs").fetchall():
+        try:
+            spec = to_text(_converted(from_text(text, run_id)))
+        except (Damaged, KeyError, TypeError, ValueError):
+            continue
+        signature = trust.sign(spec) if trust.signed(text, signature) else ""
+        connection.execute("UPDATE jobs SET spec=?, signature=? WHERE run_id=?", (spec, signature, run_id))
+
+
+def _converted(values: Mapping[str, Any]) -> dict[str, Any]:
+    evaluations, renewed = read_evaluations(values["evaluations"])
+    read_by, _ = read_evaluations(values["read_by"])
+    same = {name: values[name] for name in _SAME}
+    keeps = union(Keep(*keep) for keep in values["keeps"])
+    same |= {"keeps": keeps, "continues": tuple(values["continues"]), "read_at": tuple(values["read_at"])}
+    return Job(recorded_spec(values), evaluations=evaluations, renew=renewed, read_by=read_by, **same).to_json()
