@@ -196,7 +196,7 @@ def _check_stub(store: Store, jobs: Sequence[Job]) -> int:
     queue, attempts = Queue(store.queue_db), 0
     states = {row.run_id: row.state for row in queue.status()}
     for job in jobs:
-        result, steps = store.result(job.run_id), job.config["training"]["train_steps"]
+        result, steps = store.result(job.run_id), job.spec.config["training"]["train_steps"]
         assert result is not None and result.content["sum"] == steps * (steps + 1) // 2, f"{job.run_id}: {result}"
         assert states[job.run_id] is State.FINISHED
         history = queue.history(job.run_id)
@@ -224,7 +224,7 @@ def _check_mlflow(store: Store, jobs: Sequence[Job]) -> None:
         assert run.info.status == "FINISHED", f"{job.run_id}: {run.info.status}"
         steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train_loss")]
         assert len(steps) == len(set(steps)), f"{job.run_id}: a step twice"
-        assert set(steps) == set(range(1, job.config["training"]["train_steps"] + 1)), f"{job.run_id}: steps lost"
+        assert set(steps) == set(range(1, job.spec.config["training"]["train_steps"] + 1)), f"{job.run_id}: steps lost"
 
 
 def table(

@@ -156,7 +156,7 @@ def _best(attempt: Path) -> Any:
 
 
 def _final(attempt: Path) -> Any:
-    config = RunConfig.model_validate_json(json.dumps((read_json(attempt / "result.json") or {})["config"]))
+    config = RunConfig.model_validate_json(json.dumps((read_json(attempt / "result.json") or {})["spec"]["config"]))
     return _weights(checkpoint.load_weights(attempt / "final")), [t.sha256 for t in load_tokenizers(config, attempt)]
 
 

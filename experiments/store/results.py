@@ -302,9 +302,11 @@ class TrainingResult(Record):
     def load(cls, file: Path, **names: str) -> Self | None:
         """Read a record; None if the file is missing. `run_id`: of the run that it should describe. Raises Damaged."""
         record = super().load(file)
-        found = record.spec.run_id if record is not None and record.spec is not None else None
+        if record is None:
+            return None
+        found = record.spec.run_id if record.spec is not None else record.content.get("run_id")
         if found is not None and found != names.get("run_id", found):
-            raise Damaged(f"{file} is the record of another run: {found}. Restore the right one, or rename it.")
+            raise Damaged(f"{file} is the record of another run_id: {found}. Restore the right one, or rename it.")
         return record
 
     @classmethod

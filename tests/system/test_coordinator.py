@@ -204,7 +204,7 @@ class StubTask:
 
 
 def with_digest(job, digest):
-    job.config["stub"]["code_digest"] = digest
+    job.spec.config["stub"]["code_digest"] = digest
     return job
 
 

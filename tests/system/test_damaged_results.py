@@ -60,7 +60,7 @@ def _statistics(place: Path, _: Path) -> str:
 
 def _settings(place: Path, _: Path) -> str:
     record = _record(place.parents[1] / "result.json")
-    record["config"]["model"]["dropout"] = 0.5
+    record["spec"]["config"]["model"]["dropout"] = 0.5
     _rewritten(place.parents[1] / "result.json", record)
     return "model.dropout = 0.5, and the plan has 0.1"
 

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from experiments.config.run_config import RunConfig
+from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import read_events
 from experiments.identity import PROBE_ID, ParentRun, with_parent_run
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.spec import AttemptSpec
@@ -154,7 +156,7 @@ def test_a_rank_that_is_killed_ends_the_run_likewise(store: Store) -> None:
 
 
 def test_a_ranks_own_failure_is_the_runs(tmp_path: Path) -> None:
-    AttemptSpec(str(tmp_path), PROBE_ID, 1, "nonsense", {}, {}, {"kind": "cpu"}).write(tmp_path)
+    AttemptSpec(RunSpec(PROBE_ID, {"task": "nonsense"}, {}), str(tmp_path), 1, DeviceSpec()).write(tmp_path)
     program = f"""
 import pathlib, time
 from experiments.events.event_log import EventWriter

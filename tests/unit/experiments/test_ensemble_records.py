@@ -3,6 +3,7 @@
 import pytest
 
 from experiments.errors import UserError
+from experiments.run_spec import RunSpec
 from experiments.store.checksummed import write_json
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store
@@ -24,7 +25,8 @@ def trained(store, number, sha="t", **facts):
     run_id = f"{number:016x}"
     store.new_attempt(run_id)
     data = {"tokenizer": {"sha256": {"tokenizer.model": sha}}}
-    record = {"run_id": run_id, "attempt": 1, "task": "translation", "config": {"seed": number}, "data": data}
+    spec = RunSpec(run_id, {"task": "translation", "seed": number}, {}).to_json()
+    record = {"spec": spec, "attempt": 1, "data": data}
     write_json(store.run_folder(run_id) / RESULT_FILE, {**record, **KNOWN, **facts})
     write_json(store.run_folder(run_id) / "config.json", {"config": {"seed": number}})
     return run_id

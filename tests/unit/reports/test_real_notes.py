@@ -108,7 +108,7 @@ def test_evaluations_in_int8_of_version_0_1_0_stay_aside(small, tmp_path):
         scored.record.write(folder / "result.json", eval_id=eval_id, settings=settings, precision="int8")
     usual = outcome.record.config["evaluation"]
     config = {**outcome.record.config, "evaluation": {**usual, "precision": "int8"}}
-    outcome.record.write(home / "result.json", config=config)
+    outcome.record.write(home / "result.json", spec={**outcome.record.content["spec"], "config": config})
     write_json(home / "config.json", {**read_json(home / "config.json"), "config": config})
     assert render(made.table(), "csv") == before
     found = find_trained(Named(run=outcome.run.run_id), Selectors(store=made.store)).config.evaluation
@@ -155,7 +155,9 @@ def test_operations_are_counted_from_the_pairs_that_were_seen(small):
     table = made.table()
     for key, row in made.rows().items():
         record, config = row.outcomes[0].record.content, row.outcomes[0].run.config
-        weights = json.loads((made.store / "runs" / record["run_id"] / "attempts/0001/final/meta.json").read_text())
+        weights = json.loads(
+            (made.store / "runs" / record["spec"]["run_id"] / "attempts/0001/final/meta.json").read_text()
+        )
         assert record["target_tokens"] == weights["target_tokens"], key  # added up step by step, in the loop
         pairs = open_encoded(made.store / "corpora", record["data"]["encoded"]).train
         lengths = pairs["source"].lengths.tolist(), pairs["target"].lengths.tolist()
@@ -312,7 +314,7 @@ def test_the_code_that_trained_is_the_users_repository(small, tmp_path):
         text.write("\n\nassert True\n")
     made.run(rows="data-noise0.0", stale="rerun")
     record = made.record("data-noise0.0")
-    kept = made.store / "runs" / record["run_id"] / "attempts" / f"{record['attempt']:04d}" / "uncommitted.diff"
+    kept = made.store / "runs" / record["spec"]["run_id"] / "attempts" / f"{record['attempt']:04d}" / "uncommitted.diff"
     assert "+assert True" in kept.read_text() and record["revision"]["repository"] == "our-paper"
     (code,) = said(made.table(rows="data-noise0.0"), "Code: ")
     assert f"our-paper, commit {commit} with uncommitted changes (kept beside the run) (" in code

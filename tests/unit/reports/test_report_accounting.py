@@ -240,7 +240,7 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     assert record.earlier_attempts[0].seconds >= 0.7  # until the coordinator saw its end
 
     store = Store.open(made.store, create=False)
-    events = store.attempt_folder(record.run_id, 1) / FILE
+    events = store.attempt_folder(record.spec.run_id, 1) / FILE
     lines = events.read_bytes().splitlines(keepends=True)
     events.write_bytes(b"".join(lines[:-1]))  # as where the coordinator was killed too
     unseen = made.table().spent
@@ -256,7 +256,9 @@ def test_the_hours_of_killed_stopped_and_failed_attempts_are_there(tmp_path):
     write_bundle(path, chosen.plan, store, chosen.columns, [], NOTHING)
     (opened := tmp_path / "opened").mkdir()
     bundle = read_bundle(path, opened)
-    assert len(bundle.store.attempts(record.run_id)) == 1  # a bundle has the other attempts' costs, not their folders
+    assert (
+        len(bundle.store.attempts(record.spec.run_id)) == 1
+    )  # a bundle has the other attempts' costs, not their folders
     again = build_table(table_spec(bundle.plan, bundle.columns), bundle.store)
     whole = build_table(table_spec(chosen.plan, bundle.columns), store)
     assert again.spent == whole.spent and again.footnotes == whole.footnotes
@@ -282,7 +284,7 @@ def test_an_imported_run_costs_what_its_record_tells_of_attempts_that_stayed_beh
     assert record is not None
     whole, told = there.spent.total, here.spent.total
     first = Store.open(made.store)
-    after_s = next(Tail(first.attempt_folder(record.run_id, 1)).read())["after_s"]
+    after_s = next(Tail(first.attempt_folder(record.spec.run_id, 1)).read())["after_s"]
     assert told.wall_s == pytest.approx(whole.wall_s - after_s, abs=0.01)  # the record has no time of starting
     assert told.without_cpu == 1 and said(here, "device time", "(without 1 attempt of 2)")
 

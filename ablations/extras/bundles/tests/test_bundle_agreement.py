@@ -78,7 +78,7 @@ def task_of_the_configs(head: Head, files: Files) -> None:
 
 
 def task_of_the_results(head: Head, files: Files) -> None:
-    edit(files, "/result.json", lambda record: "config" in record and record.update(task="this:TASK"))
+    edit(files, "/result.json", lambda record: "spec" in record and record["spec"]["config"].update(task="this:TASK"))
 
 
 def task_of_nothing_but_the_plan(head: Head, files: Files) -> None:
@@ -87,7 +87,7 @@ def task_of_nothing_but_the_plan(head: Head, files: Files) -> None:
     head["names_can_be_checked"] = False
     for name in [name for name in files if name.endswith("config.json")]:
         del files[name], head["files"][name]
-    edit(files, "/result.json", lambda r: "config" in r and (r.pop("task"), r["config"].pop("task")))
+    edit(files, "/result.json", lambda record: "spec" in record and record["spec"]["config"].pop("task"))
 
 
 def no_counts(head: Head, files: Files) -> None:
@@ -164,7 +164,7 @@ def test_parameters_are_counted_from_the_settings(packed: dict[str, Path], tmp_p
         head["names_can_be_checked"] = names
         for run in head["plan"]["runs"]:
             run["num_params"] = 65_000_000
-        edit(files, "/result.json", lambda record: "config" in record and record.update(num_params=65_000_000))
+        edit(files, "/result.json", lambda record: "spec" in record and record.update(num_params=65_000_000))
 
     with pytest.raises(UserError, match="parameters = 65000000, those settings have"):
         opened(altered(packed["translation"], tmp_path / "forged.tar.gz", change))
@@ -212,8 +212,7 @@ def of_an_own_task(head: Head, files: Files) -> None:
     plan["settings"]["roles"] = {
         "not_in_run_id": ["evaluation."], "not_in_lineage": [], "steps": "", "frozen_defaults": False,
     }  # fmt: skip
-    edit(files, ".json", lambda r: r.update({"task": "this:TASK"} if "task" in r else {}))
-    edit(files, ".json", lambda r: r.get("config", {}).update(task="this:TASK"))
+    edit(files, ".json", lambda record: record.get("spec", record).get("config", {}).update(task="this:TASK"))
     for run in plan["runs"]:
         config = json.loads(files[f"runs/{run['run_id']}/config.json"])["config"]
         settings = {n: v for n, v in flatten(config) if n not in ("task", "seed") and not n.startswith("evaluation.")}
@@ -242,7 +241,7 @@ def with_an_imported_row(head: Head, files: Files) -> None:
                 record |= {"settings": {"imported": record["set"]}, "inputs": {}, "files": {}}
                 record["metrics"]["bleu"] = 99.9
             else:
-                record["inputs"] = run["inputs"]
+                record.get("spec", record)["inputs"] = run["inputs"]
                 record.pop("num_params", None)
 
         edit(files, ".json", change, f"runs/{run['run_id']}/")
