@@ -64,7 +64,6 @@ CORE = {  # by name, in the order of --help
     "compare": Verb("ablations.cli.inspect:compare", PRINT, "compare table3 old-table3.tar.gz"),
     "generate": Verb("ablations.cli.models:generate", MODELS, "generate table3 input.txt --row base > output.txt"),
     "export": Verb("ablations.cli.models:export", MODELS, "export table3 german-english --row base"),
-    "attention": Verb("ablations.cli.models:attention", MODELS, "attention table3 'The law is good.' --row base"),
     "tables": Verb("ablations.cli.store:tables", STORE, "tables"),
     "status": Verb("ablations.cli.status:status", STORE, "status"),
     "log": Verb("ablations.cli.status:log", STORE, "log A-h16:2 --follow"),

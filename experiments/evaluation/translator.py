@@ -9,22 +9,16 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from experiments.config.run_config import RunConfig
-from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, Tokenizer
+from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import exported_config
-from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_chosen, load_tokenizers
 from experiments.evaluation.translate import texts_of, translate
-from model.layers.attention.watching import KINDS, watching
 from model.protocol import Network
 
 WINDOWS = (64, 256, 1024, 4096)  # lines in memory at once: few at first, so that output begins early
@@ -118,33 +112,3 @@ class Translator:
             if len(source) > most:
                 raise UserError(f"Line {number} has {len(source)} pieces, more than {most}: split it into sentences.")
         return sources
-
-
-# --- Attention weights of a sentence pair, layer by layer and head by head (the paper's figures 3 to 5)
-# Shapes: B sentences (1 here), H heads, T queries, M memory positions, D d_model.
-
-
-def attention_maps(translator: Translator, source: str, target: str | None = None) -> dict[str, Any]:
-    """{"source": pieces, "target": pieces, "translation": text, "maps": {kind: layers × heads × rows × columns}}.
-
-    The target is the translation unless given. Rows attend to columns: columns of encoder and cross attention are
-    source pieces, those of the decoder the pieces that it has read (<s> first).
-    """
-    text = translator.translate([source])[0] if target is None else target
-    source_ids = [*translator.source_tokenizer.encode(source), EOS_ID]
-    target_ids = translator.target_tokenizer.encode(text)
-    device = translator.device.torch_device
-    maps: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
-
-    def see(kind: str, weights_BHTM: Tensor) -> None:
-        maps[kind].append(weights_BHTM[0].cpu())  # of the one sentence
-
-    with evaluating(translator.model), watching(translator.model, see):
-        memory_BSD = translator.model.encode(torch.tensor([source_ids], device=device))
-        translator.model.decode(torch.tensor([[BOS_ID, *target_ids]], device=device), memory_BSD)
-    return {
-        "source": [*translator.source_tokenizer.pieces(source_ids[:-1]), "</s>"],
-        "target": ["<s>", *translator.target_tokenizer.pieces(target_ids)],
-        "translation": text,
-        "maps": {kind: [weights.tolist() for weights in maps[kind]] for kind in KINDS},
-    }

@@ -112,6 +112,7 @@ def test_an_exported_folder_needs_no_store(cli: Cli, store: tuple[Path, Path], t
     assert "not empty" in cli("export", tmp_path / "model", "--run", run.name, "--store", runs, code=2).stderr
 
 
+@pytest.mark.extra("attention_analysis")
 def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path, Path], tmp_path: Path) -> None:
     runs, study = store
     figure = tmp_path / "figure.png"
@@ -128,6 +129,7 @@ def test_attention_is_drawn_and_kept_as_an_artifact(cli: Cli, store: tuple[Path,
 
 
 @pytest.mark.nightly
+@pytest.mark.extra("attention_analysis")
 def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks(cli: Cli, tmp_path: Path) -> None:
     lines = 'encoder = "gru(bidirectional=true)", decoder = "gru, cross_attention(num_heads=1), gru", '
     study = tmp_path / "recurrent.toml"

@@ -55,6 +55,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.nightly
+@pytest.mark.extra("attention_analysis")
 def test_f1_rises_from_nothing_and_what_is_kept_gives_it_again(cli: Cli, folder: Path, tmp_path: Path) -> None:
     study, store = tmp_path / "trees.toml", tmp_path / "store"
     study.write_text(SMALL)

@@ -36,6 +36,7 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.process
+@pytest.mark.extra("attention_analysis")
 def test_a_command_is_told_neither_to_measure_nor_to_be_drawn(folder: Path) -> None:
     """It predicts no cost, so `plan --measure` refuses; it has no attention."""
     planned = call(folder / "other", "plan", folder / "command.toml").stdout

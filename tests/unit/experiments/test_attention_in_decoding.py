@@ -17,7 +17,7 @@ from experiments.device import Device
 from experiments.evaluation.beam import Hypothesis, SearchSettings, coverage_penalty
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.translate import texts_of, translate
-from experiments.evaluation.translator import Translator, attention_maps
+from experiments.evaluation.translator import Translator
 from experiments.identity import eval_identity
 from experiments.tasks.network import evaluation_settings
 from model.config import ModelConfig
@@ -151,7 +151,10 @@ def test_unknown_pieces_with_their_own_text_give_the_line_back(tmp_path: Path, u
     assert (back.split(), line.split()) == (line.split(), back.split()) if units == "word" else back == line
 
 
+@pytest.mark.extra("attention_analysis")
 def test_an_unknown_word_becomes_the_source_word_with_most_attention(tmp_path: Path) -> None:
+    from ablations.extras.attention_analysis.maps import attention_maps
+
     tokenizer = tokenizer_of("word", tmp_path)
     model = model_of(5, tokenizer.vocab_size)
     lines = ["der Öltank läuft schnell", "Katze und Zebra", "", "der Hund schläft"]

@@ -1,4 +1,4 @@
-"""A trained model as a translator: order, windows, empty and too long lines, export and load, attention maps."""
+"""A trained model as a translator: order, windows, empty and too long lines, export and load."""
 
 import json
 from collections.abc import Iterator
@@ -16,9 +16,8 @@ from experiments.errors import UserError
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import export
 from experiments.evaluation.translate import translate
-from experiments.evaluation.translator import Translator, attention_maps
+from experiments.evaluation.translator import Translator
 from experiments.training.checkpoint import add_file, model_tensors, save_weights
-from model.layers.contract import Inputs
 from model.network import build_model
 
 LINES = ["der Hund läuft schnell", "", "eine Katze schläft", "der Hund schläft", "Katze", "schnell schläft der Hund"]
@@ -133,31 +132,6 @@ def test_an_error_in_a_worker_is_raised(translator: Translator) -> None:
 
 def _fail() -> bool:
     raise UserError("enough")
-
-
-def test_attention_maps_are_distributions_over_what_may_be_seen(translator: Translator) -> None:
-    found = attention_maps(translator, LINES[0], "die Katze")
-    source, target = len(found["source"]), len(found["target"])
-    assert (found["source"][-1], found["target"][0]) == ("</s>", "<s>")
-    for kind, rows, columns in (("encoder", source, source), ("decoder", target, target), ("cross", target, source)):
-        weights = torch.tensor(found["maps"][kind])
-        assert weights.shape == (2, 2, rows, columns)
-        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, rows))
-    decoder = torch.tensor(found["maps"]["decoder"])
-    assert torch.equal(decoder, decoder.tril())
-
-
-def test_attention_maps_are_the_weights_that_the_model_averages_with(translator: Translator) -> None:
-    """First encoder layer: the recorded weights times the values, projected, are the layer's output."""
-    found = attention_maps(translator, LINES[0])
-    layer = translator.model.encoder.layers[0].self_attention
-    ids = torch.tensor([[*translator.source_tokenizer.encode(LINES[0]), 2]])
-    with torch.inference_mode():
-        x = translator.model.encoder.positions(translator.model.target_embedding(ids))
-        _, _, values = layer.project(x, 0, x.shape[1])
-        weights = torch.tensor(found["maps"]["encoder"][0])[None]
-        output = layer.output((weights @ values).transpose(1, 2).flatten(2))
-        torch.testing.assert_close(output, layer(x, Inputs.encoder(None, x.dtype)), atol=1e-5, rtol=0)
 
 
 def test_the_tokenizer_names_its_pieces(attempt: Path) -> None:

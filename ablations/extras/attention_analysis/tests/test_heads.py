@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from experiments.evaluation.heads import MEASURES, Heads, Line, Sentence, _within, roles
+from ablations.extras.attention_analysis.heads import MEASURES, Heads, Line, Sentence, _within, roles
 from model.config import ModelConfig
 from model.network import build_model
 
