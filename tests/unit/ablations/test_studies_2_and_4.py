@@ -1,5 +1,6 @@
 """Tables 2 and 4 as printed, and the requests of their studies in every profile."""
 
+import functools
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -40,6 +41,7 @@ ENSEMBLES_2 = {
 CITED_4 = [88.3, 90.4, 90.4, 91.7, 91.3, 91.3, 92.1, 92.1, 93.0, 93.3]
 
 
+@functools.cache
 def rows_of(name: str, **options: object) -> dict[str, PlannedRow]:
     study = load_study(name)
     chosen = selection(**options)  # type: ignore[arg-type]

@@ -1,5 +1,7 @@
 """The studies `relative-positions` (Shaw 2018) and `norms` (Nguyen & Salazar 2019): what their papers say of sizes."""
 
+import functools
+
 import pytest
 
 from ablations.planning.resolve import resolve
@@ -12,6 +14,7 @@ from model.settings import SIDES
 PROFILES = ("paper", "small", "demo")
 
 
+@functools.cache
 def rows_of(name, **options):
     return {row.variation.key: row for row in resolve(load_study(name), selection(**options), TASK)}
 
