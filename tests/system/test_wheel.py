@@ -6,9 +6,12 @@ import subprocess
 import sys
 import sysconfig
 import venv
+import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.unit.reports.test_extensions import DECLARED, PACKAGE
 
 from .test_working_directory import occupied
 
@@ -28,7 +31,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv.create(home / "env", with_pip=False)
     python = home / "env" / "bin" / "python"
     theirs = Path(_run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip())
-    [file] = home.glob("*.whl")
+    [file] = home.glob("transformer_ablations-*.whl")
     (theirs / "model").mkdir(parents=True)
     (theirs / "model" / "__init__.py").write_text("SIZE = 2\n")
     subprocess.run([*pip, "install", *offline, "--target", str(theirs), str(file)], check=True, capture_output=True)
@@ -107,3 +110,31 @@ def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: 
         options = ("--rows", "base", "--seeds", "1", "--json")
         [row] = json.loads(_run(command, "run", name, *options, cwd=folder))
         assert row["n"] == 1 and row[column] > 0
+
+
+def test_the_wheel_has_the_extras_without_their_tests(installed: Path) -> None:
+    [file] = installed.parents[2].glob("transformer_ablations-*.whl")
+    with zipfile.ZipFile(file) as wheel:
+        packed = {name for name in wheel.namelist() if name.startswith("ablations/extras/")}
+    kinds = (".py", ".toml", ".md")
+    files = [path for path in (ROOT / "ablations" / "extras").rglob("*") if path.suffix in kinds and path.is_file()]
+    assert packed == {str(path.relative_to(ROOT)) for path in files if "tests" not in path.parts}
+
+
+def test_a_package_that_pip_installs_adds_a_command_a_layer_and_a_section(installed: Path, tmp_path: Path) -> None:
+    """The package of docs/extending.md."""
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "my_package.py").write_text(PACKAGE)
+    project = '[project]\nname = "my-package"\nversion = "1.0"\n[tool.setuptools]\npy-modules = ["my_package"]\n'
+    (source / "pyproject.toml").write_text(project + "\n".join(DECLARED))
+    theirs = _run(installed, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps", "--no-index"]
+    subprocess.run([*pip, "--no-build-isolation", "--target", theirs, str(source)], check=True, capture_output=True)
+    command = _command(installed)
+    assert _run(command, "rows", "table3", cwd=tmp_path).split()[0] == "base"
+    (tmp_path / "small.toml").write_text(
+        'name = "small"\ntitle = "Small"\n[venue]\nname = "ACL"\n'
+        '[base]\nmodel.encoder = "N * (self_attention, gated)"\n[[variation]]\nkey = "base"\n'
+    )
+    assert "base" in _run(command, "plan", "small.toml", cwd=tmp_path)
