@@ -282,13 +282,10 @@ def _adapter(model: type[ModelSettings], name: str) -> TypeAdapter[Any]:
 def _refusal(named: Named, option: str, error: ValidationError) -> str:
     """Return what is wrong with a value in brackets: "experts(capacity=0): expected greater than 0"."""
     first = error.errors()[0]
-    value = named.options.get(option)
-    if value is None:
-        written = "that"  # an option that is required, and missing
-    else:
-        written = grammar.value_text(value)
+    if option not in named.options:
+        return f"{named.name} needs {option}: write {named.name}({option}=…)"
     reason = first["msg"].replace("Input should be", "expected").replace("a valid ", "a ").replace("a int", "an int")
-    return f"{named.name}({option}={written}): {reason}"
+    return f"{named.name}({option}={grammar.value_text(named.options[option])}): {reason}"
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

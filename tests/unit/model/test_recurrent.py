@@ -141,6 +141,7 @@ def test_a_projection_sets_the_width_of_the_layers_after_it_and_attention_reads_
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
+        ({"encoder": "projection"}, "projection needs width: write projection.width=…."),
         ({"encoder": "projection(width=4), lstm"}, "ends with the width 4: close it with projection.width=512."),
         ({"encoder": "projection(width=4), lstm, projection(width=512)", "layer_drop": 0.1}, "leave out a projection"),
         ({"decoder": "projection(width=4), last_state, projection(width=512)"}, "has the width 512, not 4"),
