@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from ablations.cli.main import main
-from experiments.jobs.queue.job import Ending, Job, Member, Outcome, State
+from experiments.jobs.queue.job import Ending, Member, Outcome, State
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.store.layout import Store
+from tests.made_jobs import made_job
 
 GOLDEN = Path(__file__).with_name("golden_messages.txt")
 CASES = re.findall(r"^\$ ablations (.*)\n((?:(?!\$ ).*\n)*)", GOLDEN.read_text(encoding="utf-8"), re.MULTILINE)
@@ -58,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = {"a1" * 8: "waiting", "c3" * 8: "failed", "d4" * 8: "finished"}
         members = {run_id: (Member("mine", "exact", "builtin", row, ""),) for run_id, row in names.items()}
         config = {"training": {"train_steps": 10}}
-        queue.enqueue([Job(run_id, "translation", config, members=members[run_id], steps=10) for run_id in names])
+        queue.enqueue([made_job(run_id, "translation", config, members=members[run_id], steps=10) for run_id in names])
         for run_id, state, error in (
             ("c3" * 8, State.FAILED, "the loss of step 3 is nan"),
             ("d4" * 8, State.FINISHED, ""),
