@@ -79,7 +79,7 @@ test-extras: setup
 
 # a real Slurm (Debian's slurm-wlm and munge, as root) or a real Ray, two nodes each, on this machine
 test-slurm test-ray: test-%: setup
-	$(PYTEST) tests/conformance tests/system -m "$* and not nightly" -rs
+	$(PYTEST) tests/conformance tests/system ablations/extras -m "$* and not nightly" -rs
 
 # kills at random moments: 400 stub runs 100 times, six rows of Table 3 trained for real 20 times; then every verb, which
 # takes an hour

@@ -71,7 +71,9 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
         envvar="ABLATIONS_SINKS",
         help="Write runs there too; repeatable.",
     ),
-    "engine": typer.Option("--engine", metavar="local|slurm|ray", help="Where runs execute."),
+    "engine": typer.Option(
+        "--engine", metavar="|".join(("local", "slurm", *added("engines"))), help="Where runs execute."
+    ),
     "engine_set": typer.Option(
         "--engine-set", metavar="KEY=VALUE", help="For the engine: partition=gpu, time=720, …; repeatable."
     ),

@@ -52,13 +52,15 @@ def on_slurm(request):
 
 
 def on_ray(request):
-    from experiments.jobs.engines.ray import RayEngine
-
-    return RayEngine({"address": request.getfixturevalue("ray_cluster").address})
+    return engine_class("ray")({"address": request.getfixturevalue("ray_cluster").address})
 
 
 LOCAL = [forked, light, spawned, pytest.param(orphaned, marks=pytest.mark.nightly)]
-ALL = [*LOCAL, pytest.param(on_slurm, marks=pytest.mark.slurm), pytest.param(on_ray, marks=pytest.mark.ray)]
+ALL = [
+    *LOCAL,
+    pytest.param(on_slurm, marks=pytest.mark.slurm),
+    pytest.param(on_ray, marks=[pytest.mark.ray, pytest.mark.extra("ray")]),
+]
 
 
 @pytest.fixture(params=ALL, ids=lambda make: make.__name__)

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+from experiments.errors import UserError
 from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.cluster import ClusterEngine
 from experiments.jobs.engines.workers import NodeWorkers, WorkerPool
@@ -12,17 +13,18 @@ from model.extensions import added, load
 ENGINES = {
     "local": "experiments.jobs.engines.local:LocalEngine",
     "slurm": "experiments.jobs.engines.slurm:SlurmEngine",
-    "ray": "experiments.jobs.engines.ray:RayEngine",
 }
 
 
 def engines() -> dict[str, str]:
-    """Name → module:CLASS of this program's engines and of those that installed packages add."""
-    return {**added("engines"), **ENGINES}
+    """Name → module:CLASS of the core's engines, then of those that extras and installed packages add."""
+    return {**ENGINES, **{name: place for name, place in added("engines").items() if name not in ENGINES}}
 
 
 def engine_class(name: str) -> type[Engine]:
-    """The class of an engine; its module is imported only now."""
+    """The class of an engine; its module is imported only now. Raises UserError for an unknown name."""
+    if name not in engines():
+        raise UserError(f"There is no engine {name!r}. The installed engines are: {', '.join(engines())}.")
     return cast("type[Engine]", load(engines()[name]))
 
 
