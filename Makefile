@@ -11,7 +11,7 @@ comma := ,
 STAMP := $(VENV)/.installed-$(subst $(comma),-,$(DEV))
 ELSEWHERE := nightly or gpu or browser or latex or slurm or ray
 
-.PHONY: setup compiled demo test test-system test-slow test-processes test-avx2 test-nightly test-extras test-slurm test-ray nightly chaos check check-types check-imports bench clean
+.PHONY: setup compiled demo test test-system test-slow test-processes test-avx2 test-nightly test-extras test-slurm test-ray smoke smoke-pythons nightly chaos check check-types check-imports bench clean
 
 setup: $(STAMP)
 
@@ -71,7 +71,7 @@ test-nightly: compiled
 	$(PYTEST) -m nightly -n 2 --dist loadfile
 
 # what .ci/run leaves out. `make setup DEV=dev,tensorboard,wandb,slurm,ray` comes before it
-nightly: test-nightly test-avx2 test-ray chaos
+nightly: test-nightly test-avx2 test-ray smoke-pythons chaos
 
 # the system's Chromium and TeX Live (.ci/packages installs them); without them the tests say so and are skipped
 test-extras: setup
@@ -80,6 +80,18 @@ test-extras: setup
 # a real Slurm (Debian's slurm-wlm and munge, as root) or a real Ray, two nodes each, on this machine
 test-slurm test-ray: test-%: setup
 	$(PYTEST) tests/conformance tests/system ablations/extras -m "$* and not nightly" -rs
+
+# two steps and two sentences of a row, by the program alone: it imports and runs
+smoke: $(PROGRAM)
+	$(BIN)/ablations run table3 --smoke --rows base
+
+# the same with every Python that pyproject.toml names, each in an environment of its own (several GB)
+PYTHONS ?= python3.11 python3.12 python3.13
+smoke-pythons:
+	@for python in $(PYTHONS); do \
+	  $$python --version || { echo "No $$python here. Set the interpreters: make smoke-pythons PYTHONS='python3.11 /path/to/python3.12 …'"; exit 2; }; \
+	  $(MAKE) smoke PYTHON=$$python VENV=build/$$(basename $$python) || exit; \
+	done
 
 # kills at random moments: 400 stub runs 100 times, six rows of Table 3 trained for real 20 times; then every verb, which
 # takes an hour
