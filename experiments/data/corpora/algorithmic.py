@@ -54,7 +54,7 @@ class AlgorithmicData(DataConfig):
     corpus: Literal["builtin"] = Field("builtin", description="these pairs are generated")
     units: Literal["word"] = Field("word", description="every symbol is a piece")
     builtin_pairs: int = Field(20000, ge=1, le=MOST_GENERATED, description="training pairs that are generated")
-    algorithm: Literal["copy", "reverse", "sort", "recall", "dyck"] = Field(
+    algorithm: Literal["copy", "reverse", "sort", "recall", "dyck", "recall_all"] = Field(
         "copy", description="what is to be learnt (docs/algorithmic.md defines each)"
     )
     symbols: int = Field(16, ge=2, le=10_000, description="different symbols; dyck: half of them open, half close")
@@ -96,6 +96,15 @@ class AlgorithmicData(DataConfig):
             raise ValueError(
                 f'a distance is read by algorithm = "recall", and algorithm is "{self.algorithm}": leave it out'
             )
+        if self.algorithm == "recall_all":
+            for each in (self.train_lengths, self.dev_lengths, *self.test_lengths):
+                shortest, longest = bounds(each)
+                if shortest < 3 or longest // 3 > self.symbols:
+                    raise ValueError(
+                        f"recall_all needs inputs of 3 symbols or more (a key, its value, the query), and one key for "
+                        f"each third of them; a range is {each} and data.symbols is {self.symbols}: start the range at "
+                        f"3, or set data.symbols to {longest // 3} or more"
+                    )
         return self
 
     def distance_of(self, lengths: str) -> int:
@@ -223,6 +232,19 @@ def _recall(chance: random.Random, length: int, symbols: int, distance: int) -> 
     return [*source, f"k{asked}"], [str(values[place])]
 
 
+def _recall_all(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
+    """Keys, each once, and values in turn, then all the keys in another order: their values in that order.
+
+    Multi-query associative recall (Arora et al. 2023, arXiv 2312.04927), without fillers between the queries.
+    A length that is no multiple of three is made one by fewer symbols.
+    """
+    keys = chance.sample(range(symbols), length // 3)
+    values = _line(chance, len(keys), symbols)
+    asked = chance.sample(range(len(keys)), len(keys))
+    source = [text for key, value in zip(keys, values, strict=True) for text in (f"k{key}", str(value))]
+    return [*source, *(f"k{keys[place]}" for place in asked)], [str(values[place]) for place in asked]
+
+
 def _dyck(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
     """The beginning of a word of Dyck-k, k = symbols / 2: the brackets that close it. Empty where none is open."""
     source, opened = list[str](), list[int]()
@@ -235,4 +257,6 @@ def _dyck(chance: random.Random, length: int, symbols: int, _distance: int) -> t
     return source, [f"){kind}" for kind in reversed(opened)]
 
 
-_DRAWS: dict[str, Draw] = {"copy": _copy, "reverse": _reverse, "sort": _sort, "recall": _recall, "dyck": _dyck}
+_DRAWS: dict[str, Draw] = {
+    "copy": _copy, "reverse": _reverse, "sort": _sort, "recall": _recall, "dyck": _dyck, "recall_all": _recall_all,
+}  # fmt: skip

@@ -22,6 +22,9 @@ LENGTHS = {"train": (5, 20), "dev": (5, 20), "21-30": (21, 30), "31-40": (31, 40
 
 
 def data(**settings: Any) -> AlgorithmicData:
+    """With enough keys for recall_all, which has each once."""
+    if settings.get("algorithm") == "recall_all" and "train_lengths" not in settings:
+        settings["symbols"] = max(20, settings.get("symbols", 0))
     return AlgorithmicData.from_mapping({"builtin_pairs": 400, "set_pairs": 60, **settings})
 
 
@@ -52,6 +55,10 @@ def right(algorithm: str, source: list[str], target: list[str]) -> bool:
         case "recall":
             memory = dict(zip(source[:-1:2], source[1::2], strict=True))  # a later value replaces an earlier one
             return target == [memory[source[-1]]]
+        case "recall_all":
+            pairs = len(source) // 3
+            memory = dict(zip(source[: 2 * pairs : 2], source[1 : 2 * pairs : 2], strict=True))
+            return len(memory) == pairs and target == [memory[key] for key in source[2 * pairs :]]
     return bool(target) and closes(source, target)
 
 
@@ -64,7 +71,8 @@ def test_every_output_is_right_and_every_length_occurs(algorithm: str, symbols: 
         assert all(right(algorithm, source, target) for source, target in pairs)
         shortest, longest = LENGTHS[name]
         lengths = {len(source) for source, _ in pairs}
-        expected = {n - (algorithm == "recall" and n % 2 == 0) for n in range(shortest, longest + 1)}
+        rest = {"recall": lambda n: n % 2 == 0, "recall_all": lambda n: n % 3}.get(algorithm, lambda n: 0)
+        expected = {n - rest(n) for n in range(shortest, longest + 1)}
         assert lengths <= expected and (name != "train" or lengths == expected)
 
 
@@ -87,13 +95,26 @@ def test_recall_looks_exactly_so_far_back(distance: int) -> None:
         assert words[-1] not in words[-1 - 2 * distance + 1 : -1]
 
 
-PINNED = {1: "73542b37517fa608"}  # by version
+PINNED = {1: "73542b37517fa608"}  # by version, of all but recall_all, which came later
 
 
 def test_other_pairs_need_another_version() -> None:
-    every = [AlgorithmicData.from_mapping({"algorithm": one, "builtin_pairs": 10_000}) for one in ALGORITHMS]
+    every = [AlgorithmicData.from_mapping({"algorithm": one, "builtin_pairs": 10_000}) for one in ALGORITHMS[:-1]]
     text = "".join(f"{pair}" for one in every for name in SETS for pair in generate(one, name))
     assert hashlib.sha256(text.encode()).hexdigest()[:16] == PINNED[VERSION]
+
+
+def test_recall_all_asks_every_key_once_and_needs_a_key_for_each_pair() -> None:
+    settings = {"algorithm": "recall_all", "train_lengths": "6-12", "dev_lengths": "6-12", "test_lengths": ["12-12"]}
+    lines = [pair for name in ("train", "dev") for pair in generate(data(symbols=4, **settings), name)]
+    text = "\n".join("\t".join(pair) for pair in lines)
+    assert hashlib.sha256(text.encode()).hexdigest()[:16] == "244e842b09ce9a3e"
+    for source, _ in lines:
+        keys = [word for word in source.split(" ") if word.startswith("k")]
+        half = len(keys) // 2
+        assert sorted(keys[:half]) == sorted(keys[half:]) and len(set(keys)) == half
+    with pytest.raises(ValueError, match=r"set data\.symbols to 4 or more"):
+        data(symbols=3, **settings)
 
 
 def test_the_text_is_a_function_of_the_settings_alone() -> None:
@@ -127,7 +148,7 @@ def test_a_plan_knows_the_vocabulary_that_is_prepared(algorithm: str, tmp_path: 
     made = config(algorithm=algorithm, symbols=6)
     facts = TASK.prepare(made, tmp_path, lambda *_: None)
     assert TASK.vocab_sizes(made) == (facts["vocab_size"]["target"], facts["vocab_size"]["source"])
-    assert TASK.vocab_sizes(made)[0] == {"recall": 2 * 6, "dyck": 6}.get(algorithm, 6) + 4
+    assert TASK.vocab_sizes(made)[0] == {"recall": 2 * 6, "recall_all": 2 * 20}.get(algorithm, 6) + 4
     assert facts["train"]["source"]["unknown"] == facts["train"]["target"]["unknown"] == 0
 
 
