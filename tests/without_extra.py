@@ -1,12 +1,13 @@
 """Show that the core works without an extra: `python -m tests.without_extra [NAME] [--all]`.
 
 Copies the tracked files but for the extra's folder, and checks in the copy that `ablations --help` lists none of its
-commands, that what it added is refused with the list of what is installed, that all tests can be collected, and that a
+commands, that what it added is refused with the list of what is installed, that no other module imports it, and that a
 subset of the everyday tests passes; with --all, all everyday tests. Without NAME the extras come in turn by the day of
 the commit: CI shows each of them within as many days as there are extras, and repeats the same one for a commit.
 """
 
 import argparse
+import ast
 import os
 import shutil
 import subprocess
@@ -100,9 +101,21 @@ def check(name: str, everything: bool = False) -> None:
         refused = copy.run("-c", REFUSED, *named) if named else ""
         assert all(f"refused {one} " in refused for one in named), refused
         print(refused, end="")
-        print(copy.run("-m", "pytest", "--collect-only", "-q", "-m", "", "-p", "no:cacheprovider").splitlines()[-1])
+        importing = [str(file) for file in sorted(Path(folder).rglob("*.py")) if imports_extra(file, name)]
+        assert not importing, f"these files import the extra {name}: {', '.join(importing)}"
         tests = () if everything else SUBSET
         print(copy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)[-3000:])
+
+
+def imports_extra(file: Path, name: str) -> bool:
+    """Whether a module imports the extra when it is imported itself. A test with the mark `extra` imports it later."""
+    found: set[str] = set()
+    for node in ast.parse(file.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return any(f"{module}.".startswith(f"ablations.extras.{name}.") for module in found)
 
 
 def commands_of(declared: dict[str, dict[str, str]]) -> list[str]:
