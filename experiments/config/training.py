@@ -53,6 +53,11 @@ SCHEDULES: dict[ScheduleName, ScheduleFacts] = {
 }
 
 
+# Places of a batch's side over its tokens, with padding: hardly more. A step of up to so many micro-batches is not cut.
+LARGEST_UNCUT = 1.5
+SMALLEST_MICRO_BATCH = 64  # tokens; micro-batches are halved to about this when memory runs out
+
+
 class TrainingConfig(StrictModel):
     """Section 5 of the paper. A step is one optimizer update."""
 

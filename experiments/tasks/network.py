@@ -11,7 +11,7 @@ from typing import Any
 from experiments.config.data import DataConfig
 from experiments.config.evaluation import UNNAMED_AT_DEFAULT
 from experiments.config.run_config import RunConfig
-from experiments.config.training import TrainingConfig, state_per_weight
+from experiments.config.training import LARGEST_UNCUT, TrainingConfig, state_per_weight
 from experiments.data.corpora.corpus import Corpus
 from experiments.data.encoding.prepare import learn_tokenizers
 from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings
@@ -54,9 +54,6 @@ MICRO_BATCH_TOKENS = {"cpu": 4096, "cuda": 32768}  # padded positions per side o
 # Places of a batch over its tokens, where it is padded to one of few shapes. `python -m benchmarks.padding` gives 1.17
 # for multi30k at 25,000 tokens.
 PADDED = {"cpu": 1.0, "cuda": 1.2}
-# Places of a batch's side, over its tokens: hardly more. A step of up to so many micro-batches is not cut.
-LARGEST = 1.5
-SMALLEST_TOKENS = 64  # micro-batches are halved to about this when memory runs out
 # Tokens whose logits, or gradients of logits, exist at once (experiments/training/loss.py): two chunks that wait for
 # one product; on a GPU also the logits of the present chunk.
 LOGIT_TOKENS = {"cpu": 2 * 512, "cuda": 3 * 8192}
@@ -111,7 +108,7 @@ def memory_bytes(
     """
     params = count.num_params(config, *vocab_sizes)
     tokens = min(tokens_per_batch, MICRO_BATCH_TOKENS[kind])
-    most = MICRO_BATCH_TOKENS[kind] * (LARGEST if kind == "cuda" else 1)
+    most = MICRO_BATCH_TOKENS[kind] * (LARGEST_UNCUT if kind == "cuda" else 1)
     sentences = max(1, round(min(PADDED[kind] * tokens_per_batch, most) / length))
     bytes_of = functools.partial(count.activation_bytes, config, sentences, length, length)
     logits = min(tokens, LOGIT_TOKENS[kind]) * vocab_sizes[0]

@@ -16,6 +16,7 @@ import numpy as np
 from experiments.attempt_context import AttemptContext
 from experiments.config.evaluation import OF_SEARCH
 from experiments.config.run_config import RunConfig
+from experiments.config.training import SMALLEST_MICRO_BATCH
 from experiments.data.batching import BatchPlan
 from experiments.data.corpora.corpus import Corpus, select_sets
 from experiments.data.corpora.files import written_lines
@@ -32,7 +33,6 @@ from experiments.tasks.base import Progress, Task
 from experiments.tasks.compiling import COMPILE
 from experiments.tasks.network import (
     OF_WEIGHTS,
-    SMALLEST_TOKENS,
     TYPICAL_LENGTH,
     TYPICAL_LENGTHS,
     disk_bytes,
@@ -212,7 +212,7 @@ class NetworkTask(Task):
         """Without kernels of narrow products on a processor: a short training has few."""
         if kind == "cpu" and not limited:
             return self.memory_bytes(config, kind)
-        sizes, tokens = self.vocab_sizes(config), SMALLEST_TOKENS
+        sizes, tokens = self.vocab_sizes(config), SMALLEST_MICRO_BATCH
         length, state = self.typical_length(config), self._state(config)
         return memory_bytes(config.model, sizes, tokens, kind, length=length, state=state)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
-from experiments.config.training import TrainingConfig
+from experiments.config.training import LARGEST_UNCUT, TrainingConfig
 from experiments.data.batching import (
     EPOCHS,
     SPARE_ROWS,
@@ -36,7 +36,7 @@ from experiments.data.windows import WindowPlan, collate_windows
 from experiments.device import Device, naming_out_of_memory, seed_everything
 from experiments.evaluation.likelihood import Likelihood, measure_likelihood, stream_nll
 from experiments.processes.processor import precision_here
-from experiments.tasks.network import LARGEST, MICRO_BATCH_TOKENS
+from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import add_file
 from experiments.training.loss import Objective, real_places
 from experiments.training.network_operations import TrainingChange
@@ -273,7 +273,7 @@ class Batches:
         sizes = [most] if whole else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
         self.max_tokens, self._padding = most, 1.0
         for tokens in sizes:
-            if most > tokens >= LARGEST * config.training.tokens_per_batch:
+            if most > tokens >= LARGEST_UNCUT * config.training.tokens_per_batch:
                 continue  # cuts no batch either
             cut = functools.partial(self._all_parts, max_tokens=tokens)
             shapes = Shapes.fitted(self._plan, cut, spare=SPARE_ROWS if gpu else 0.0) if few else None
@@ -334,7 +334,7 @@ class Batches:
         mine = deal(source, target, batch, share)
         places = len(mine) * max(source[mine].max(initial=0), target[mine].max(initial=0))
         # One part is sorted as several are: the order of pairs decides on which of them a dropout's bits fall.
-        return split(source, target, mine, places if places <= LARGEST * max_tokens else max_tokens) or [mine]
+        return split(source, target, mine, places if places <= LARGEST_UNCUT * max_tokens else max_tokens) or [mine]
 
     def _measured_padding(self, max_tokens: int, shapes: Shapes | None) -> float:
         source, target = self._plan.lengths

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from experiments.config.training import LARGEST_UNCUT, SMALLEST_MICRO_BATCH
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.jobs.devices.hardware import OTHERS_SHARE
 from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
@@ -18,8 +19,6 @@ from experiments.records import TRAINING, ChildExit, FailureClass
 MAX_STALLS = 3
 LONG_S = 600.0  # after so long, one new step counts as progress: it may be an epoch
 MAX_HANGS = 2  # one retry
-WITH_PADDING = 1.5  # places of a batch's side over its tokens, at most (`LARGEST`, tasks/network.py)
-MIN_MICRO_BATCH = 64  # tokens: smaller micro-batches would not save memory
 FAILED_CODES = range(1, 128)
 
 
@@ -122,7 +121,7 @@ def _failed(
             why = f"others held {others} of its GPU's memory. {message}"
             return _lost(claimed, outcome, "out of memory", why, end, log_tail)
         tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
-        if not beside and tokens is not None and tokens // 2 >= MIN_MICRO_BATCH:
+        if not beside and tokens is not None and tokens // 2 >= SMALLEST_MICRO_BATCH:
             half = tokens // 2
             detail = f"will resume: out of memory with micro-batches of {tokens} tokens, now {half}"
             kept = {name: value for name, value in pinned.items() if name != "shapes"}  # they hold larger ones
@@ -139,13 +138,13 @@ def _failed(
 def _micro_batch(claimed: Claimed, failure: Mapping[str, Any], pinned: Mapping[str, Any]) -> int | None:
     """Tokens of a micro-batch when memory ran out: reported by the child, pinned, or the whole batch.
 
-    A batch with padding has at most WITH_PADDING times its tokens, so that a larger limit cuts none.
+    A batch with padding has at most LARGEST_UNCUT times its tokens, so that a larger limit cuts none.
     """
     training = claimed.job.spec.config.get("training")
     training = training if isinstance(training, Mapping) else {}  # other tasks may use this name for anything
     whole = training.get("tokens_per_batch")
     known = failure.get("micro_batch_tokens") or pinned.get("micro_batch_tokens") or whole
-    return int(min(known, WITH_PADDING * whole if whole else known)) if known else None
+    return int(min(known, LARGEST_UNCUT * whole if whole else known)) if known else None
 
 
 _USED = re.compile(r"Process \d+ has ([\d.]+) GiB memory in use")

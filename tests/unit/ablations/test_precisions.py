@@ -97,7 +97,7 @@ def test_time_is_predicted_from_measurements_in_the_same_precision(chosen: Selec
 def test_each_precision_is_measured(chosen: Selected, slow: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     def probe(store: Store, specs: Any, slot: Slot) -> Any:
         for spec in specs:
-            precision = processor.precision_here(spec["config"]["training"]["precision"])
+            precision = processor.precision_here(spec.config["training"]["precision"])
             yield Measured({"fp32": 0.1, "bf16": 2.0}[precision], precision=precision)
 
     monkeypatch.setattr(forecast, "probe", probe)

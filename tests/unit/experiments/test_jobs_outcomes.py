@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.config.training import SMALLEST_MICRO_BATCH
 from experiments.jobs.attempts.attempt import AttemptProgress
-from experiments.jobs.attempts.outcomes import LONG_S, MAX_STALLS, MIN_MICRO_BATCH, decide
+from experiments.jobs.attempts.outcomes import LONG_S, MAX_STALLS, decide
 from experiments.jobs.queue.job import Claimed, Outcome, State
 from tests.made_jobs import made_job
 
@@ -131,7 +132,7 @@ def test_out_of_memory_halves_the_micro_batch_then_takes_a_device_alone_then_fai
         assert ending.pinned["threads"] == 2
         claimed = Claimed(JOB, 1, ending.pinned, ending.best, ending.stalls, alone=ending.alone)
     assert sizes == [(500, False), (250, False), (125, False), (125, True)]
-    assert sizes[-1][0] // 2 < MIN_MICRO_BATCH
+    assert sizes[-1][0] // 2 < SMALLEST_MICRO_BATCH
     assert "Out of memory" in ending.error
 
 

@@ -90,7 +90,7 @@ def test_a_batch_that_padding_makes_a_little_too_large_is_not_cut(store: Path) -
     whole = _batches(store, "fp32", pinned=400)
     assert {len(whole(step)) for step in STEPS} == {1}
     places = [max(p.source.numel(), p.target_input.numel()) for step in STEPS for p in whole(step)]
-    assert 400 < max(places) <= 400 * made_of.LARGEST
+    assert 400 < max(places) <= 400 * made_of.LARGEST_UNCUT
     cut = _batches(store, "fp32", pinned=100)
     assert all(max(p.source.numel(), p.target_input.numel()) <= 100 for step in STEPS for p in cut(step))
 
