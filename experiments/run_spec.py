@@ -49,6 +49,56 @@ class EvaluationSpec:
 
 
 @dataclass(frozen=True)
+class TrainerSpec:
+    """How a user's trainer is started, how its output is read, and which code it has. None of it is a setting."""
+
+    command: str = ""
+    patterns: tuple[tuple[str, ...], ...] = ()  # set, metric, regular expression, and which match to take
+    progress: str = ""  # a regular expression
+    links: tuple[str, ...] = ()  # entries of the study's folder that are linked into the run's own
+    globs: tuple[str, ...] = ()  # further files of its code
+    tree: str = ""  # git's digest of the code, if the study has rows that change code
+    base: str = ""  # the same without the row's patch
+    lines: int = 0  # the size of the row's change
+
+    @property
+    def as_settings(self) -> dict[str, Any]:
+        """The facts that are given, by the names that they have beside the settings of a TaskConfig."""
+        values = {name: getattr(self, field) for name, field in TRAINER_FACTS.items()}
+        return {name: _as_list(value) for name, value in values.items() if value}
+
+
+# Name beside the settings of a TaskConfig, and in records of version 0.1.0 → field of TrainerSpec.
+TRAINER_FACTS = {
+    "command": "command",
+    "output_patterns": "patterns",
+    "output_progress": "progress",
+    "folder_links": "links",
+    "code_globs": "globs",
+    "code_tree": "tree",
+    "code_base": "base",
+    "code_lines": "lines",
+}
+_OF_FUNCTIONS = ("folder_links", "code_globs", "code_tree", "code_base", "code_lines")
+
+
+def separate(settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainerSpec]:
+    """Separate the settings of a run from the facts of its trainer, as a TaskConfig has them together."""
+    task = str(settings.get("task", ""))
+    names = tuple(TRAINER_FACTS) if task == "command" else _OF_FUNCTIONS if ":" in task else ()
+    facts = {TRAINER_FACTS[name]: _as_tuple(settings[name]) for name in names if name in settings}
+    return {name: value for name, value in settings.items() if name not in names}, TrainerSpec(**facts)
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+
+
+def _as_list(value: Any) -> Any:
+    return list(map(_as_list, value)) if isinstance(value, tuple) else value
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """One training with one seed, or one ensemble, which trains nothing."""
 
@@ -62,6 +112,7 @@ class RunSpec:
     folder: str = ""  # the study's folder, where a user's own task is found; "" for a built-in study
     python: str = ""  # the interpreter of a user's function, as the study names it; "": this program's
     lineage: str = ""  # equal for runs that may continue each other (experiments/identity.py)
+    trainer: TrainerSpec = TrainerSpec()  # of a user's trainer
 
     @property
     def task(self) -> str:
@@ -101,6 +152,11 @@ class RunSpec:
         return self.steps if self.steps is None or self.parent_run is None else self.steps - self.parent_run.step
 
     @property
+    def task_settings(self) -> dict[str, Any]:
+        """The settings and the facts of the trainer together, as the task's configuration has them."""
+        return {**self.config, **self.trainer.as_settings}
+
+    @property
     def portable(self) -> Self:
         """This record without the study's folder, for files that move with a store."""
         return replace(self, folder="")
@@ -130,11 +186,16 @@ def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
     These have the fields beside their own ones. Raises ValueError for missing fields and for wrong types.
     """
     names = {field.name for field in fields(RunSpec)}
-    return RunSpec.from_json(record.get("spec") or {name: record[name] for name in names if name in record})
+    spec = RunSpec.from_json(record.get("spec") or {name: record[name] for name in names if name in record})
+    if spec.trainer != TrainerSpec():
+        return spec
+    settings, trainer = separate(spec.config)
+    return replace(spec, config=settings, trainer=trainer)
 
 
 def run_spec(config: TaskConfig, run_id: str, inputs: Mapping[str, str], **fields: Any) -> RunSpec:
     """Return the record of a run with validated settings; `fields`: those that do not follow from the settings."""
     steps = None if members_in(inputs) else total_steps(config)
-    of_settings = {"steps": steps, "lineage": lineage(config, inputs)}
-    return RunSpec(run_id, config.model_dump(mode="json"), dict(inputs), **{**of_settings, **fields})
+    settings, trainer = separate(config.model_dump(mode="json"))
+    of_settings = {"steps": steps, "lineage": lineage(config, inputs), "trainer": trainer}
+    return RunSpec(run_id, settings, dict(inputs), **{**of_settings, **fields})

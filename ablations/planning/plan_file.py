@@ -57,7 +57,7 @@ def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
     """The settings of a parent run; those of an ensemble's member are the ensemble's."""
     if not any(other.spec.parent_run and other.spec.parent_run.run_id == run.run_id for other in plan.runs):
         return {}
-    return {"config": dict(run.spec.config), "overrides": dict(run.planned_row.overrides)}
+    return {"config": run.config.model_dump(mode="json"), "overrides": dict(run.planned_row.overrides)}
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:

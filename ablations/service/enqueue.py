@@ -23,7 +23,7 @@ from experiments.records import TRAINING
 from experiments.store import ledger
 from experiments.store.checksummed import write_json
 from experiments.store.durable import remove_folder
-from experiments.store.layout import CONFIG, Store, TableRow, config_of, keep_row, spec_of
+from experiments.store.layout import CONFIG, Store, TableRow, keep_row, spec_of
 from experiments.store.retention import at_steps, union
 from experiments.store.trees import keep
 from experiments.tasks.base import Progress, Task, settings_read
@@ -148,7 +148,8 @@ def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
 
 def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
     """The row of a run with its decoding; its settings where they are not those in the run's folder."""
-    usual = dict(flatten(config_of(store, run.run_id, forgiving=True)))
+    first = spec_of(store, run.run_id, forgiving=True)
+    usual = dict(flatten(first.task_settings)) if first else {}
     settings = {name: value for name, value in flatten(run.config) if usual.get(name, value) != value}
     return TableRow(member(plan, run), {e.set: e.eval_id for e in run.evaluations}, settings)
 

@@ -275,7 +275,7 @@ def step_cost(run: PlannedRun) -> float:
 
 def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
     """The run with only `steps` steps. Raises UserError for a task without a setting for steps."""
-    settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
+    settings, name = dict(flatten(run.spec.config)), run.config.setting_roles.steps
     if not name or name not in settings:
         raise UserError(f"The task {run.config.task} names no setting for its training steps: it cannot be measured.")
     config = nested({**settings, name: steps})

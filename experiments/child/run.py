@@ -51,7 +51,7 @@ from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Task
 from experiments.tasks.load import task_of, trains_apart, validated
 from experiments.tasks.own.function import OwnTask
-from experiments.tasks.own.run_code import CODE, code_top, watched
+from experiments.tasks.own.run_code import code_top, watched
 from experiments.training.warm_start import checkpoint_of
 
 log = logging.getLogger("experiments.child.run")
@@ -113,7 +113,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
 def _watched(attempt: AttemptSpec, folder: Path) -> AbstractContextManager[None]:
     """Record what the processes of a user's trainer import; those of a row that changes code are watched there."""
     run = attempt.spec
-    if not trains_apart(run.task) or CODE in run.config:
+    if not trains_apart(run.task) or run.trainer.tree:
         return contextlib.nullcontext()
     home = Path(run.folder) if run.folder else Path.cwd()
     return watched(folder, code_top(home), [Path(attempt.store)])
@@ -168,7 +168,7 @@ def _announce(events: EventWriter, attempt: AttemptSpec, task: Task, code: str) 
 
 def _revision(attempt: AttemptSpec, task: Task) -> provenance.Revision:
     """The repository of the run's code; of code that is a tree, as it was planned."""
-    if tree := attempt.spec.config.get(CODE):
+    if tree := attempt.spec.trainer.tree:
         return trees.revision_of(Path(attempt.store), tree)
     if not isinstance(task, OwnTask):
         return provenance.tool_revision()
@@ -262,7 +262,7 @@ def _check_identities(attempt: AttemptSpec, config: TaskConfig) -> None:
         named = {run.run_id: run_identity(config, run.inputs)}
     else:
         compared_as = config.roles().compared_as
-        named = {run.run_id: name_given_by(run.named_by, run.config, run.inputs, compared_as)}
+        named = {run.run_id: name_given_by(run.named_by, run.task_settings, run.inputs, compared_as)}
     for item in attempt.evaluations:
         named[item.eval_id] = eval_identity(run.run_id, item.settings, item.inputs)
     for identity, made in named.items():

@@ -247,8 +247,8 @@ def spec_of(store: Store, run_id: str, *, forgiving: bool = False) -> RunSpec | 
 
 def config_of(store: Store, run_id: str, *, forgiving: bool = False) -> Mapping[str, Any]:
     """The settings in the record, nested; {} if there are none. See `description_of`."""
-    found = description_of(store, run_id, forgiving=forgiving).get("config")
-    return found if isinstance(found, dict) else {}
+    spec = spec_of(store, run_id, forgiving=forgiving)
+    return spec.config if spec else {}
 
 
 def rows_of(store: Store, run_id: str) -> list[TableRow]:

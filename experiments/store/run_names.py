@@ -22,6 +22,7 @@ from experiments.config.task_config import TaskConfig
 from experiments.dotted import defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import CODE_CHANGE, digest, identity_of, identity_settings, named_settings
+from experiments.run_spec import recorded_spec
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store, description_of
 from experiments.store.results import RESULT_FILE
@@ -129,9 +130,12 @@ class RunNames:
     def _known(self, run_id: str) -> KnownRun | None:
         """A run by its records; None for one that recorded no settings, or that is not one of a user's trainer."""
         record = description_of(self._store, run_id, forgiving=True)  # `report` names damaged records
-        config, inputs = record.get("config"), record.get("inputs")
+        config, inputs, trainer = record.get("config"), record.get("inputs"), record.get("trainer")
         if not isinstance(config, dict) or not isinstance(inputs, dict):
             return None
+        if trainer:  # else of version 0.1.0, which had its facts among the settings
+            with contextlib.suppress(ValueError):
+                config = recorded_spec(record).task_settings
         name = _recorded_name(run_id, record, config, inputs)
         if name is None:
             return None
@@ -140,7 +144,7 @@ class RunNames:
         if finished:
             with contextlib.suppress(Damaged):  # the table leaves it out
                 result = self._store.result(run_id)
-                settings |= dict(flatten(result.config)) if result and result.config else {}
+                settings |= dict(flatten(result.spec.task_settings)) if result and result.spec else {}
         tree = str(settings.get(_TREE, "")) if record.get("named_by") is None else ""
         unknown = bool(tree and settings.get(_LINES))
         inputs = with_unknown_change(inputs, tree) if unknown else inputs

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import clear, locked, make_folder, parts_below, read_regular, write_bytes
-from experiments.store.layout import Store, config_of, rows_of
+from experiments.store.layout import Store, rows_of, spec_of
 from experiments.store.provenance import Revision
 from experiments.store.repository import LINK, Repository
 from experiments.store.spec import FILE as SPEC
@@ -119,11 +119,13 @@ def remove_unused(store: Store) -> None:
 
 def trees_of(store: Store, run_id: str) -> set[str]:
     """The trees that a run was or will be trained with: of its records, of its rows and of its attempts."""
-    configs = [config_of(store, run_id, forgiving=True), *(row.settings for row in rows_of(store, run_id))]
+    specs = [spec_of(store, run_id, forgiving=True)]
     for number in store.attempts(run_id):
         with contextlib.suppress(UserError, OSError):
-            configs.append(AttemptSpec.read(store.attempt_folder(run_id, number) / SPEC).spec.config)
-    return {str(config[name]) for config in configs for name in (CODE, BASE) if config.get(name)}
+            specs.append(AttemptSpec.read(store.attempt_folder(run_id, number) / SPEC).spec)
+    named = {tree for spec in specs if spec for tree in (spec.trainer.tree, spec.trainer.base)}
+    named |= {str(row.settings.get(name, "")) for row in rows_of(store, run_id) for name in (CODE, BASE)}
+    return named - {""}
 
 
 def is_kept(store: Path, tree: str) -> bool:

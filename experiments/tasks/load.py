@@ -72,13 +72,13 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
 
 def task_of(spec: RunSpec) -> Task:
     """The task that trains a run. Raises UserError if it cannot be loaded."""
-    return load_task(spec.task, spec.folder, spec.python).with_settings(spec.config)
+    return load_task(spec.task, spec.folder, spec.python).with_settings(spec.task_settings)
 
 
 def validated(task: Task, spec: RunSpec) -> TaskConfig:
     """The run's settings. Raises UserError for settings that another version queued."""
     try:
-        return task.config_type.from_mapping(spec.config)
+        return task.config_type.from_mapping(spec.task_settings)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UserError(

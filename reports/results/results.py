@@ -18,7 +18,6 @@ from experiments.store.checksummed import check_file
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.run_names import compared_settings, planned_settings
-from experiments.store.trees import CODE
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.own.code_files import from_home
 from experiments.tasks.own.command import PATTERNS
@@ -117,7 +116,7 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
         return None, ""
     if record.spec is not None and record.spec.inputs != run.spec.inputs:
         return None, f"{place}/result.json is of a training on other data. {REDO}."
-    theirs = dict(flatten(record.config))
+    theirs = dict(flatten(record.spec.task_settings)) if record.spec else {}
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
     for name, value in (planned_settings(run.config) | {"seed": run.config.seed}).items():
@@ -247,7 +246,8 @@ class Outcome:
         if not self.run.config.setting_roles.frozen_defaults:
             files = self.record.code_files if self.record.base_files is None else self.record.base_files
             if files is None:  # as version 0.1.0 recorded code
-                return {NOT_RECORDED: f"{self.record.code_digest} {(self.record.config).get(CODE, '')}"}
+                tree = self.record.spec.trainer.tree if self.record.spec else ""
+                return {NOT_RECORDED: f"{self.record.code_digest} {tree}"}
             if self.record.code_home is None:
                 return files
             places = {f"/{name}": its for name, its in files.items()}

@@ -18,11 +18,12 @@ from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.marked import MARK
 from experiments.processes.process_identity import identify
 from experiments.records import TRAINING, FailureClass
+from experiments.run_spec import TrainerSpec
 from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
 from experiments.store.results import TrainingResult
 from experiments.store.spec import FILE, AttemptSpec
-from experiments.store.trees import BASE, CODE, LINES, is_kept
+from experiments.store.trees import is_kept
 
 # --- Progress, collected from its events
 
@@ -285,21 +286,22 @@ def with_first_code(store: Store, job: Job) -> Job:
     That is the tree of the first attempt, whatever was committed since: its archive is in the store. An attempt that
     failed by its own code is not gone on from: the next one has the present tree.
     """
-    if not job.spec.config.get(CODE):
+    if not job.spec.trainer.tree:
         return job
-    first: Mapping[str, Any] = {}
+    first: TrainerSpec | None = None
     for number in store.attempts(job.run_id):
         folder = store.attempt_folder(job.run_id, number)
         if number <= job.rerun_after or (last_event(folder) or {}).get("cls") in _OF_THE_CODE:
-            first = {}
+            first = None
             continue
-        if not first:
+        if first is None:
             with contextlib.suppress(UserError, OSError):  # a spec that was not written: nothing was started
-                config = AttemptSpec.read(folder / FILE).spec.config
-                tree = config.get(CODE)
-                if tree and is_kept(store.root, str(tree)):
-                    first = {name: config[name] for name in (CODE, BASE, LINES) if name in config}
-    return replace(job, spec=replace(job.spec, config={**job.spec.config, **first}))
+                trainer = AttemptSpec.read(folder / FILE).spec.trainer
+                first = trainer if trainer.tree and is_kept(store.root, trainer.tree) else None
+    if first is None:
+        return job
+    trainer = replace(job.spec.trainer, tree=first.tree, base=first.base, lines=first.lines)
+    return replace(job, spec=replace(job.spec, trainer=trainer))
 
 
 _OF_THE_CODE = (FailureClass.BUG, FailureClass.USER_ERROR, FailureClass.DIVERGED)

@@ -41,7 +41,7 @@ def executes(job: Job) -> str:
     """The user's code that a job executes, as text; "" for a built-in task."""
     spec = job.spec
     if spec.task == "command":
-        return f"the command {str(spec.config.get('command', ''))!r} in {spec.folder or 'this folder'}"
+        return f"the command {spec.trainer.command!r} in {spec.folder or 'this folder'}"
     if spec.task in named_tasks():
         return ""
     by = f" with {spec.python}" if spec.python else ""

@@ -1,0 +1,60 @@
+"""The record of a run: it comes back as it was written, and records of version 0.1.0 are read."""
+
+import json
+
+import pytest
+
+from experiments.identity import ParentRun, with_members, with_parent_run
+from experiments.run_spec import RunSpec, TrainerSpec, recorded_spec, separate
+
+COMMAND = {
+    "task": "command", "seed": 2, "lr": 0.1, "net": {"depth": 3},
+    "command": "python train.py --lr {lr}", "output_patterns": [["dev", "acc", "acc ([0-9.]+)", "last"]],
+    "output_progress": "step ([0-9]+)", "folder_links": ["data"], "code_globs": ["*.txt"],
+    "code_tree": "a" * 40, "code_base": "b" * 40, "code_lines": 3,
+}  # fmt: skip
+
+
+def test_a_record_comes_back_as_it_was_written():
+    settings, trainer = separate(COMMAND)
+    spec = RunSpec("a" * 16, settings, {"corpus": "c"}, {"settings": {}}, 9, 5, 2.0, "/home/me", "py", "l", trainer)
+    written = json.loads(json.dumps(spec.to_json()))
+    assert RunSpec.from_json(written) == spec == recorded_spec({"spec": written}) == recorded_spec(written)
+    assert recorded_spec({"spec": spec.portable.to_json()}).folder == ""
+
+
+def test_facts_of_the_trainer_are_no_settings():
+    settings, trainer = separate(COMMAND)
+    assert settings == {"task": "command", "seed": 2, "lr": 0.1, "net": {"depth": 3}}
+    assert trainer == TrainerSpec(
+        COMMAND["command"], (("dev", "acc", "acc ([0-9.]+)", "last"),), "step ([0-9]+)", ("data",), ("*.txt",),
+        "a" * 40, "b" * 40, 3,
+    )  # fmt: skip
+    assert RunSpec("a" * 16, settings, {}, trainer=trainer).task_settings == COMMAND
+
+
+OTHERS = [("mine:TASK", {"command": "x"}), ("added", {"command": "x", "code_globs": []})]
+
+
+@pytest.mark.parametrize(("task", "left"), OTHERS)
+def test_other_tasks_may_have_settings_of_these_names(task, left):
+    settings, _ = separate({"task": task, "command": "x", "code_globs": []})
+    assert settings == {"task": task, **left}
+
+
+def test_a_record_of_version_0_1_0_has_the_facts_among_its_settings():
+    old = {"run_id": "a" * 16, "config": COMMAND, "inputs": {}, "row": {}, "record_sha256": "…"}
+    assert recorded_spec(old) == RunSpec("a" * 16, separate(COMMAND)[0], {}, trainer=separate(COMMAND)[1])
+
+
+@pytest.mark.parametrize("wrong", [{"config": 3}, {"inputs": {"a": 1}}, {"run_id": None}, {"steps": "many"}])
+def test_a_wrong_type_is_damage(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        recorded_spec({"run_id": "a" * 16, "config": {}, "inputs": {}, **wrong})
+
+
+def test_what_follows_from_the_inputs():
+    spec = RunSpec("a" * 16, {"seed": 3}, with_members({}, ["b" * 16]), steps=None)
+    assert (spec.seed, spec.own_steps, spec.reads) == (0, 0, ("b" * 16,))
+    branch = RunSpec("a" * 16, {"seed": 3}, with_parent_run({}, ParentRun("c" * 16, 4)), steps=9)
+    assert (branch.seed, branch.own_steps, branch.reads) == (3, 5, ("c" * 16,))
