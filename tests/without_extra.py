@@ -31,7 +31,7 @@ REFUSED = """
 import sys
 import ablations
 from experiments.errors import UserError
-from experiments.jobs.engines.load import engine_class
+from experiments.jobs.engines.by_name import engine_class
 from experiments.tasks.load import load_task
 from experiments.tracking.sinks.sink import check_sink
 from model.config import ModelConfig
