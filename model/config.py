@@ -124,7 +124,11 @@ class ModelConfig(ModelSettings):
                         return f"a network with model.{other} = {grammar.value_text(choice)} reads it"
         if name in ("num_layers", "encoder_layers", "decoder_layers"):
             return "a line with N layers reads it, and encoder_layers and decoder_layers come before num_layers"
-        kinds = [kind for kind, options in registry.kinds().items() if name in options.reads]
+        kinds = []
+        for kind, place in registry.places().items():
+            with contextlib.suppress(ValueError):  # a kind of a package that cannot be imported
+                if name in registry.spec(place).reads:
+                    kinds.append(kind)
         return f"{' and '.join(kinds)} without {name} in brackets would read it" if kinds else "no sub-layer reads it"
 
     def attends_to_source(self) -> bool:

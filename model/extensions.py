@@ -15,7 +15,7 @@ import importlib
 import tomllib
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 KINDS = (
     *("tasks", "engines", "sinks", "formats", "layers", "commands", "sections", "notes"),
@@ -31,25 +31,46 @@ def extras() -> list[Path]:
     return sorted(file.parent for file in EXTRAS.glob(f"*/{DECLARATION}"))
 
 
+class ExtensionError(ValueError):
+    """What an installed package adds cannot be used. The message names the package."""
+
+
+class _Found(NamedTuple):
+    places: dict[str, dict[str, str]]  # kind → name → module:OBJECT
+    packages: dict[str, str]  # outermost module → the installed package that adds its objects
+    twice: dict[str, str]  # module:OBJECT → another package that adds the same name
+
+
 @functools.cache
-def _found() -> dict[str, dict[str, str]]:
-    """Kind → name → module:OBJECT. A name of an extra comes before the same name of a package."""
-    found: dict[str, dict[str, str]] = {kind: {} for kind in KINDS}
+def _found() -> _Found:
+    """What is there. A name of an extra comes before the same name of a package."""
+    found = _Found({kind: {} for kind in KINDS}, {}, {})
     for folder in extras():
         declared = tomllib.loads((folder / DECLARATION).read_text(encoding="utf-8"))
         for kind, names in declared.items():
-            found[kind].update(names)
+            found.places[kind].update(names)
     for package in distributions():  # one pass over all kinds: it reads a file of each installed package
         for entry in package.entry_points:
             program, _, kind = entry.group.partition(".")
-            if program == "ablations" and kind in found:
-                found[kind].setdefault(entry.name, entry.value)
+            if program != "ablations" or kind not in found.places:
+                continue
+            place = found.places[kind].setdefault(entry.name, entry.value)
+            other = found.packages.get(_outermost(place))  # None: an extra adds the name
+            if place == entry.value:
+                found.packages.setdefault(_outermost(place), package.name)
+            elif other not in (None, package.name):
+                found.twice[place] = package.name
     return found
+
+
+def _outermost(place: str) -> str:
+    """The package of modules that holds module:OBJECT."""
+    return place.partition(":")[0].partition(".")[0]
 
 
 def added(kind: str) -> dict[str, str]:
     """Name → module:OBJECT of what extras and installed packages add. kind: one of `KINDS`."""
-    return dict(_found()[kind])
+    return dict(_found().places[kind])
 
 
 def forget() -> None:
@@ -58,6 +79,23 @@ def forget() -> None:
 
 
 def load(place: str) -> Any:
-    """The object at module:OBJECT; its module is imported only now."""
+    """The object at module:OBJECT; its module is imported only now.
+
+    Raises ExtensionError for an object of a package that cannot be imported, or whose name another package adds too.
+    """
     module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    package = _found().packages.get(_outermost(place))
+    if package is None:
+        return getattr(importlib.import_module(module), attribute)
+    if other := _found().twice.get(place):
+        raise ExtensionError(
+            f"The installed packages {package} and {other} add different objects of one name to this program; the "
+            f"first is {place}. Uninstall one of them, or rename its entry point."
+        )
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise ExtensionError(
+            f"The installed package {package} does not work: {place} cannot be imported ({type(error).__name__}: "
+            f"{error}). Correct the package, or uninstall it: pip uninstall {package}"
+        ) from error

@@ -18,15 +18,18 @@ import typer
 
 from ablations.cli import terminal
 from ablations.cli.terminal import DONE, FAILED, INTERRUPTED, MISTAKE
-from ablations.cli.verbs import verbs
+from ablations.cli.verbs import refused, verbs
 from experiments.errors import UserError
 from experiments.masking import masked_message
+from model.extensions import ExtensionError
 
 
 class Verbs(terminal.VerbsWithHelp):
     """The verbs. A verb's module is imported when the verb is called: together they take a second."""
 
     def list_commands(self, ctx: Any) -> list[str]:
+        for why in refused():
+            _say(why)
         return list(verbs())
 
     def get_command(self, ctx: Any, name: str) -> Any:
@@ -39,7 +42,8 @@ class Verbs(terminal.VerbsWithHelp):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in verbs():
-            raise UserError(f"There is no command {name!r}. The installed commands are: {', '.join(verbs())}.")
+            there = f"There is no command {name!r}. The installed commands are: {', '.join(verbs())}."
+            raise UserError(" ".join([there, *refused()]))
         return name, verb(name), args[1:]
 
 
@@ -103,7 +107,7 @@ def main() -> None:
     _opened_archives().clear()
     try:
         app()
-    except UserError as error:
+    except (UserError, ExtensionError) as error:
         _say(str(error))
         sys.exit(MISTAKE)
     except KeyboardInterrupt:

@@ -1,13 +1,13 @@
 """The verbs of the command `ablations`: this program's, and those that extras and installed packages add."""
 
 import ast
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from model.extensions import added, load
+from model.extensions import ExtensionError, added, load
 
 
 class Verb(NamedTuple):
@@ -33,7 +33,8 @@ class Verb(NamedTuple):
 @cache
 def _docstrings(module: str) -> Mapping[str, str]:
     found = find_spec(module)
-    assert found is not None and found.origin is not None, module
+    if found is None or found.origin is None:  # in a package; the verb says so when it is called
+        return {}
     tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
     return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
 
@@ -73,9 +74,26 @@ CORE = {  # by name, in the order of --help
 
 
 def verbs() -> dict[str, Verb]:
-    """The verbs by name. An extra adds a mapping of names to verbs, which the extension point `commands` names."""
+    """The verbs by name. An extra adds a mapping of names to verbs, which the extension point `commands` names.
+
+    A package that cannot be imported adds none; `refused` says why.
+    """
     found = dict(CORE)
-    for place in added("commands").values():
-        for name, verb in load(place).items():
-            found.setdefault(name, verb)
+    for added_verbs in _added():
+        if not isinstance(added_verbs, ExtensionError):
+            for name, verb in added_verbs.items():
+                found.setdefault(name, verb)
     return found
+
+
+def refused() -> list[str]:
+    """Return a message for each package whose verbs cannot be imported."""
+    return [str(found) for found in _added() if isinstance(found, ExtensionError)]
+
+
+def _added() -> Iterator[Mapping[str, Verb] | ExtensionError]:
+    for place in added("commands").values():
+        try:
+            yield load(place)
+        except ExtensionError as error:
+            yield error

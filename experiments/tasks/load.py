@@ -21,7 +21,7 @@ from experiments.tasks.base import Task
 from experiments.tasks.own.command import compared
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.trainer_process import TrainerProcess
-from model.extensions import added, load
+from model.extensions import ExtensionError, added, load
 from model.strict import StrictModel
 
 BUILTIN = {
@@ -64,7 +64,10 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
             "out: it is for a function of your own; a command names its interpreter itself."
         )
     else:
-        task = load(named[name])
+        try:
+            task = load(named[name])
+        except ExtensionError as error:
+            raise UserError(str(error)) from error
     task = copy.copy(task)
     task.folder = Path(folder) if folder else None
     return task

@@ -4,9 +4,8 @@ The value is module:Spec. The module is imported when a line first names the kin
 """
 
 from functools import cache
-from importlib import import_module
 
-from model.extensions import added
+from model.extensions import added, load
 from model.layers.spec import Spec
 
 LAYERS: dict[str, str] = {
@@ -37,9 +36,8 @@ def places() -> dict[str, str]:
 @cache
 def spec(place: str) -> type[Spec]:
     """Return the class at module:Spec, a value of `places`. Raises ValueError if there is none."""
-    module, _, name = place.partition(":")
     try:
-        found = getattr(import_module(module), name)
+        found = load(place)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"the layer at {place} cannot be imported: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Spec)):

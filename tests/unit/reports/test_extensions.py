@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ablations.cli.main import app
+from ablations.cli.main import app, main
+from ablations.cli.terminal import MISTAKE
 from ablations.cli.verbs import CORE, verbs
 from ablations.service.selected import Selectors, choose_table
 from ablations.study.study import load_study
@@ -34,18 +36,18 @@ ENTRIES = re.sub(r'"', "", "\n".join(DECLARED).replace("project.entry-points.", 
 STUDY = 'name = "small"\ntitle = "Small"\n{}[[variation]]\nkey = "base"\n'
 
 
-def install(folder: Path) -> None:
-    """The package of docs/extending.md, as pip leaves it in site-packages."""
-    (folder / "my_package.py").write_text(PACKAGE)
-    about = folder / "my_package-1.0.dist-info"
+def install(folder: Path, name: str, text: str, entries: str) -> None:
+    """A package of one module, as pip leaves it in site-packages."""
+    (folder / f"{name}.py").write_text(text)
+    about = folder / f"{name}-1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(ENTRIES)
+    (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name.replace('_', '-')}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(entries)
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    install(tmp_path)
+    install(tmp_path, "my_package", PACKAGE, ENTRIES)
     monkeypatch.syspath_prepend(str(tmp_path))
     extensions.forget()
     yield
@@ -149,3 +151,38 @@ def test_a_reader_gives_the_runs_of_a_table(tmp_path: Path) -> None:
     (tmp_path / "runs.txt").write_text("base 1 0.5\nbase 2 0.7\nwide 1 0.9\nwide 2 0.9\n")
     done = CliRunner().invoke(app, ["tabulate", f"lines:{tmp_path / 'runs.txt'}", "--json"])
     assert [(row["row"], row["score_test"]) for row in json.loads(done.stdout)] == [("base", 0.6), ("wide", 0.9)]
+
+
+# --- Packages that do not work
+
+
+def test_a_package_that_cannot_be_imported_is_named_where_it_is_used(
+    tmp_path: Path, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entries = "".join(f"[ablations.{kind}]\nbroken = broken_package:X\n" for kind in extensions.KINDS)
+    install(tmp_path, "broken_package", "import no_such_module", entries)
+    extensions.forget()
+    why = "The installed package broken-package does not work: broken_package:X cannot be imported .*no_such_module"
+    assert CliRunner().invoke(app, ["rows", "table3"]).exit_code == 0  # the commands of others work
+    with pytest.raises(UserError, match=f"There is no command 'broken'.*{why}"):
+        CliRunner().invoke(app, ["broken"], catch_exceptions=False)
+    with pytest.raises(UserError, match=why):
+        load.load_task("broken")
+    with pytest.raises(ValueError, match=why):
+        ModelConfig(encoder="N * broken")
+    assert "self_attention without window in brackets" in ModelConfig(encoder="", decoder="N * lstm").readers("window")
+    table = bench.row("base", results=[(5.0, 27.0)])
+    with pytest.raises(extensions.ExtensionError, match=why):
+        table.table()
+    monkeypatch.setattr(sys, "argv", ["ablations", "plan", "table3", "--set", "model.encoder=N * broken"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == MISTAKE
+
+
+def test_a_name_that_two_packages_add_is_refused_where_it_is_used(tmp_path: Path) -> None:
+    install(tmp_path, "other_package", PACKAGE, "[ablations.layers]\ngated = other_package:GatedSpec\n")
+    extensions.forget()
+    with pytest.raises(ValueError, match=r"The installed packages (my-package and other|other-package and my)-package"):
+        ModelConfig(encoder="N * gated")
+    assert ModelConfig().layers("encoder")
