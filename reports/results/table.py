@@ -21,6 +21,7 @@ from reports.spec.table_spec import RowSpec, TableSpec
 BRANCH = "‡"  # marks rows that share steps with another
 IMPORTED = "§"  # marks rows that were trained elsewhere
 NOT_REPORTED = "not reported"  # why a finished run of a user's trainer has no number of a metric
+NOT_MEASURED = "not measured"  # why an evaluation of a version before the metric has none
 ATTENTION = ("damaged", "failed", "running", "waiting", "missing", "stale", "finished")
 
 
@@ -64,8 +65,8 @@ class Measure:
 
     values: tuple[float, ...]  # of the seeds that have one
     requested: int  # seeds of the plan; 0: the row is not scored on this set
-    # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, NOT_REPORTED, or "" for
-    # not done.
+    # Why, per seed without a value: failed, diverged, running, waiting, nan, infinite, damaged, NOT_REPORTED,
+    # NOT_MEASURED, or "" for not done.
     lacking: tuple[str, ...] = ()
     reported: float | None = None  # the paper's value
     change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
@@ -164,8 +165,8 @@ class Row:
 
     @property
     def n(self) -> int:
-        """Seeds that every measure of the row has."""
-        asked = [len(m.values) for m in self.measures.values() if m.requested]
+        """Seeds that every measure of the row has; one that was evaluated before a metric was added counts."""
+        asked = [len(m.values) + m.lacking.count(NOT_MEASURED) for m in self.measures.values() if m.requested]
         return min(asked, default=sum(o.record is not None for o in self.outcomes))
 
 

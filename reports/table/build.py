@@ -14,7 +14,7 @@ from reports.results import comparable, significance
 from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, collect, counts_in
-from reports.results.table import NOT_REPORTED, Measure, Row, Table
+from reports.results.table import NOT_MEASURED, NOT_REPORTED, Measure, Row, Table
 from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims, notes, settings
 from reports.table.cost import Cost, shown, spent_on
@@ -177,7 +177,9 @@ def _why(outcome: Outcome, column: Column) -> str:
         value = facts.metrics.get(column.metric)
         if value is not None:
             return "nan" if math.isnan(value) else "infinite"
-        return "" if outcome.run.config.setting_roles.frozen_defaults else NOT_REPORTED
+        if not outcome.run.config.setting_roles.frozen_defaults:
+            return NOT_REPORTED
+        return "" if column.metric in facts.metrics else NOT_MEASURED
     if "" in outcome.harm or column.set in outcome.harm:
         return "damaged"
     state = outcome.run.state

@@ -13,7 +13,7 @@ from experiments.messages import number
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
 from model.extensions import added, load
-from reports.results.table import BRANCH, IMPORTED, NOT_REPORTED, Measure, Row, Table, missing_cells
+from reports.results.table import BRANCH, IMPORTED, NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, missing_cells
 from reports.spec.note import Note
 from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims
@@ -154,6 +154,8 @@ def _signs(table: Table) -> Iterator[Note]:
             )
             keys = ", ".join(row.key for row in rows)
             yield Note(f"{column.header}: {NOT_REPORTED} by finished runs of {keys}. {why}".strip(), "gap")
+        if older := [row.key for row in table.rows if NOT_MEASURED in row.measures[column.key].lacking]:
+            yield Note(f"{column.header}: {NOT_MEASURED} by the version that evaluated {', '.join(older)}.", "gap")
     if any(row.stale for row in table.rows):
         yield Note("†: trained or scored by other code than the present one.", "sign")
 

@@ -13,7 +13,7 @@ from experiments.errors import UserError
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.translation import BLEU, PERPLEXITY, TASK
+from experiments.tasks.translation import ACCURACY, BLEU, PERPLEXITY, TASK
 from reports.audit.compare import as_text, compare
 from reports.figures.curves import draw_lengths, read
 from reports.results.results import collect, counts_in, lengths_in, recomputed
@@ -164,7 +164,7 @@ def test_a_study_prints_a_metric_of_its_task_as_the_task_compares_it() -> None:
     asked = Column("p", "test", "perplexity", "P", "lower", 1), Column("b", "dev", "chrf", "chrF", "higher", 1)
     ppl, chrf = TASK.with_columns(asked).columns
     assert (ppl.header, ppl.logarithmic, ppl.per_piece) == ("P", True, True) and chrf == asked[1]
-    assert TASK.columns[:2] == (PERPLEXITY, BLEU)
+    assert TASK.columns[:3] == (PERPLEXITY, ACCURACY, BLEU)
 
 
 @pytest.mark.parametrize("value", [lambda sums: sums.sum(), lambda sums: 1 / 0], ids=["one number", "an error"])

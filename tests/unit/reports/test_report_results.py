@@ -15,8 +15,11 @@ from experiments.events.event_log import EventWriter
 from experiments.store.layout import Store
 from experiments.store.results import Earlier, EvaluationResult, TrainingResult
 from experiments.tasks.columns import Column, Counts
+from experiments.tasks.translation import ACCURACY, PERPLEXITY
+from reports.render.formats import render
 from reports.results.frames import frames
 from reports.results.results import collect, differs, failures, last_failure, read_counts, recomputed
+from reports.table.build import build_table
 from tests.planned_runs import with_spec
 
 
@@ -212,3 +215,15 @@ class TestEnds:
         assert outcome is first and ended.message == "x" * 2000 and ended.attempt == 1
         [(_, silent)] = failures([first, second], bench.store)
         assert silent.attempt == 0 and silent.kind == ""
+
+
+def test_a_metric_that_an_earlier_version_did_not_measure_is_a_gap_and_no_missing_seed(bench):
+    bench.row("base", results=[(5.0, 25.0)] * 2)
+    bench.row("new", results=[(5.0, 25.0)] * 2, scored={"metrics": {"perplexity": 5.0, "token_accuracy": 60.0}})
+    table = build_table(bench.spec((PERPLEXITY, ACCURACY)), bench.store)
+    base, new = table.rows
+    assert base.measures["accuracy"].lacking == ("not measured",) * 2 and new.measures["accuracy"].mean == 60.0
+    assert [row.n for row in table.rows] == [2, 2]
+    text = render(table, "markdown")
+    assert "– (0/2, 2 not measured)" in text
+    assert "accuracy % (dev): not measured by the version that evaluated base." in text
