@@ -46,7 +46,7 @@ def another(kind: Any, value: Any) -> Any:
         return 0.5
     if value is None and bool in get_args(kind):
         return True
-    if get_origin(kind) is not None and all(isinstance(option, str) for option in get_args(kind)):
+    if get_origin(kind) is not None and all(type(option) in (str, int) for option in get_args(kind)):
         return next(option for option in get_args(kind) if option != value)
     if get_origin(kind) is not None and bool in map(type, get_args(kind)):
         return None  # a single choice
