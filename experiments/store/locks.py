@@ -51,6 +51,12 @@ def holder(folders: Iterable[Path]) -> str:
     return ""
 
 
+def held_by_other(folder: Path) -> str:
+    """The process that holds a folder, if it is not this one; else ""."""
+    mine = {**identify(os.getpid()), "host": socket.gethostname()}
+    return "" if _identity(folder) == mine else holder([folder])
+
+
 @contextlib.contextmanager
 def hold(folders: Iterable[Path]) -> Iterator[None]:
     """Hold the folders until the context ends. Raises UserError naming the other holder."""

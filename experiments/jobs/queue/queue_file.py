@@ -8,6 +8,7 @@ from pathlib import Path
 
 from experiments.errors import DiskFull, UserError, explain_os_errors
 from experiments.jobs.queue import older
+from experiments.store import locks
 from experiments.store.durable import folder_beside, name_new
 from experiments.store.sqlite_mode import journal_mode
 
@@ -60,6 +61,11 @@ def connect(path: Path, *, create: bool) -> sqlite3.Connection:
         connection = _open(path, writable)
         try:
             if _check(connection, path) == older.VERSION_0_1_0:
+                if create and (other := locks.held_by_other(path.parent)):
+                    raise UserError(
+                        f"The queue {path} is one of version 0.1.0, and {other} works on it. Run this command again "
+                        "when that process has ended, or stop it: its runs continue from their checkpoints."
+                    )
                 connection = _converted(connection, in_place=create and writable)
             connection.execute("PRAGMA trusted_schema=OFF")  # the file may come from another user
             # a power cut may lose the last commits but not the file; the queue can be rebuilt from studies and results

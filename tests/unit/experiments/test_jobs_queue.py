@@ -1,5 +1,6 @@
 """The queue: nothing is claimed twice, requests are merged, SQLite's errors become messages."""
 
+import json
 import multiprocessing
 import os
 import sqlite3
@@ -17,6 +18,7 @@ from experiments.jobs.queue.job import Ending, Member, Outcome, State, job_from,
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.run_spec import EvaluationSpec
+from experiments.store import locks
 from experiments.store.retention import BEST, SPACED, Keep
 from experiments.tasks.load import load_task, validated
 from tests.made_jobs import evaluation, made_job
@@ -301,6 +303,23 @@ def test_a_queue_of_version_0_1_0_keeps_its_entries(tmp_path, create):
             claimed = queue.job(job.run_id)
             assert claimed.job == job and claimed.signed
     assert ((tmp_path / "queue.db").read_bytes() == before) == (not create), "readers write nothing"
+
+
+def test_a_queue_of_version_0_1_0_stays_as_it_is_while_another_coordinator_works(tmp_path):
+    with Queue(tmp_path / "queue.db") as queue:
+        queue.enqueue([make(1)])
+        as_of_0_1_0(queue)
+    before = (tmp_path / "queue.db").read_bytes()
+    lock = tmp_path / locks.FILE
+    with locks.hold([tmp_path]):
+        mine = lock.read_text()
+        lock.write_text(f"process 1 on node7\n{json.dumps({'pid': 1, 'host': 'node7'})}\n")
+        with pytest.raises(UserError, match=r"of version 0\.1\.0, and process 1 on node7 works on it"):
+            Queue(tmp_path / "queue.db")
+        assert (tmp_path / "queue.db").read_bytes() == before
+        assert len(Queue(tmp_path / "queue.db", create=False).status()) == 1
+        lock.write_text(mine)
+        assert Queue(tmp_path / "queue.db").job(make(1).run_id).job == make(1)
 
 
 class TestBadFiles:
