@@ -68,9 +68,15 @@ def _outermost(place: str) -> str:
     return place.partition(":")[0].partition(".")[0]
 
 
-def added(kind: str) -> dict[str, str]:
-    """Name → module:OBJECT of what extras and installed packages add. kind: one of `KINDS`."""
-    return dict(_found().places[kind])
+def added(kind: str, *, packages: bool = True) -> dict[str, str]:
+    """Name → module:OBJECT of what extras and installed packages add. kind: one of `KINDS`.
+
+    packages=False: of the extras alone.
+    """
+    found = _found()
+    return {
+        name: place for name, place in found.places[kind].items() if packages or _outermost(place) not in found.packages
+    }
 
 
 def forget() -> None:

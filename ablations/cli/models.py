@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from experiments.evaluation.translator import Translation, Translator
     from experiments.tasks.sampler import Sampler
 
+GENERATED = ("translate", "continue text")  # what models of `generate` and `export` do
 _for_translation = partial(typer.Option, rich_help_panel="Of a model that translates")
 _for_language = partial(typer.Option, rich_help_panel="Of a language model")
 Selected = Annotated[Selectors, options.Without(("rows", "seeds"))]
@@ -86,7 +87,7 @@ def generate(
     if model is not None and checkpoint is not None:
         raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
     spec = choose_run.device_spec(devices)
-    found = None if model else choose_run.find_trained(named, selectors, tuple(choose_run.DOES))
+    found = None if model else choose_run.find_trained(named, selectors, GENERATED)
     task = found.config.task if found else _task_of(Path(str(model)))
 
     def loaded(kind: Any) -> Any:
@@ -213,7 +214,7 @@ def export(
     if not folders:
         raise UserError("DIR is missing: the new folder for the model.")
     folder = Path(folders[0])
-    found = choose_run.find_trained(named, selectors, tuple(choose_run.DOES))
+    found = choose_run.find_trained(named, selectors, GENERATED)
     choice = checkpoint or found.config.evaluation.checkpoint
     facts = {
         "commit": found.result.revision.commit,

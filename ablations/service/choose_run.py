@@ -63,12 +63,11 @@ def study_first(
     return named, left
 
 
-TRANSLATING = ("translation", "algorithmic")
-DOES = {"translation": "translate", "algorithmic": "translate", "language_modelling": "continue text"}
+def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("translate",)) -> Trained:
+    """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if it does nothing of `does`.
 
-
-def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("translation",)) -> Trained:
-    """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if its task is not in `tasks`."""
+    does: values of `Task.does`.
+    """
     if (named.run is None) == (named.study is None):
         raise UserError("Name the model: STUDY with --row KEY and --seed N, or --run RUN_ID.")
     store = selectors.open()
@@ -76,10 +75,11 @@ def find_trained(named: Named, selectors: Selectors, tasks: Sequence[str] = ("tr
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
-    if result.task not in tasks:
-        use = " Use `ablations generate`." if result.task == "language_modelling" else ""
-        does = " or ".join(dict.fromkeys(DOES.get(task, "parse") for task in tasks))
-        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {does}.{use}")
+    own_function = ":" in result.task  # it has no network of this program, and is not imported here
+    can = "" if own_function else load_task(result.task).does
+    if can not in does:
+        use = " Use `ablations generate`." if can == "continue text" else ""
+        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {' or '.join(does)}.{use}")
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")

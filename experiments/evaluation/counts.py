@@ -1,11 +1,10 @@
-"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1, shares, bits. Imports no torch.
+"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1, bits. Imports no torch.
 
 An evaluation keeps one row of counts per sentence; sums over any sentences give their corpus score. So a report
 recomputes a recorded score, and resamples sentences for tests.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +16,6 @@ BLEU_COUNTS = (
     "sys_len", "ref_len", *(f"correct_{n}" for n in range(1, ORDERS + 1)), *(f"total_{n}" for n in range(1, ORDERS + 1))
 )  # fmt: skip
 BRACKET_COUNTS = ("matched", "gold", "parsed")
-EXACT_COUNTS = ("exact", "sequences", "right", "pieces")
 TEXT_COUNTS = ("nll", "pieces", "bytes", "words")  # of a line of running text; nll in natural logarithms
 _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
@@ -58,16 +56,6 @@ def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
     return score
 
 
-def exact(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, EXACT_COUNTS) → share of exact sequences (…), 0 to 100."""
-    return _share(sums[..., 0], sums[..., 1])
-
-
-def pieces(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, EXACT_COUNTS) → share of pieces at their place (…), 0 to 100."""
-    return _share(sums[..., 2], sums[..., 3])
-
-
 def bits_per_byte(sums: NDArray[Any]) -> NDArray[np.float64]:
     """`sums` (… × 4, TEXT_COUNTS) → bits per byte of the text (…)."""
     bits: NDArray[np.float64] = sums[..., 0] / (math.log(2) * sums[..., 2])
@@ -89,11 +77,6 @@ def _perplexity(sums: NDArray[Any], unit: int) -> NDArray[np.float64]:
     return perplexity
 
 
-def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
-    shares: NDArray[np.float64] = 100.0 * part / np.maximum(whole, 1)
-    return shares
-
-
 # --- The result of scoring a set
 
 
@@ -107,23 +90,3 @@ class SetScores:
     metrics: dict[str, float]
     signatures: dict[str, str]
     statistics: NDArray[np.int64]
-
-
-# --- Exact sequences and exact pieces, for outputs of which one is right and every other wrong
-
-
-def score_exact(outputs: Sequence[str], references: Sequence[str]) -> SetScores:
-    """The share of outputs that equal their reference, and of pieces that stand at their place, 0 to 100.
-
-    Pieces are what stands between spaces. Each sentence counts the longer of output and reference, so that pieces that
-    are missing or too many are wrong. Raises ValueError for unequal numbers of lines.
-    """
-    rows = []
-    for output, reference in zip(outputs, references, strict=True):
-        made, right = output.split(), reference.split()
-        places = sum(a == b for a, b in zip(made, right, strict=False))
-        rows.append([made == right, 1, places, max(len(made), len(right))])
-    statistics = np.array(rows, dtype=np.int64).reshape(len(rows), len(EXACT_COUNTS))
-    sums = statistics.sum(axis=0)
-    signatures = {"exact": "whole sequences|space-separated", "pieces": "by place, of the longer side|space-separated"}
-    return SetScores({"exact": float(exact(sums)), "pieces": float(pieces(sums))}, signatures, statistics)

@@ -62,6 +62,7 @@ class Task(ABC):
     init_stats: tuple[str, ...] = ()  # measured before the first and last update: "start" and "end" of the facts
     reuses_parts: bool = True  # whether a part of an evaluation is taken over from another one of the same identity
     ensembles: bool = False  # whether the parts of an evaluation read `context.members`
+    does: str = ""  # what a trained model of it does: "translate", "continue text" or "parse"; "": none of these
     folder: Path | None = None  # the study's folder; None for a built-in one
     script: str = ""  # the user's file whose repository is recorded with a run
 

@@ -119,6 +119,7 @@ PER_WORD = Column(
 
 class LanguageModelling(NetworkTask):
     name = "language_modelling"
+    does = "continue text"
     config_type = LanguageConfig
     metrics = ("bits_per_byte", "perplexity", "word_perplexity")
     columns = (

@@ -1,4 +1,4 @@
-"""Load a task by name: a built-in one, one of an installed package, or a user's own function. Imports no torch.
+"""Load a task by name: of the core, an extra or an installed package, or a user's own function. Imports no torch.
 
 A user's function lies beside the study and is not installed; planning, the coordinator and the child all pass that
 folder. It runs in a process of its own (own/trainer_process.py). A package adds a task without a fork by an entry point
@@ -27,7 +27,6 @@ from model.strict import StrictModel
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
     "parsing": "experiments.tasks.parsing:TASK",
-    "algorithmic": "experiments.tasks.algorithmic:TASK",
     "language_modelling": "experiments.tasks.language_modelling:TASK",
     "command": "experiments.tasks.own.command:TASK",
     "imported": "experiments.tasks.own.command:IMPORTED",
@@ -37,12 +36,12 @@ OF_STUDIES = ("command", "imported")  # those whose settings each study declares
 
 def is_built_in(name: str) -> bool:
     """Whether settings and scores of a task are this program's own, so that they can be computed again."""
-    return name in BUILTIN and name not in OF_STUDIES
+    return (name in BUILTIN or name in added("tasks", packages=False)) and name not in OF_STUDIES
 
 
 def named_tasks() -> dict[str, str]:
-    """Name → module:OBJECT of the built-in tasks and of those that installed packages add."""
-    return {**added("tasks"), **BUILTIN}
+    """Name → module:OBJECT of the tasks of the core, then of those that extras and installed packages add."""
+    return BUILTIN | {name: place for name, place in added("tasks").items() if name not in BUILTIN}
 
 
 def load_task(name: str, folder: str = "", python: str = "") -> Task:

@@ -79,6 +79,7 @@ F1 = Column(
 
 class Parsing(SequenceTask):
     name = "parsing"
+    does = "parse"
     config_type = ParsingConfig
     metrics = (
         *("perplexity", "f1", "f1_up_to_*", "precision", "recall", "complete_match", "average_crossing", "no_crossing"),

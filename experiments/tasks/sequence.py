@@ -1,4 +1,4 @@
-"""Tasks that train a network of this program, and those of them on pairs of lines: translation, parsing, algorithms.
+"""Tasks that train a network of this program, and those of them on pairs of lines: translation, parsing.
 
 The planning half imports no torch; training and evaluation do. A task defines the origin of its text (`corpus`). One on
 pairs also says how its targets become pieces (`target_symbols`) and how outputs are scored (`score_outputs`).

@@ -31,6 +31,7 @@ BLEU = Column(
 
 class Translation(SequenceTask):
     name = "translation"
+    does = "translate"
     metrics = ("perplexity", "token_accuracy", "bleu", "chrf", "bleu_paper")
     columns = (PERPLEXITY, ACCURACY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
 

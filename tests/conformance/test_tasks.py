@@ -145,7 +145,8 @@ def example(tmp_path: Path) -> Case:
 
 
 CASES: list[Any] = [
-    *(translation, parsing, algorithmic, own, command),
+    *(translation, parsing, own, command),
+    pytest.param(algorithmic, marks=pytest.mark.extra("algorithmic")),
     *(pytest.param(case, marks=pytest.mark.nightly) for case in (characters, example)),
 ]
 

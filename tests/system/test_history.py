@@ -80,6 +80,7 @@ SETS = ("3-5", "6-10", "11-16")
 
 
 @pytest.mark.nightly
+@pytest.mark.extra("algorithmic")
 @pytest.mark.extra("attention_analysis")
 def test_attention_reverses_long_inputs_along_the_anti_diagonal_and_one_vector_does_not(
     cli: Cli, tmp_path: Path

@@ -71,7 +71,7 @@ def attention(
         raise UserError("SENTENCE is missing: a source sentence in quotation marks. --heads needs none.")
     sentence = texts[0]
     opened = selectors.open()
-    found = choose_run.find_trained(named, selectors, choose_run.TRANSLATING)
+    found = choose_run.find_trained(named, selectors)
     from ablations.extras.attention_analysis.maps import attention_maps
     from experiments.evaluation.translator import Translator
 
@@ -106,7 +106,7 @@ def _heads(
 ) -> None:
     """Measure every head over dev; write and store figure and CSV."""
     opened = selectors.open()
-    found = choose_run.find_trained(named, selectors, (*choose_run.TRANSLATING, "parsing"))
+    found = choose_run.find_trained(named, selectors, ("translate", "parse"))
     task = load_task(found.config.task)
     assert isinstance(task, SequenceTask)
     corpus = task.corpus(found.config)

@@ -4,13 +4,9 @@ import re
 
 import pytest
 
-from ablations.planning.resolve import resolve
-from ablations.service.selected import task_of
-from ablations.study.selectors import Selection
 from ablations.study.study import load_study
 from experiments.config.run_config import RunConfig
 from model.cost import num_params
-from model.paths import shortest_paths
 from model.settings import SIDES
 
 NAMED = ("factorised-lstm", "memory-network", "neural-gpu")  # a row each, not one for either side
@@ -69,11 +65,3 @@ def test_plan_says_what_a_token_leaves_unused_of_experts():
     described = RunConfig.from_mapping({"model": model}).described()
     expert = 2 * 512 * 2048 + 2048 + 512
     assert described[1:] == [f"experts: of the parameters a token leaves {6 * expert / 1e6:.2f}M unused"]
-
-
-def test_paths_in_the_labels_of_path_lengths_are_those_of_the_rows():
-    study = load_study("path-lengths")
-    for row in resolve(study, Selection(profile="demo"), task_of(study)):
-        paths = shortest_paths(row.config.model, "encoder", 10)  # nine symbols and the end
-        found = [int(paths[9, 9 - 2 * distance]) for distance in (1, 2, 4)]
-        assert row.variation.label.endswith(f"paths {', '.join(map(str, found))}")

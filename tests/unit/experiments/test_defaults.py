@@ -5,7 +5,6 @@ import pytest
 from experiments.config.run_config import RunConfig
 from experiments.dotted import defaults
 from experiments.identity import digest
-from experiments.tasks.algorithmic import AlgorithmicConfig
 from experiments.tasks.language_modelling import LanguageConfig
 from experiments.tasks.parsing import ParsingConfig
 
@@ -16,8 +15,3 @@ PINNED = {RunConfig: "498ff07a929aa599", ParsingConfig: "eb8efd934c7039c8", Lang
 @pytest.mark.parametrize("kind", PINNED)
 def test_every_default_is_what_it_was(kind):
     assert digest(dict(defaults(kind))) == PINNED[kind]
-
-
-def test_the_defaults_of_an_algorithmic_corpus_are_what_they_were():
-    own = {name: value for name, value in defaults(AlgorithmicConfig).items() if name.startswith("data.")}
-    assert digest(own) == "56f8b09555d90118"

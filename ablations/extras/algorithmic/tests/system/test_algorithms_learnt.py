@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Cli, as_json
+from tests.system.conftest import Cli, as_json
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from ablations.extras.algorithmic.corpus import AlgorithmicCorpus, AlgorithmicData, bounds, resolve
+from ablations.extras.algorithmic.scores import EXACT_COUNTS, exact, pieces, score_exact
 from experiments.config.evaluation import EvaluationConfig
 from experiments.config.field_types import Names
 from experiments.config.run_config import NOT_IN_RUN_ID, RunConfig
 from experiments.config.task_config import SettingRoles
-from experiments.data.corpora.algorithmic import AlgorithmicCorpus, AlgorithmicData, bounds, resolve
 from experiments.data.encoding.encoded import EncodedSet
-from experiments.evaluation.counts import EXACT_COUNTS, SetScores, exact, pieces, score_exact
+from experiments.evaluation.counts import SetScores
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence import SequenceTask
@@ -65,6 +66,7 @@ PIECES = Column(
 
 class Algorithmic(SequenceTask):
     name = "algorithmic"
+    does = "translate"
     metrics = ("perplexity", "exact", "pieces")
     config_type = AlgorithmicConfig
     columns = (

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.corpora.algorithmic import VERSION, AlgorithmicData, generate
+from ablations.extras.algorithmic.corpus import VERSION, AlgorithmicData, generate
+from ablations.extras.algorithmic.scores import exact, pieces, score_exact
+from ablations.extras.algorithmic.task import TASK, AlgorithmicConfig
+from experiments.dotted import defaults
 from experiments.errors import UserError
-from experiments.evaluation.counts import exact, pieces, score_exact
-from experiments.identity import run_identity
-from experiments.tasks.algorithmic import TASK, AlgorithmicConfig
+from experiments.identity import digest, run_identity
+from experiments.tasks import versions
 
 ALGORITHMS = get_args(AlgorithmicData.model_fields["algorithm"].annotation)
 SETS = ("train", "dev", "21-30", "31-40", "41-60")
@@ -223,3 +225,15 @@ def test_a_test_set_of_recall_has_a_distance_of_its_own():
             data(algorithm="recall", train_lengths="3-9", dev_lengths="3-9", test_lengths=wrong)
     with pytest.raises(ValueError, match="a distance is read by"):
         data(test_lengths=["9-9d1"])
+
+
+def test_the_defaults_of_the_corpus_are_what_they_were() -> None:
+    """run_ids contain the differences from them."""
+    own = {name: value for name, value in defaults(AlgorithmicConfig).items() if name.startswith("data.")}
+    assert digest(own) == "56f8b09555d90118"
+
+
+def test_scores_are_those_of_the_version() -> None:
+    """If they change, increment the version (tests/unit/experiments/test_versions.py)."""
+    found = score_exact(["a b", "c"], ["a b", "d"]).metrics
+    assert {versions.SCORING: found} == {1: pytest.approx({"exact": 50.0, "pieces": 200 / 3}, abs=1e-9)}
