@@ -10,7 +10,7 @@ recorded beside the name, and a run whose record differs from the requested sett
 
 An ensemble trains nothing: it reads finished runs, its members, so their run_ids are among its inputs and name it.
 So does a branch, which begins with the state of another run, its parent run, after one of that run's steps.
-Settings that change no trained number are not part of run_id (config.NOT_IN_RUN_ID). Imports no torch.
+Settings that change no trained number are not part of run_id (config/run_config.py: NOT_IN_RUN_ID). Imports no torch.
 """
 
 import hashlib
