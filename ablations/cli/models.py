@@ -44,7 +44,9 @@ class Translating:
 class Writing:
     """Options of language models."""
 
-    prompt: Annotated[str, _for_language(metavar="TEXT", help="The text to be continued; a document's start.")] = ""
+    prompt: Annotated[
+        str, _for_language(metavar="TEXT", help="The text to continue; the start of a document if unset.")
+    ] = ""
     pieces: Annotated[int, _for_language(metavar="N", min=1, help="The most pieces of each sample.")] = 200
     samples: Annotated[int, _for_language(metavar="N", min=1, help="How many continuations.")] = 1
     temperature: Annotated[float, _for_language(metavar="T", min=0, help="0: the most probable piece each time.")] = 1.0
@@ -108,7 +110,7 @@ def generate(
 
 
 def _task_of(model: Path) -> str:
-    """The task of an exported model; "" for another folder, which its loader explains."""
+    """The task of an exported model; "" if the folder has none (its loader then explains the error)."""
     with contextlib.suppress(UserError, OSError):
         config = (read_json(model / "config.json") or {}).get("config")
         return str(config["task"]) if isinstance(config, dict) else ""

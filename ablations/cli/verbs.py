@@ -33,7 +33,7 @@ class Verb(NamedTuple):
 @cache
 def _docstrings(module: str) -> Mapping[str, str]:
     found = find_spec(module)
-    if found is None or found.origin is None:  # in a package; the verb says so when it is called
+    if found is None or found.origin is None:  # its package is missing: the verb says so when called
         return {}
     tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
     return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}

@@ -99,9 +99,9 @@ def plan_study(
 def settled(
     rows: list[PlannedRow], study: Study, selection: Selection, task: Task
 ) -> tuple[list[PlannedRow], list[str]]:
-    """The rows with what "auto" means where that depends on the whole table, and a note on each such setting.
+    """Replace "auto" in settings that depend on the whole table. Returns the rows, and a note on each such setting.
 
-    The answer is the same whichever rows are selected.
+    The values are the same whichever rows are selected.
     """
     notes = []
     for name in task.settled_for_table:
@@ -169,7 +169,7 @@ def of_settings(rows: list[PlannedRow]) -> list[str]:
 
 
 def of_added(runs: Sequence[PlannedRun]) -> list[str]:
-    """Runs that were trained before a setting of their trainer existed, and as what they count."""
+    """One note per setting that was added to a trainer after some runs: the rows, and the value that they count as."""
     concerned: dict[tuple[str, str], dict[str, None]] = {}
     for run in runs:
         if run.added and run.state in ("finished", "stale"):
@@ -182,7 +182,7 @@ def of_added(runs: Sequence[PlannedRun]) -> list[str]:
 
 
 def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
-    """A command that does not get the seed as a word may not read it at all."""
+    """A note on a command without {seed}: it may ignore the seed."""
     if not study.command or {"seed", "settings", "settings.yaml"} & set(names(study.command)):
         return []
     several = any(len(row.seeds) > 1 for row in rows)

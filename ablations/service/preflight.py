@@ -65,7 +65,7 @@ def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
 
 
 def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Refusal]:
-    """Rows with an arithmetic that some of these devices lack; any of them may get the run."""
+    """Rows whose precision one of these devices cannot compute: that device might get the run."""
     found = _by_message(chosen, runs, slots, chosen.task.device_preflight)
     return [Refusal(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
 
@@ -73,7 +73,7 @@ def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequ
 def _by_message(
     chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot], ask: Callable[..., Iterable[object]]
 ) -> dict[str, list[str]]:
-    """What a task says of these runs on each kind of these devices → the rows that it concerns."""
+    """Message of `ask` on a run and a kind of device → the rows that it concerns."""
     found: dict[str, dict[str, None]] = {}
     for run in _one_of_each_row(runs):
         trained = chosen.store.result(run.run_id) is not None
@@ -104,12 +104,12 @@ def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slo
         largest, room = max(rooms.items(), key=lambda item: item[1])
         sizes = ", ".join(f"{row} {gb:,.1f} GB" for row, gb in needed.items())
         told = f"{largest[0]}: {room:,.1f} GB{', the limit in --devices' * (largest in limited)}"
-        least = "even with the smallest micro-batch, for the program, weights, gradients and the optimizer's state, "
+        least = ", with the smallest micro-batch, for the program, weights, gradients and the optimizer's state"
         yield Refusal(
             tuple(needed),
-            f"these rows need more memory ({least * (largest in limited)}{sizes}) than any device has for runs (the "
-            f"largest, {told}). Make the model smaller, {'raise the limit, ' * (largest in limited)}choose other rows "
-            f"with --rows, or train on a larger machine: {_THERE}.",
+            f"these rows need more memory than any device has for runs (the largest, {told}): {sizes}"
+            f"{least * (largest in limited)}. Make the model smaller, {'raise the limit, ' * (largest in limited)}"
+            f"choose other rows with --rows, or train on a larger machine: {_THERE}.",
         )
 
 

@@ -52,7 +52,7 @@ def descendants() -> list[int]:
 
 
 def _children(pid: int) -> list[int]:
-    """Those that the kernel lists; of a kernel that does not (CONFIG_PROC_CHILDREN), those whose parent it is."""
+    """Ids of a process's children: from the kernel's list, or from /proc if it has none (CONFIG_PROC_CHILDREN)."""
     if Path(CHILDREN.format(os.getpid(), os.getpid())).exists():
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
             texts = [(thread / "children").read_bytes() for thread in Path(TASKS.format(pid)).iterdir()]

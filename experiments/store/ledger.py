@@ -25,7 +25,7 @@ DAMAGED = "damaged"  # what stands in a bundle for a damaged line
 LOCKED_S = 30.0  # at most, until another process has written its line
 WINDOW = 1 << 16  # bytes read from the end to find the last line
 Entry = dict[str, Any]
-command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - the verb; why it was given
+command: ContextVar[Mapping[str, str]] = ContextVar("command", default={})  # noqa: B039 - the verb and its reason
 
 
 def append(store: Store, what: str, **facts: Any) -> None:
@@ -84,9 +84,9 @@ def damaged(store: Store) -> list[str]:
 
 
 def since(store: Store, begin: int) -> tuple[list[Entry], int]:
-    """The lines from byte `begin` on, and the byte at which the next one will begin. Raises Damaged for a damaged one.
+    """The lines from byte `begin` on, and the byte at which the next line will begin.
 
-    For what a line may forbid: a line that is skipped would allow it.
+    Raises Damaged for a damaged line: a line that is skipped could have set a limit.
     """
     found = []
     for line in _lines(store, begin):
@@ -112,7 +112,7 @@ def of_study(found: Sequence[Entry], study: str) -> list[Entry]:
 
 
 def tried(found: Sequence[Entry], study: str) -> dict[tuple[str, str], set[tuple[str, ...]]]:
-    """The rows of a study that were ever requested, each with different settings apart: run_ids with their eval_ids."""
+    """All rows of a study that were ever requested: (row, settings) → its runs, each as run_id and eval_ids."""
     rows: dict[tuple[str, str], set[tuple[str, ...]]] = {}
     for entry in found:
         if entry.get("study") == study and "rows" in entry:

@@ -48,7 +48,7 @@ class LanguageTraining(TrainingConfig):
 
 
 class LanguageEvaluation(EvaluationConfig):
-    """Likelihood in windows; nothing is searched."""
+    """Settings of the likelihood, which is computed in windows. There is no search."""
 
     stride: int | None = Field(
         None, ge=1, description="windows of an evaluation begin so many pieces apart; unset: its window, no overlap"
@@ -57,7 +57,7 @@ class LanguageEvaluation(EvaluationConfig):
 
 
 class LanguageConfig(RunConfig):
-    """Defaults are those of the paper's base without its encoder and its smoothing, and frozen like base's."""
+    """Defaults of the paper's base, without an encoder and without label smoothing. They are fixed, like base's."""
 
     needs_encoder: ClassVar[bool] = False
 

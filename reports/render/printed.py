@@ -1,4 +1,4 @@
-"""What of a table a format prints, by the choices of the study and the command; and the command that printed it.
+"""The columns that a format prints, as the study and the command choose them; and the command that printed a table.
 
 The choices are applied once, before any format.
 """
@@ -34,7 +34,7 @@ CHANGES, PAPERS = ("change",), ("paper", "paper_change")
 def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tuple[Layout, Layout]:
     """The columns to print, and the others. Raises UserError for a name that no column has.
 
-    compact: without a choice print what varies, metrics and costs alone; n where it differs.
+    compact: if no columns are chosen, print n only if it differs between rows.
     """
     names = [column for column in layout if column[0].kind in NAMES]
     values = [column for column in layout if column[0].kind not in NAMES]
@@ -56,7 +56,7 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
 
 
 def _told_apart(*parts: Layout) -> list[Layout]:
-    """Settings of one head by their whole names: windows of training and of evaluation."""
+    """Replace a head that several settings share by their full names, such as those of two windows."""
     tops = Counter({head.key: head.top for part in parts for head, _ in part if head.kind == "setting"}.values())
 
     def apart(head: Head) -> Head:
@@ -81,7 +81,7 @@ def _part(head: Head, choices: Choices, table: Table) -> bool:
 
 
 def _asked(name: str, values: Layout, table: Table, choices: Choices) -> Layout:
-    """The columns of a name: a part by its own name, else a metric with the parts that the choices print."""
+    """The columns of a name: the one with this key, else a metric's columns that the choices print."""
     found = _named(name, values, table)
     exact = [column for column in found if column[0].key.lower() == name.lower()]
     return exact or [column for column in found if _part(column[0], choices, table)]
@@ -137,7 +137,7 @@ def _setting(name: str, table: Table) -> tuple[Head, Callable[[Row], Cell]]:
 
 
 def _stand_in(shown: Sequence[tuple[Head, Callable[[Row], Cell]]], keys: Iterable[str], table: Table) -> Layout:
-    """A value takes the mark of its change, and a cited row's number, where these have no column of their own."""
+    """Add to a metric's value what has no column of its own: the star of its change, and the number of a cited row."""
     keys = set(keys)
     last = {head.metric: head.key for head, _ in shown if head.kind == "value" and head.role not in (*CHANGES, *PAPERS)}
     marks = {c.key for c in table.columns if f"{c.key}.change" not in keys}

@@ -152,9 +152,9 @@ def valid_evaluation(
 def read_again(
     store: Store, run: TableRun, planned: EvaluationSpec, trained: TrainingResult, made: EvaluationResult | None
 ) -> EvaluationResult | None:
-    """An evaluation with the numbers that a user's trainer kept, where the study reads others than were recorded.
+    """Read metrics that the study now declares from the output that a user's trainer kept, and return the evaluation.
 
-    `ablations run` records the same numbers. Returns `made` where nothing was kept.
+    Nothing is written: `ablations run` records the same numbers. Returns `made` if no output was kept.
     """
     if not planned.promised:
         return made
@@ -199,7 +199,7 @@ class Scored:
         return self.record.signature.get(metric) if self.record else None
 
 
-NOT_RECORDED = "their files are not recorded"  # in place of the name of a file: nobody knows what it has in common
+NOT_RECORDED = "their files are not recorded"  # in place of a file's name, for code without a list of files
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ def read_mlflow(place: str) -> Iterator[ExternalRun | str]:
 
 
 def _readable(uri: str, folder: Path) -> str:
-    """The address; of SQLite that of a copy in `folder`, because MLflow would make or change tables in the file."""
+    """The address to read. For SQLite, that of a copy in `folder`: MLflow would make or change tables in the file."""
     parts = urlsplit(uri)
     if parts.scheme in ("", "file"):
         place = Path(unquote(parts.path))
@@ -61,7 +61,7 @@ def _readable(uri: str, folder: Path) -> str:
 
 
 def _refuse_links(folder: Path) -> None:
-    """A link could lead to any file of the reader's, whose content would become a setting. Raises UserError."""
+    """Raise UserError for links: they could lead to any file, whose content would become a setting."""
     for parent, folders, files in os.walk(folder):
         for path in (Path(parent, name) for name in (*folders, *files)):
             if path.is_symlink():

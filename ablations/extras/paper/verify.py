@@ -25,7 +25,10 @@ def verify_paper(file: Path, selectors: Selectors, as_json: bool) -> None:
 
 
 def _papers_of(file: Path) -> list[papers.Paper]:
-    """A paper, or those of a folder: files of LaTeX that name tables or were printed, and that no other one reads."""
+    """The paper `file`, or the papers in the folder `file`.
+
+    A paper is a LaTeX file that names tables or is a printed table, and that no other LaTeX file includes.
+    """
     if not file.is_dir():
         return [] if is_data(file) else [papers.read_paper(file, text_of(file))]
     texts = {path: text_of(path) for path in sorted(file.rglob("*.tex")) if path.is_file()}
@@ -42,7 +45,7 @@ def is_data(file: Path) -> bool:
 def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selectors, as_json: bool) -> None:
     """Check papers, print what is found, and exit.
 
-    Raises UserError if nothing was checked; and for claims that cannot be checked, after the others are.
+    Raises UserError if nothing was checked, and, after all checks, if some claims cannot be checked.
     """
     wrong: list[str] = []
     found = [line for paper in read for line in _of_paper(paper, selectors, wrong)]

@@ -13,7 +13,7 @@ import psutil
 from experiments.errors import UserError
 
 MY_CGROUP, CGROUPS = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
-OTHERS_SHARE = 0.1  # fraction of a GPU's memory; less is used by the driver itself
+OTHERS_SHARE = 0.1  # fraction of a GPU's memory; the driver itself may use less than this
 SMI_S = 30.0  # time for nvidia-smi's answer: without the persistence daemon it first starts the driver
 _MPS_SERVER = "nvidia-cuda-mps-server"  # holds a context on each of its GPUs, also while no run uses them
 
@@ -78,7 +78,7 @@ def _output(*arguments: str) -> str:
     try:
         output, _ = process.communicate(timeout=SMI_S)
     except subprocess.TimeoutExpired:
-        process.kill()  # and not waited for: in a driver that hangs a process may never end
+        process.kill()  # without waiting: if the driver hangs, the process may never end
         raise UserError(
             f"nvidia-smi did not answer within {SMI_S:g} s, so it is not known which GPUs are free. Restart its driver "
             "or the machine, or use processors: --devices cpu:N."

@@ -30,9 +30,9 @@ class Recurrent(Sublayer):
     """torch's fused network over whole sequences, and the same weights cell by cell in a search.
 
     The outputs of two directions are added, as in Schuster & Paliwal 1997 ("Bidirectional Recurrent Neural Networks"),
-    so that each keeps the width D. columns: the first half of the width has a network of its own, the second one that
-    reads in the other direction (Zhou et al. 2016, arXiv 1606.04199). units: an LSTM's state is as wide, and its output
-    is projected to D (Sak et al. 2014, arXiv 1402.1128).
+    so that each keeps the width D. columns: each half of the width has its own network, and the two read in opposite
+    directions (Zhou et al. 2016, arXiv 1606.04199). units: the width of an LSTM's state; its output is projected to D
+    (Sak et al. 2014, arXiv 1402.1128).
     """
 
     def __init__(self, config: ModelSettings, options: RecurrentSpec) -> None:

@@ -1,7 +1,7 @@
 """Write a sentence in English and German, and state what decides each German word.
 
 `render` states for each German word which English words decide it besides the one that it translates (its sense,
-gender, number or case), and with which earlier German words it agrees or is one verb.
+gender, number or case), and which earlier German words it agrees with or forms one verb with.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,7 +43,10 @@ class _Sense(NamedTuple):
 
 
 def _sense_at(sentence: Sentence, clause: str) -> _Sense:
-    """By the subject of the clause, "first" or "second", or of what it takes up."""
+    """The sense of a clause: that of its subject's noun, or of the noun that its pronoun takes up.
+
+    clause: "first" or "second".
+    """
     phrase, slot = antecedent(sentence, at(sentence, f"{clause}.subject"), f"{clause}.subject")
     return _Sense(phrase.noun.outdoors.classes, f"{slot}.noun")
 
@@ -76,7 +79,7 @@ class _Phrase(NamedTuple):
         return "p" if self.phrase.plural else self.noun.gender
 
     def others(self) -> Iterator[tuple[str, str, int]]:
-        """Slots that decide gender or case, each with a gender and a case that another choice in it may give."""
+        """Slots that decide the form, each with the gender and case that another choice there could give."""
         phrase = self.phrase
         for gender in _genders(self.nouns, self.sense.domain, phrase.determiner, phrase.plural):
             yield f"{self.slot}.noun", gender, self.case
