@@ -110,7 +110,7 @@ class Live:
         return self._shown
 
     def _print_table_so_far(self, view: View) -> None:
-        """As Markdown, after SO_FAR_S, twice that time, four times …"""
+        """Print the table as Markdown after SO_FAR_S, twice that time, four times …"""
         passed, finished = time.monotonic() - self._began, view.counts.get(State.FINISHED, 0)
         if self._watched and self._watched.table and passed >= self._next_table_s and finished > self._finished:
             with contextlib.suppress(UserError):
@@ -119,7 +119,7 @@ class Live:
             self._finished, self._next_table_s = finished, 2 * passed
 
     def _told(self, view: View) -> object:
-        """What has to change for another plain line."""
+        """The facts that a plain line reports; a new line is printed when they change."""
         running = {live.run_id for live in view.running}
         return dict(self._counts_of(view.counts)), view.preparing.rstrip("0123456789,/ "), view.stopping, running
 

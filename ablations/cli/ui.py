@@ -187,7 +187,7 @@ def _parts(column: Column, heads: Mapping[str, str]) -> tuple[str, str, str]:
 
 
 def _distinct(heads: dict[str, str]) -> dict[str, str]:
-    """By name; a head that several share is replaced by their names."""
+    """Replace a head that several columns share by their keys. heads: by key."""
     several = {head for head, count in Counter(heads.values()).items() if count > 1}
     return {name: name if head in several else head for name, head in heads.items()}
 
@@ -221,13 +221,13 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
 
 
 def _scores(outcome: Outcome, table: Printed, heads: Mapping[str, str]) -> dict[str, float]:
-    """Of one run, as the rows' means; not a number where it has none."""
+    """Scores of one run, under the heads of the rows' means; NaN for a missing score."""
     values = {heads[c.key]: _rounded(outcome.measured(c.set, c.metric), c.digits) for c in table.columns}
     return {head: math.nan if value is None else value for head, value in values.items()}
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
-    """As printed: MLflow's list cuts long numbers."""
+    """Round a value as the table prints it, because MLflow's list cuts long numbers."""
     return None if value is None else round(value, digits)
 
 

@@ -243,7 +243,7 @@ def _measured(task: Task) -> list[str]:
 
 
 def published_names(study: Study, task: Task) -> list[str]:
-    """Those of `paper_keys` that the study's records name: all but costs that no row has."""
+    """Names of published numbers that the study may print: `paper_keys` without costs that no row has."""
     given = {*USUAL_COSTS, *(name for row in study.variations for name in row.paper)}
     return [name for name in paper_keys(study, task) if name in given or name not in COSTS]
 

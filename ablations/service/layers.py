@@ -108,7 +108,10 @@ def _type(
 
 
 def _language_model(sizes: Sizes, line: str, window: int | None) -> ModelConfig:
-    """Those sub-layers alone, with one head as wide as the model: the paper's terms do not depend on the heads."""
+    """A network of the line's sub-layers, with one head as wide as the model.
+
+    The paper's terms do not depend on the number of heads.
+    """
     width = {"d_model": sizes.d, "d_k": sizes.d, "d_v": sizes.d, "num_heads": 1}
     return ModelConfig(encoder="", decoder=line, positions="none", window=window, **width)  # type: ignore[arg-type]
 

@@ -150,7 +150,7 @@ def _links(code: Code, files: Iterable[Path], folder: Path) -> list[str]:
 
 
 def _given(option: Option) -> str:
-    """What the run gives the option itself: {seed}, {device}; "" for every other option."""
+    """The placeholder for an option that the run sets: {seed} or {device}; "" for every other option."""
     if option.in_file:
         return ""
     return "{seed}" if option.name in SEEDS else "{device}" if _takes_device(option) else ""

@@ -79,7 +79,7 @@ class StoreTable:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Of a command line that selects it; none where no study does."""
+        """Words of a command line that select the table; none if no study has it."""
         return (self.study, *self.selectors.words(whole=True)) if self.selectors else ()
 
     @property
@@ -303,7 +303,7 @@ def say_orphans(found: Iterable[Orphan]) -> list[str]:
 
 
 def _change(orphan: Orphan, name: str) -> str:
-    """What became of a setting, in words."""
+    """Describe how a setting has changed since the run."""
     if name == CODE:
         return name
     what = "the command" if name == "command" else f"default {name}"

@@ -29,7 +29,7 @@ from reports.table.build import build_table
 
 @dataclass(frozen=True, kw_only=True)
 class TableOptions:
-    """As typed; None means the study's choice, or the format's."""
+    """Options of a printed table, as typed. None means the study's choice, else the format's."""
 
     columns: str | None = None
     hide: str | None = None

@@ -114,7 +114,7 @@ class WorkOptions:
         return load_engine(self.engine, settings, store.root, at_once, self.pool, self.setup or ())
 
     def _for_all(self, store: Store) -> list[Slot]:
-        """As many slots as the queued runs need: the cluster itself limits how many run at once."""
+        """Return as many slots as the queued runs need. The cluster itself limits how many run at once."""
         with Queue(store.queue_db) as queue:
             count = max(len(self.slots), queue.devices_wanted())
         if self.pool:

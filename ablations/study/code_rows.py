@@ -296,7 +296,7 @@ class Code:
         return [path for path, *_ in changed]
 
     def _target(self, link: str) -> str:
-        """Where a link of a tree leads, by its object."""
+        """The target of a symbolic link in a tree. link: its git object."""
         if link not in self._targets:
             self._targets[link] = os.fsdecode(self._git.git("cat-file", "blob", link))
         return self._targets[link]

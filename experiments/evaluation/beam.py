@@ -83,7 +83,7 @@ class Alive:
         return torch.stack(self.token_TBK).index_select(1, rows), torch.stack(self.parent_TBK).index_select(1, rows)
 
     def select(self, rows: Tensor) -> "Alive":
-        """The same for these sentences only."""
+        """The unfinished hypotheses of some sentences."""
         visible = None if self.visible_BKTK is None else self.visible_BKTK.index_select(0, rows)
         token_TBK, parent_TBK = self.history(rows)
         attended = None if self.attended_BKS is None else self.attended_BKS.index_select(0, rows)
@@ -152,7 +152,7 @@ class Finished:
         self.slot_BN = torch.where(take_B1, slot_K[order_BN], self.slot_BN)
 
     def select(self, rows: Tensor) -> "Finished":
-        """The same for these sentences only."""
+        """The finished hypotheses of some sentences."""
         return Finished(*(t.index_select(0, rows) for t in (self.score_BN, self.log_prob_BN, self.slot_BN)))
 
 
@@ -176,7 +176,7 @@ class SearchSettings:
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> "SearchSettings":
-        """Those of an evaluation; one that is missing has its default."""
+        """The search settings among an evaluation's settings; missing ones have their defaults."""
         return cls(**{name: settings[name] for name in OF_SEARCH if name in settings and name != "replace_unknown"})
 
     @property

@@ -106,7 +106,7 @@ class Task(ABC):
         return self._version(TRAINING, TRAINING_VERSION)
 
     def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
-        """What of the code that trained a run is another one now, in words; [] if the result is not stale."""
+        """Describe how the code that trained a run has changed; [] if the result is not stale."""
         now = self.training_code(config, store)
         return [] if result.code_digest == now else [f"training code {result.code_digest or 'unknown'}, now {now}"]
 

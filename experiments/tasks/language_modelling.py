@@ -136,7 +136,7 @@ class LanguageModelling(NetworkTask):
         return text.resolve(config.data)
 
     def evaluation_settings(self, config: LanguageConfig) -> dict[str, Any]:
-        """Those that choose weights, the window and its stride."""
+        """The settings that identify an evaluation: those that choose weights, the window and its stride."""
         chosen = {name: value for name, value in super().evaluation_settings(config).items() if name in OF_WEIGHTS}
         window = config.evaluated_window
         return {**chosen, "window": window, "stride": config.evaluation.stride or window}

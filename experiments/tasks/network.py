@@ -26,7 +26,10 @@ OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps", "modu
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
-    """Those of `config.evaluation` but the sets, with the spacing of checkpoints only where it decides the weights."""
+    """The settings that identify an evaluation: `config.evaluation` without its sets.
+
+    The spacing of checkpoints is included only if it decides the weights.
+    """
     settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
     for name in (*UNNAMED_AT_DEFAULT, "modules"):
         if not settings.get(name):

@@ -136,7 +136,7 @@ def longest(corpus: Corpus, data: DataConfig, shared: bool, target_symbols: int,
         return Lengths(encoded.longest("train"), sets)
 
     def measured() -> Lengths:
-        """By preparing the corpus in a temporary folder, unless it is too large for that."""
+        """Prepare the corpus in a temporary folder and return its lengths; zeros if the corpus is too large."""
         if corpus.check(root)["train"] > LOOKED_AT:
             return Lengths(0, dict.fromkeys(digests, 0))
         with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
@@ -158,7 +158,7 @@ def longest(corpus: Corpus, data: DataConfig, shared: bool, target_symbols: int,
 
 
 def _looked_up(name: str, digests: Mapping[str, str], measure: Callable[[], Lengths]) -> Lengths:
-    """From the user's cache, because a tokenizer or the generated corpus takes half a second."""
+    """Return lengths from the user's cache, or measure and cache them (a tokenizer takes half a second)."""
     key = digest([name, sorted(digests.items()), metadata.version("sentencepiece")])
     with UserCache("lengths-2") as cache:
         found = cache.get(key)
@@ -198,10 +198,10 @@ class Ability(NamedTuple):
 
 
 def ability(precision: PrecisionChoice, kind: str) -> Ability:
-    """Of this machine's devices of a kind ("cpu", "cuda"). Raises UserError for a bad switch (processes/processor.py).
+    """How well this machine's devices of a kind ("cpu", "cuda") compute a precision.
 
-    `Ability()` also where it cannot be found out here: a child whose device lacks the precision says so before it
-    trains.
+    Returns `Ability()` also if that is unknown here: a child whose device lacks the precision reports it before it
+    trains. Raises UserError for a bad switch (processes/processor.py).
     """
     if kind == "cpu":
         return Ability(slow=precision == "bf16" and not has_bf16())

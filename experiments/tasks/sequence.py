@@ -183,7 +183,7 @@ class NetworkTask(Task):
         return []
 
     def modules(self, config: RunConfig, selector: str | None = "") -> list[dict[str, Any]]:
-        """Of the network on a pair of typical length."""
+        """Describe the modules of the network, on a pair of typical length."""
         lines = json.dumps([list(config.modules), list(config.evaluation.modules)])
         sizes, lengths = self.vocab_sizes(config), self._lengths(config)
         return looked_at(config.model.model_dump_json(), sizes, lengths, lines, selector)

@@ -58,7 +58,7 @@ class BatchSource(Protocol):
     def __call__(self, step: int) -> list[Batch[Tensor]]: ...
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """Of the first `steps` updates of all ranks: how often each length occurs, source and target pieces."""
+        """For the first `steps` updates of all ranks: how often each pair occurs, source lengths, target lengths."""
 
     def describe(self) -> dict[str, Any]:
         """Facts for the record."""
@@ -69,12 +69,12 @@ class BatchSource(Protocol):
 
 
 def first_batches(batches: BatchSource) -> Iterator[Batch[Tensor]]:
-    """Those of the first steps, from which a row's `mean` is."""
+    """The batches of the first STEPS steps."""
     return (batch for step in range(1, STEPS + 1) for batch in batches(step))
 
 
 class Material(NamedTuple):
-    """What a network is trained on."""
+    """The data that a network is trained on."""
 
     batches: Callable[[tuple[int, int]], BatchSource]  # of (rank, ranks)
     dev: Callable[[Network, Device], Callable[[int], Mapping[str, float]]]  # measures dev during the training
@@ -305,7 +305,7 @@ class Batches:
         return self._plan.seen(steps), *self._plan.lengths
 
     def describe(self) -> dict[str, Any]:
-        """Of rank 0's share of an epoch: padding among all places of both sides, and shapes."""
+        """Facts on rank 0's share of an epoch: the share of padding on both sides, and the number of shapes."""
         shapes = {"shapes": len(self._shapes.shapes)} if self._shapes else {}
         return {"micro_batch_tokens": self.max_tokens, "padding": round(self._padding, 4), **shapes}
 
@@ -320,7 +320,7 @@ class Batches:
         )
 
     def _all_parts(self, batch: Indices, max_tokens: int) -> list[Indices]:
-        """Those of all ranks, so that all have the same shapes."""
+        """Micro-batches of all ranks; every rank computes them, so that all ranks have the same shapes."""
         ranks = self._share[1]
         return [part for rank in range(ranks) for part in self._cut(batch, (rank, ranks), max_tokens)]
 
@@ -377,7 +377,7 @@ def dev_perplexity(
 def _text_perplexity(
     config: RunConfig, model: Network, encoded: EncodedCorpus, device: Device
 ) -> Callable[[int], dict[str, float]]:
-    """The same per piece of running text, in windows of the training's size without overlap."""
+    """Measure the perplexity of the running text of dev, in windows of the training's size without overlap."""
     data, text = _of_text(config), encoded.set("dev").sides["target"]
 
     def evaluate(_step: int) -> dict[str, float]:
@@ -423,7 +423,7 @@ class WindowBatches:
         return [to_tensors(collate_windows(self._text, part, self._plan.window), pin=self._pin) for part in dealt]
 
     def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """Of the first `steps` updates of all ranks: how often each length of a window occurs; no source."""
+        """For the first `steps` updates of all ranks: how often each window occurs, zeros, and the windows' lengths."""
         lengths, counts = self._plan.seen(steps)
         return counts, np.zeros_like(lengths), lengths
 

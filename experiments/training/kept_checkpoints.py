@@ -85,7 +85,7 @@ def best(folder: Path, every: int = 0) -> Path | None:
 
 
 def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
-    """What a training resumed from `found` to `last_step` would lack of `keeps`; "" if nothing.
+    """Describe the first thing of `keeps` that a training lacks if it resumes at `resumed`; "" if none.
 
     The earlier training may have kept less than is needed now.
     """

@@ -73,13 +73,13 @@ class TrainingChange:
         return num_params(after) - num_params(before)
 
     def of(self, source: int, target: int) -> int:
-        """For one pair of these lengths, with every layer; the source of a language model has length 0."""
+        """Operations for one pair of these lengths, with every layer; a language model has source length 0."""
         if (source, target) not in self._known:
             self._known[source, target] = without_weights(lambda place: self._count(place, source, target))
         return self._known[source, target]
 
     def __call__(self, source: Lengths, target: Lengths) -> NDArray[np.float64]:
-        """For each of many pairs.
+        """Operations for each of many pairs.
 
         In every kind of sub-layer the operations of a pair are f(S) + g(T) + c·S·T, where the last term is of attention
         to the source. So lengths are counted, and not each pair of lengths.

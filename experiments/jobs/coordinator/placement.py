@@ -304,9 +304,9 @@ class Placement:
             return None
 
     def _predicted_s(self, claimed: Claimed) -> float:
-        """Of the rest of its training, at the speed of finished runs; 0 if that is not known.
+        """Predicted seconds for the rest of a job's training, at the speed of finished runs; 0 if unknown.
 
-        A run without a predicted cost takes the usual time of those that have finished.
+        A run without a predicted cost is assumed to take the usual time of the finished runs.
         """
         job, left = claimed.job, max(0.0, 1 - claimed.best / (claimed.job.spec.steps or math.inf))
         if not job.spec.cost:

@@ -102,7 +102,7 @@ def _shares(live: RunningAttempt, slot: Slot) -> bool:
 
 
 def _share_of(live: RunningAttempt) -> Share:
-    """What an attempt takes of the GPU that it shares."""
+    """The share of a GPU that an attempt takes: place, memory and operations."""
     job = live.claimed.job
     place = int(live.slot.name.partition("/")[2])
     return Share(place, (live.slot.memory_gb or 0.0) + CONTEXT_GB, operations(job.spec.cost, job.spec.steps))

@@ -373,7 +373,7 @@ class NodeWorkers(ClusterEngine):
         return self._items.withdraw(str(handle.ref["id"]), Path(handle.ref["folder"]), why)
 
     def wait(self, timeout_s: float) -> None:
-        """Also replaces workers that have ended. Raises UserError if none can begin."""
+        """Wait, and replace workers that have ended. Raises UserError if none lives and none can start."""
         if time.monotonic() >= self._keep_alive_at:
             self._keep_alive_at = time.monotonic() + LOOK_EVERY_S
             self._look()

@@ -205,7 +205,7 @@ def changed_files(
 def _present_names(
     recorded: Iterable[str], present: "WorkingCopy | PlannedTree", home_then: str | None, home_now: str
 ) -> dict[str, str]:
-    """Where recorded files lie now, by their recorded names.
+    """Map the recorded names of files to their present names.
 
     Another study of the same repository may have made the result, or the study's folder was moved or copied. So a file
     keeps its place relative to the study's folder if it lies there now, else its place in the repository. The files

@@ -316,7 +316,7 @@ class FunctionTask(OwnTask):
         return changed
 
     def versions(self) -> dict[str, str]:
-        """Of the trainer's interpreter and of the packages there, as the code imported them when this was made."""
+        """Versions of the trainer's interpreter and of the packages that its code imports."""
         return self._process.versions(self.packages() or ())
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
@@ -342,7 +342,7 @@ class FunctionTask(OwnTask):
         return None if config.modules else self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
-        """That of the settings; unknown for a row that changes the network."""
+        """The cost that the function computes from the settings; 0 (unknown) for a row that changes the network."""
         return 0.0 if config.modules else self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:

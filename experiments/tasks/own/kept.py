@@ -45,7 +45,7 @@ def keep_readings(folder: Path, readings: Readings) -> None:
 
 
 def patterns_of(patterns: Iterable[Sequence[str]], set_: str) -> list[Pattern]:
-    """Those of a study's patterns that read a metric of this set."""
+    """The patterns of a study that read a metric of this set."""
     return [tuple(each) for each in patterns if each[0] == set_]
 
 

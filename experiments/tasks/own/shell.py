@@ -61,10 +61,10 @@ def laid_over(command: str) -> str:
 
 
 def flag(name: str, written: str, value: Any) -> str:
-    """What stands for a value that is true or false.
+    """The flag that a command gets for a true or false value; "" for none.
 
-    `--flag`: that where it is true. `--no-flag`: that where it is false, unless the setting's own name begins with
-    "no". `--yes|--no`: the first where it is true, the second where it is false; either may be left out.
+    written: `--flag` is passed if the value is true; `--no-flag` if it is false, unless the setting's name begins with
+    "no"; of `--yes|--no` the first if it is true, the second if it is false. Either side may be empty.
     """
     first, bar, second = written.partition("|")
     negates = re.match("--?no[-_]", first) and not re.match("no(_|$)", name.rpartition(".")[2])
