@@ -3,20 +3,9 @@
 from collections.abc import Iterator, Sequence
 
 from ablations.planning.planned import Plan, PlannedRun
-from ablations.study.study import Study
-from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from reports.spec.note import Note
-from reports.spec.sentences import parse
 from reports.spec.table_spec import RowSpec, TableRun, TableSpec
-
-
-def columns_of_table(task: Task, study: Study) -> tuple[Column, ...]:
-    """The columns of the task without those optional ones that the study names neither in [table] nor in a claim."""
-    named = {*study.table.columns, *(parse(claim.check).number for claim in study.claims)}
-    return tuple(
-        column for column in task.columns if not column.optional or not named.isdisjoint((column.key, column.metric))
-    )
 
 
 def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:

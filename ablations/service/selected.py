@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
 
-from ablations.planning.declare_table import columns_of_table
 from ablations.planning.planned import Plan
 from ablations.service.run_states import plan_with_states
 from ablations.service.work import collect_detached
@@ -154,13 +153,12 @@ def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: b
 
     asked = (Path(study_name).name, *selectors.words())
     paste = shlex.join([study_name, *selectors.words(whole=True)])
-    columns = columns_of_table(task, study)
     selected = Selected(
         study=study,
         task=task,
         store=store,
         replan=lambda: plan_with_states(study, chosen, task, store),
-        columns=columns,
+        columns=task.columns,
         asked=asked,
         to_paste=paste,
     )

@@ -65,7 +65,7 @@ class Column:
     about: str = ""  # a sentence on how the metric is measured, for the table's notes
     logarithmic: bool = False  # changes are differences of natural logarithms: scales of other vocabularies cancel
     per_piece: bool = False  # the unit is the tokenizer's piece: values of other tokenizers are not compared
-    optional: bool = False  # in a table only if the study's [table] columns or a claim name it
+    optional: bool = False  # printed only if [table] columns or --columns name it; a claim may use it
     counts: Counts | None = None  # None: between sentences only shares per example are tested (docs/own-task.md)
 
 

@@ -40,7 +40,7 @@ def compare(table: Table, other: Table, counts: Counts) -> Iterator[Moved]:
     """The cells of the table that at least one of the two evaluates."""
     others = {row.key: row for row in other.rows}
     for row in table.rows:
-        for column in table.columns:
+        for column in table.listed:
             sides = row, others.get(row.key)
             if any(side and column.key in side.measures and side.measures[column.key].requested for side in sides):
                 yield _cell(column, *sides, counts)

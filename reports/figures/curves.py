@@ -45,7 +45,7 @@ def logged(columns: Sequence[Column]) -> list[Logged]:
 def read(table: Table, store: Store) -> tuple[Curves, Logged | None]:
     """One line per row with a curve, and its quantity: the first of `logged` that any row has."""
     points = {row.key: [_points(store, outcome.run.run_id) for outcome in row.outcomes] for row in table.rows}
-    for shown in logged(table.columns):
+    for shown in logged(table.listed):
         name, log = shown.name, shown.column.logarithmic
         curves = {key: _mean([seed[name] for seed in seeds if name in seed], log) for key, seeds in points.items()}
         found = {key: curve for key, curve in curves.items() if curve is not None}

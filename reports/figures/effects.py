@@ -19,7 +19,7 @@ MOST_ROWS, MOST_COLUMNS = 60, 3
 @contextmanager
 def draw_effects(table: Table, size: style.Size = style.PAPER) -> Iterator["Figure | None"]:
     """Up to three columns side by side (on a phone one below the other), one line per row; None without a change."""
-    columns = [c for c in table.columns if any(r.measures[c.key].change is not None for r in table.rows)]
+    columns = [c for c in table.listed if any(r.measures[c.key].change is not None for r in table.rows)]
     rows = [r for r in table.rows if r.key != table.base and any(r.measures[c.key].change is not None for c in columns)]
     columns, rows = columns[:MOST_COLUMNS], rows[:MOST_ROWS]
     if not rows:

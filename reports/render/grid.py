@@ -32,7 +32,7 @@ def layout_of(table: Table, costs: Sequence[Cost]) -> Layout:
     layout += [setting(name, head, table) for name, head in table.settings.items()]
     if any(row.label for row in rows):
         layout.append((Head("label", "", kind="label"), lambda row: Cell(row.label)))
-    for column in table.columns:
+    for column in table.listed:
         layout += _metric(column, table)
     layout += _costs(table, costs)
     layout += [_printed_alone(name, head, table) for name, head in table.spec.published.items()]

@@ -33,7 +33,7 @@ def numbers(table: Table) -> dict[str, str]:
 def _named(table: Table) -> Iterator[tuple[str, str]]:
     for row in table.rows:
         yield f"{row.key}.n", str(row.n)
-        for column, named in ((one, name) for one in table.columns for name in _names(one, table)):
+        for column, named in ((one, name) for one in table.listed for name in _names(one, table)):
             measure, name, digits = row.measures[column.key], f"{row.key}.{named}", change_digits(column)
             yield name, fixed(measure.mean, column.digits)
             yield f"{name}.sd", fixed(measure.sd, column.digits)
@@ -52,7 +52,7 @@ def _named(table: Table) -> Iterator[tuple[str, str]]:
 
 def _names(column: Column, table: Table) -> list[str]:
     """The column's key, and its metric where no other column has it."""
-    alone = sum(other.metric == column.metric for other in table.columns) == 1
+    alone = sum(other.metric == column.metric for other in table.listed) == 1
     return [column.key, *([column.metric] if alone and column.metric != column.key else [])]
 
 

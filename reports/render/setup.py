@@ -148,7 +148,7 @@ def _signatures(table: Table) -> str:
     found = dict.fromkeys(
         f"{column.metric} ({signature})"
         for outcome in table.outcomes
-        for column in table.columns
+        for column in table.listed
         if column.set in outcome.scored and (signature := outcome.scored[column.set].signature(column.metric))
     )
     return f"Scores: {', '.join(found)}." if found else ""
@@ -194,7 +194,7 @@ def checklist(table: Table) -> list[tuple[str, str]]:
         ("Statistical test", " ".join(note.text for note in table.test_notes) or "none"),
         ("Validation score beside every test score", _dev_scores(table)),
         ("Data", distinct(map(_data_of, outcomes)) or "not recorded"),
-        ("Evaluation metrics", "; ".join(dict.fromkeys(f"{c.metric} on {c.set}" for c in table.columns))),
+        ("Evaluation metrics", "; ".join(dict.fromkeys(f"{c.metric} on {c.set}" for c in table.listed))),
         ("Hyperparameters", _hyperparameters(table)),
         ("Code", _code(table)),
     ]

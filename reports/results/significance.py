@@ -57,6 +57,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         return replace(table, test_notes=tuple(_untested(table, mode)))
     tests: dict[tuple[str, str], Test] = {}
     notes: list[Note] = []
+    listed = table.listed
     base = "the base of its group" if apart else table.base
     for column in table.columns:
         if chosen == "seeds":
@@ -74,7 +75,11 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         else:
             found, note = by_shares(table, column, shares_of)
         tests |= {(key, column.key): test for key, test in found.items()}
-        notes += [Note(f"{table.base} and its group: {note}" if apart else note, "test")] if note else []
+        notes += (
+            [Note(f"{table.base} and its group: {note}" if apart else note, "test")]
+            if note and column in listed
+            else []
+        )
     table = replace(table, rows=tuple(_with(row, tests) for row in table.rows))
     if chosen == "seeds":
         for column in table.columns:

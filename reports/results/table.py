@@ -201,6 +201,23 @@ class Table:
     papers_corpus: bool = True  # whether published numbers are of the corpus that the rows are trained on
 
     @property
+    def listed(self) -> list[Column]:
+        """The columns of metrics that formats print: optional ones only where the study or the command names them."""
+        layers = (self.spec.choices, *self.spec.choices.of_formats, self.chosen)
+        names = {name.lower() for layer in layers for name in layer.columns}
+        return [
+            column
+            for column in self.columns
+            if not column.optional or any(name.split(".")[0] in (column.key, column.metric) for name in names)
+        ]
+
+    @property
+    def measures(self) -> list[Measure]:
+        """The metrics of all rows in the columns that formats print."""
+        columns = self.listed
+        return [row.measures[column.key] for row in self.rows for column in columns]
+
+    @property
     def outcomes(self) -> list[Outcome]:
         """Of all rows."""
         return [outcome for row in self.rows for outcome in row.outcomes]
@@ -244,4 +261,4 @@ def mean(values: Sequence[float]) -> float:
 
 def missing_cells(table: Table) -> int:
     """The number of requested metric cells without a value."""
-    return sum(measure.missing for row in table.rows for measure in row.measures.values())
+    return sum(measure.missing for measure in table.measures)

@@ -71,6 +71,11 @@ class TableChoices(Choices):
     latex: Choices = Choices()
     html: Choices = Choices()
 
+    @property
+    def of_formats(self) -> tuple[Choices, ...]:
+        """The choices for single formats."""
+        return (self.markdown, self.terminal, self.latex, self.html)
+
     def layers(self, format_: str) -> Iterable[Choices]:
         """Those that hold in a format, the stronger ones last."""
         of = getattr(self, format_, None)
@@ -78,7 +83,8 @@ class TableChoices(Choices):
 
     @model_validator(mode="after")
     def _has_a_column(self) -> Self:
-        for choices in (self, self.markdown, self.terminal, self.latex, self.html):
+        every: tuple[Choices, ...] = (self, *self.of_formats)
+        for choices in every:
             both = [name for name in choices.columns if name in choices.hide]
             if both:
                 raise ValueError(f"{both[0]} is in both columns and hide; keep one")

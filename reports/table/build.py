@@ -203,7 +203,7 @@ def record(row: Row, table: Table, costs: Sequence[Cost] | None = None) -> dict[
     values |= {"state": row.state, "stale": row.stale}
     if any(other.imported for other in table.rows):
         values["imported"] = row.imported
-    for column in table.columns:
+    for column in table.listed:
         measure = row.measures[column.key]
         values[column.key] = measure.mean
         values[f"{column.key}_sd"] = measure.sd

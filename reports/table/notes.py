@@ -98,15 +98,16 @@ def _gaps_say(table: Table, measures: Sequence[Measure]) -> str:
 
 
 def _shown(table: Table) -> list[Column]:
-    asked = {c.metric for c in table.columns if any(row.measures[c.key].requested for row in table.rows)}
-    return [column for column in table.columns if column.metric in asked]
+    columns = table.listed
+    asked = {c.metric for c in columns if any(row.measures[c.key].requested for row in table.rows)}
+    return [column for column in columns if column.metric in asked]
 
 
 def _signatures(table: Table) -> Iterator[Note]:
     signatures = dict.fromkeys(
         (column.metric, outcome.scored[column.set].signature(column.metric))
         for outcome in table.outcomes
-        for column in table.columns
+        for column in table.listed
         if column.set in outcome.scored
     )
     yield from (Note(f"{metric}: {signature}", "sign") for metric, signature in signatures if signature)
@@ -114,7 +115,7 @@ def _signatures(table: Table) -> Iterator[Note]:
 
 def _signs(table: Table) -> Iterator[Note]:
     """What the signs in cells and heads mean."""
-    measures = [measure for row in table.rows for measure in row.measures.values()]
+    measures = table.measures
     shown = _shown(table)
     heads = table.pivot or {group: group for group in table.groups}
     bases = ", ".join(f"{table.bases[group]} ({head})" for group, head in heads.items() if group in table.bases)

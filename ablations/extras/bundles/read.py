@@ -13,7 +13,6 @@ from typing_extensions import TypedDict
 
 from ablations.extras.bundles.agreement import Checked, check
 from ablations.extras.bundles.archive import NAME, Packed
-from ablations.planning.declare_table import columns_of_table
 from ablations.planning.plan_file import plan_from_json
 from ablations.planning.planned import Plan
 from ablations.study.study import Study
@@ -47,7 +46,7 @@ def columns_of(described: Sequence[Mapping[str, Any]], study: Study) -> tuple[Co
     if is_built_in(study.task):
         task = load_task(study.task)
         task = task.with_columns([m.column for m in study.metrics]) if study.metrics else task
-        return columns_of_table(task, study)
+        return tuple(task.columns)
     return tuple(Column(**each) for each in described)
 
 

@@ -19,7 +19,9 @@ from experiments.tasks.translation import ACCURACY, PERPLEXITY
 from reports.render.formats import render
 from reports.results.frames import frames
 from reports.results.results import collect, differs, failures, last_failure, read_counts, recomputed
+from reports.spec.choices import Choices
 from reports.table.build import build_table
+from reports.table.notes import footnotes
 from tests.planned_runs import with_spec
 
 
@@ -224,6 +226,9 @@ def test_a_metric_that_an_earlier_version_did_not_measure_is_a_gap_and_no_missin
     base, new = table.rows
     assert base.measures["accuracy"].lacking == ("not measured",) * 2 and new.measures["accuracy"].mean == 60.0
     assert [row.n for row in table.rows] == [2, 2]
-    text = render(table, "markdown")
-    assert "– (0/2, 2 not measured)" in text
+    assert "accuracy" not in render(table, "markdown") and "accuracy" not in render(table, "csv")
+    chosen = replace(table, chosen=Choices(columns=("ppl", "accuracy")))
+    chosen = replace(chosen, footnotes=footnotes(chosen))
+    text = render(chosen, "markdown")
+    assert "– (0/2, 2 not measured)" in text and "accuracy" in render(chosen, "csv")
     assert "accuracy % (dev): not measured by the version that evaluated base." in text
