@@ -18,10 +18,13 @@ from ablations.service.selected import Selectors
 from experiments.errors import UserError
 from experiments.messages import number
 from experiments.store.checksummed import read_json
+from experiments.tasks.base import Use
+from experiments.tasks.load import load_task
+from experiments.tasks.sequence import TRANSLATE
+from model.extensions import load
 
 if TYPE_CHECKING:
     from experiments.evaluation.translator import Translation, Translator
-    from experiments.tasks.sampler import Sampler
 
 GENERATED = ("translate", "continue text")  # what models of `generate` and `export` do
 _for_translation = partial(typer.Option, rich_help_panel="Of a model that translates")
@@ -90,23 +93,25 @@ def generate(
         raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
     spec = choose_run.device_spec(devices)
     found = None if model else choose_run.find_trained(named, selectors, GENERATED)
-    task = found.config.task if found else _task_of(Path(str(model)))
+    use = _use_of(found.config.task if found else _task_of(Path(str(model))))
 
     def loaded(kind: Any) -> Any:
         if found is None:
             return kind.load(model, spec, precision)
         return kind.of_run(found.config, found.attempt, spec, precision, checkpoint)
 
-    if task == "language_modelling":
-        from experiments.tasks.sampler import Sampler
-
+    if use.does == "continue text":
         _refuse(translating, "a language model", [f"FILE {files[0]}"] if files else [])
-        _write(loaded(Sampler), writing, as_json)
+        _write(loaded(load(use.by)), writing, as_json)
     else:
-        from experiments.evaluation.translator import Translator
-
         _refuse(writing, "a model that translates")
-        _translate(loaded(Translator), Path(files[0]) if files else None, translating, as_json)
+        _translate(loaded(load(use.by)), Path(files[0]) if files else None, translating, as_json)
+
+
+def _use_of(task: str) -> Use:
+    """What a model of a task is used for; that of translation for a folder whose task is unknown."""
+    own_function = ":" in task  # it is not imported for the name in a file
+    return (load_task(task).use if task and not own_function else None) or TRANSLATE
 
 
 def _task_of(model: Path) -> str:
@@ -142,10 +147,8 @@ def _translate(translator: "Translator", file: Path | None, how: Translating, as
             out.flush()
 
 
-def _write(sampler: "Sampler", how: Writing, as_json: bool) -> None:
-    from experiments.tasks.sampler import Choice
-
-    choice = Choice(how.temperature, how.top_k, how.top_p)
+def _write(sampler: Any, how: Writing, as_json: bool) -> None:
+    choice = sampler.choice(how.temperature, how.top_k, how.top_p)
     texts = sampler.sample(how.prompt, how.pieces, choice, how.samples, how.draw_seed)
     out = for_data()
     for drawn, text in enumerate(texts, start=1):
@@ -225,7 +228,15 @@ def export(
     }
     from experiments.evaluation.export import export as write
 
-    write(found.config, found.attempt, folder, run_id=found.run_id, choice=choice, facts=facts)
+    write(
+        found.config,
+        found.attempt,
+        folder,
+        run_id=found.run_id,
+        choice=choice,
+        facts=facts,
+        use=_use_of(found.config.task).readme,
+    )
     if as_json:
         print_json({"run_id": found.run_id, "folder": str(folder), "checkpoint": choice})
         return

@@ -66,7 +66,7 @@ def study_first(
 def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("translate",)) -> Trained:
     """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if it does nothing of `does`.
 
-    does: values of `Task.does`.
+    does: values of `Use.does` (experiments/tasks/base.py).
     """
     if (named.run is None) == (named.study is None):
         raise UserError("Name the model: STUDY with --row KEY and --seed N, or --run RUN_ID.")
@@ -76,10 +76,13 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
     own_function = ":" in result.task  # it has no network of this program, and is not imported here
-    can = "" if own_function else load_task(result.task).does
+    use = None if own_function else load_task(result.task).use
+    can = use.does if use else ""
     if can not in does:
-        use = " Use `ablations generate`." if can == "continue text" else ""
-        raise UserError(f"The run {run_id} belongs to the task {result.task}, which does not {' or '.join(does)}.{use}")
+        instead = " Use `ablations generate`." if can == "continue text" else ""
+        raise UserError(
+            f"The run {run_id} belongs to the task {result.task}, which does not {' or '.join(does)}.{instead}"
+        )
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")

@@ -1,5 +1,7 @@
 """This project's trainer on windows of bytes, as a run of task language_modelling calls it."""
 
+from typing import Any
+
 import serve
 import torch
 from our_trainer import NEVER, repeated, train_rounds
@@ -8,15 +10,16 @@ from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
-from experiments.tasks.language_modelling import LanguageConfig, LanguageModel
+from experiments.tasks.load import load_task
 from model.network import build_model
 
+CONFIG: Any = load_task("language_modelling").config_type
 job = serve.job()
 device = Device.open(DeviceSpec("cpu", job["threads"]), job["precision"])
 seed_everything(1)
 sizes = dict(job["model"])
 vocabulary, window = sizes.pop("vocab_size"), job["window"]
-config = LanguageModel(
+config = type(CONFIG().model)(
     **sizes, norm="pre", positions="learned", max_length=window, activation="gelu", embedding_scale=1.0, dropout=0.0
 )
 model = build_model(config, vocabulary)
@@ -29,4 +32,4 @@ batches = [
     [Batch(torch.zeros(len(rows), 0, dtype=torch.int64), rows[:, :-1], rows[:, 1:], 0, len(rows) * window)]
     for rows in map(torch.tensor, job["batches"])
 ]
-train_rounds(model, LanguageConfig(model=config, training=settings), device, repeated(batches), rounds)
+train_rounds(model, CONFIG(model=config, training=settings), device, repeated(batches), rounds)

@@ -24,7 +24,8 @@ from experiments.errors import Preempted
 from experiments.run_spec import RunSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.network import MICRO_BATCH_TOKENS
-from experiments.tasks.train_network import Batches, WindowBatches
+from experiments.tasks.sequence import NetworkTask
+from experiments.tasks.train_network import BatchSource
 from experiments.training.ranks import Group
 from experiments.training.state import Training
 from experiments.training.trainer import train
@@ -105,11 +106,13 @@ def batches_of(
     folder: Path,
     group: Group | None = None,
     pinned: Mapping[str, Any] | None = None,
-) -> Batches | WindowBatches:
+) -> BatchSource:
     """The micro-batches of a run of this row, by step. pinned: by its first attempt."""
     config, group = cast(RunConfig, row.config), group or Group()
     context = context_of(device, folder, pinned)
-    return (Batches if len(data) == 2 else WindowBatches)(config, context, data, (group.rank, group.size))
+    task = load_task(config.task)
+    assert isinstance(task, NetworkTask)
+    return task.reading().batches(config, context, data, (group.rank, group.size))
 
 
 def new_model(row: PlannedRow, device: Device) -> Network:

@@ -1,7 +1,7 @@
 """Settings of the data: the corpus, and how its text is split into pieces. Imports no torch."""
 
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -13,6 +13,8 @@ MOST_GENERATED = 10_000_000  # pairs of a built-in corpus; more are a mistake, w
 
 class DataConfig(StrictModel):
     """The corpus, and how text becomes pieces."""
+
+    running_text: ClassVar[bool] = False  # one side, whose pieces hold any text; otherwise pairs of lines
 
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train.<lang>, dev.<lang> …')
     source: str | None = Field(None, description="source language; from the file names if unset")

@@ -1,10 +1,9 @@
-"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1, bits. Imports no torch.
+"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1. Imports no torch.
 
 An evaluation keeps one row of counts per sentence; sums over any sentences give their corpus score. So a report
 recomputes a recorded score, and resamples sentences for tests.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,6 @@ BLEU_COUNTS = (
     "sys_len", "ref_len", *(f"correct_{n}" for n in range(1, ORDERS + 1)), *(f"total_{n}" for n in range(1, ORDERS + 1))
 )  # fmt: skip
 BRACKET_COUNTS = ("matched", "gold", "parsed")
-TEXT_COUNTS = ("nll", "pieces", "bytes", "words")  # of a line of running text; nll in natural logarithms
 _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
 
@@ -54,27 +52,6 @@ def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
     matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
     score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
     return score
-
-
-def bits_per_byte(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, TEXT_COUNTS) → bits per byte of the text (…)."""
-    bits: NDArray[np.float64] = sums[..., 0] / (math.log(2) * sums[..., 2])
-    return bits
-
-
-def piece_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, TEXT_COUNTS) → perplexity per piece (…), at most e^700."""
-    return _perplexity(sums, 1)
-
-
-def word_perplexity(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, TEXT_COUNTS) → perplexity per word between spaces (…), at most e^700."""
-    return _perplexity(sums, 3)
-
-
-def _perplexity(sums: NDArray[Any], unit: int) -> NDArray[np.float64]:
-    perplexity: NDArray[np.float64] = np.exp(np.minimum(700.0, sums[..., 0] / np.maximum(sums[..., unit], 1)))
-    return perplexity
 
 
 # --- The result of scoring a set

@@ -27,9 +27,12 @@ def readme(page: str, **values: object) -> str:
 
 
 def export(
-    config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any]
+    config: RunConfig, attempt: Path, folder: Path, *, run_id: str, choice: str, facts: Mapping[str, Any], use: str
 ) -> None:
-    """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError."""
+    """Write the model of an attempt to `folder`, which must be new or empty. Raises UserError.
+
+    use: how to use the model, for its README; {name} is its folder.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty: name a new folder.")
     load_tokenizers(config, attempt)  # checks them
@@ -53,7 +56,7 @@ def export(
         text = readme(
             "export",
             title=folder.name,
-            use=readme("translate" if config.needs_encoder else "write", name=folder.name),
+            use=use.format(name=folder.name),
             params=f"{num_params(model) / 1e6:.3g}",
             steps=config.training.train_steps,
             choice=choice,

@@ -1,6 +1,6 @@
-"""Likelihood of text under a model: perplexity of reference translations, and of running text window by window.
+"""Likelihood of text under a model: perplexity of reference translations.
 
-Shapes: B sentences or windows, S source, T target, D d_model, R real target pieces, W vocabulary.
+Shapes: B sentences, S source, T target, D d_model, R real target pieces, W vocabulary.
 """
 
 import math
@@ -8,15 +8,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.data.encoding.sides import Side
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID
-from experiments.data.windows import collate_windows, cut
 from experiments.device import Device
 from experiments.errors import Preempted, UserError
 from model.config import ModelConfig
@@ -87,11 +83,11 @@ def _sentences(
     output_BT, _ = pad([[*t, EOS_ID] for t in targets], device)
     memory_BSD = model.encode(source_BS, source_mask_BS)
     hidden_BTD = model.decode(input_BT, memory_BSD, source_mask_BS)
-    nll_BT, right_BT = _pieces(model, hidden_BTD, output_BT, real_BT)
+    nll_BT, right_BT = piece_nll(model, hidden_BTD, output_BT, real_BT)
     return nll_BT.sum(1), right_BT.sum(1)
 
 
-def _pieces(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Tensor) -> tuple[Tensor, Tensor]:
+def piece_nll(model: Network, hidden_BTD: Tensor, output_BT: Tensor, real_BT: Tensor) -> tuple[Tensor, Tensor]:
     """−log P of each piece, given the hidden state that predicts it, and whether it is the most probable one.
 
     (B, T) in float64 and (B, T) of booleans; 0 and False at padding.
@@ -123,45 +119,6 @@ def _pack(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]], ma
             batch = []
         batch.append(i)
     yield batch
-
-
-# --- Running text under a language model. Shapes: B windows, T positions, N pieces that are predicted
-
-
-def stream_nll(
-    model: Network,
-    text: Side,
-    device: Device,
-    *,
-    window: int,
-    stride: int,
-    mix: bool,
-    max_batch_tokens: int | None = None,
-    should_stop: Callable[[], bool] | None = None,
-) -> NDArray[np.float64]:
-    """−ln P of every piece after the first, each given the pieces before it in its window: (N,) in float64.
-
-    Windows begin `stride` pieces apart; a piece counts in the first window that has it, so it sees at least
-    window − stride pieces where there are so many. mix: windows go on beyond the end of a document.
-    The result does not depend on `max_batch_tokens` beyond rounding. Raises Preempted.
-    """
-    documents = text.offsets[[0, -1]] if mix else text.offsets
-    windows = cut(documents, window, stride)
-    rows = max(1, (max_batch_tokens or BATCH_TOKENS[device.torch_device.type]) // window)
-    nll = np.zeros(len(text.pieces) - 1)
-    with evaluating(model), device.autocast():
-        for start in range(0, len(windows), rows):
-            if should_stop is not None and should_stop():
-                raise Preempted
-            part = windows[start : start + rows]
-            batch = collate_windows(text, part[:, :2], int(part[:, 1].max()))
-            sides = (batch.target_input, batch.target_output)
-            read_BT, output_BT = (device.move(torch.from_numpy(side)) for side in sides)
-            hidden_BTD = model(read_BT.new_zeros(len(read_BT), 0), None, read_BT)
-            nll_BT, _ = _pieces(model, hidden_BTD, output_BT, output_BT != PAD_ID)  # at padding 0
-            for (first, length, new), nll_T in zip(part.tolist(), nll_BT.cpu().numpy(), strict=True):
-                nll[first + length - new : first + length] = nll_T[length - new : length]
-    return nll
 
 
 # --- Sentences of unequal length as tensors: the common part of likelihood and search

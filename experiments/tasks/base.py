@@ -5,7 +5,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from experiments.attempt_context import AttemptContext
 from experiments.config.run_config import RunConfig
@@ -23,6 +23,14 @@ from experiments.tasks.versions import PARTS
 from experiments.tasks.versions import TRAINING as TRAINING_VERSION
 
 Progress = Callable[[str, int, int], None]  # what is being done, done, total
+
+
+class Use(NamedTuple):
+    """What a trained model of a task is used for."""
+
+    does: str  # "translate", "continue text" or "parse"
+    by: str  # module:OBJECT of the class that loads it, `of_run` or from an exported folder by `load`
+    readme: str  # how to use an exported model; {name} is its folder
 
 
 class Task(ABC):
@@ -62,7 +70,7 @@ class Task(ABC):
     init_stats: tuple[str, ...] = ()  # measured before the first and last update: "start" and "end" of the facts
     reuses_parts: bool = True  # whether a part of an evaluation is taken over from another one of the same identity
     ensembles: bool = False  # whether the parts of an evaluation read `context.members`
-    does: str = ""  # what a trained model of it does: "translate", "continue text" or "parse"; "": none of these
+    use: Use | None = None  # of a trained model by `ablations generate` and `export`
     folder: Path | None = None  # the study's folder; None for a built-in one
     script: str = ""  # the user's file whose repository is recorded with a run
 

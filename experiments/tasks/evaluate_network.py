@@ -21,8 +21,7 @@ from experiments.data.encoding.tokenizer import Tokenizer
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.evaluation.beam import SearchSettings
-from experiments.evaluation.counts import bits_per_byte, piece_perplexity, word_perplexity
-from experiments.evaluation.likelihood import measure_likelihood, stream_nll
+from experiments.evaluation.likelihood import measure_likelihood
 from experiments.evaluation.trained import load_model, load_tokenizers
 from experiments.evaluation.translate import texts_of, translate
 from experiments.run_spec import EvaluationSpec
@@ -129,38 +128,3 @@ def _forget_peak(device: Device) -> None:
     else:
         with contextlib.suppress(OSError):
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-
-
-# --- The evaluation of a language model: −ln P of each line of a set
-
-
-def measure_text(
-    trained: Trained, text: EncodedSet, settings: Mapping[str, Any], mix: bool, folder: Path, context: AttemptContext
-) -> dict[str, Any]:
-    """Score a set; `statistics.npy` keeps of each line the sum of −ln P, its pieces, bytes and words.
-
-    A document's end is predicted too and counts to its last line. mix: windows reach from a document into the next.
-    """
-    stream = text.sides["target"]
-    nll = stream_nll(
-        trained.model, stream, trained.device, window=settings["window"], stride=settings["stride"], mix=mix,
-        should_stop=context.should_stop,
-    )  # fmt: skip
-    assert stream.lines is not None
-    first = stream.lines[:, 0] - 1  # in nll, which begins at the second piece
-    pieces = np.diff(first, append=len(nll))
-    statistics = np.column_stack([np.add.reduceat(nll, first), pieces, stream.lines[:, 1:]])
-    np.save(folder / "statistics.npy", statistics, allow_pickle=False)
-    sums = statistics.sum(axis=0)
-    return {
-        "metrics": {
-            "bits_per_byte": float(bits_per_byte(sums)),
-            "perplexity": float(piece_perplexity(sums)),
-            "word_perplexity": float(word_perplexity(sums)),
-        },
-        "sentences": len(statistics),
-        "pieces": len(nll),
-        "set_facts": text.facts,
-        **trained.changes,
-        **trained.device.describe(),
-    }

@@ -27,7 +27,6 @@ from model.strict import StrictModel
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
     "parsing": "experiments.tasks.parsing:TASK",
-    "language_modelling": "experiments.tasks.language_modelling:TASK",
     "command": "experiments.tasks.own.command:TASK",
     "imported": "experiments.tasks.own.command:IMPORTED",
 }

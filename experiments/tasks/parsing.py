@@ -21,7 +21,7 @@ from experiments.evaluation.counts import BRACKET_COUNTS, SetScores, f1
 from experiments.evaluation.evalb import score_parses
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence import SequenceTask
+from experiments.tasks.sequence import TRANSLATE, SequenceTask
 from model.config import ModelConfig
 
 # --- Its configuration: the paper's settings for parsing (section 6.3)
@@ -79,7 +79,7 @@ F1 = Column(
 
 class Parsing(SequenceTask):
     name = "parsing"
-    does = "parse"
+    use = TRANSLATE._replace(does="parse")
     config_type = ParsingConfig
     metrics = (
         *("perplexity", "f1", "f1_up_to_*", "precision", "recall", "complete_match", "average_crossing", "no_crossing"),

@@ -29,7 +29,7 @@ from experiments.run_spec import EvaluationSpec
 from experiments.store.provenance import PACKAGES
 from experiments.store.retention import Keep, keeps_of
 from experiments.tasks import compiling
-from experiments.tasks.base import Progress, Task
+from experiments.tasks.base import Progress, Task, Use
 from experiments.tasks.compiling import COMPILE
 from experiments.tasks.network import (
     OF_WEIGHTS,
@@ -50,6 +50,7 @@ from model import cost as count
 
 if TYPE_CHECKING:
     from experiments.tasks.evaluate_network import Trained
+    from experiments.tasks.train_network import Reading
 
 
 def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
@@ -129,6 +130,12 @@ class NetworkTask(Task):
         """The evaluated set."""
         return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
 
+    def reading(self) -> "Reading":
+        """How a training reads the encoded corpus: by default as pairs of lines."""
+        from experiments.tasks.train_network import PAIRS
+
+        return PAIRS
+
     def trained(
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, context: AttemptContext
     ) -> "Trained":
@@ -137,13 +144,14 @@ class NetworkTask(Task):
         from experiments.tasks.train_network import batches_of
 
         sizes, trainings = self._sizes_here(config, context), tuple(context.members) or (weights,)
-        batches = functools.partial(batches_of, config, context, self.encoded(config, context))
+        batches = functools.partial(batches_of, config, context, self.encoded(config, context), self.reading())
         return open_trained(config, evaluation, trainings, context.device, sizes, batches)
 
     def train(self, config: RunConfig, context: AttemptContext) -> dict[str, Any]:
         from experiments.tasks.train_network import train_encoded
 
-        return train_encoded(config, context, self.encoded(config, context), self._sizes_here(config, context))
+        sizes = self._sizes_here(config, context)
+        return train_encoded(config, context, self.encoded(config, context), sizes, self.reading())
 
     def _sizes_here(self, config: RunConfig, context: AttemptContext) -> tuple[int, int]:
         """`vocab_sizes` where the corpus is prepared: a child needs no corpus."""
@@ -251,6 +259,11 @@ class NetworkTask(Task):
     def serves(self, evaluation: EvaluationSpec, weights: Path) -> bool:
         return kept_checkpoints.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
 
+
+TRANSLATE = Use(
+    "translate", "experiments.evaluation.translator:Translator",
+    (Path(__file__).parents[1] / "evaluation" / "readmes" / "translate.md").read_text(encoding="utf-8"),
+)  # fmt: skip
 
 # The parts of an evaluation, in the order in which they are made.
 LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"

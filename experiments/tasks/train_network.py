@@ -1,10 +1,9 @@
-"""Train a network of this program, on pairs or on running text, and describe it for the run's record.
+"""Train a network of this program, and describe it for the run's record.
 
 Only the child imports it: it needs torch.
 """
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
@@ -29,12 +28,10 @@ from experiments.data.batching import (
     deal,
     split,
 )
-from experiments.data.corpora.text import TextData
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.sides import Sides
-from experiments.data.windows import WindowPlan, collate_windows
 from experiments.device import Device, naming_out_of_memory, seed_everything
-from experiments.evaluation.likelihood import Likelihood, measure_likelihood, stream_nll
+from experiments.evaluation.likelihood import measure_likelihood
 from experiments.processes.processor import precision_here
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import add_file
@@ -184,27 +181,35 @@ def _trained_on(
     }
 
 
-# --- Train on an encoded corpus: pairs, or running text
+# --- Train on an encoded corpus
+
+
+class Reading(NamedTuple):
+    """How a training reads an encoded corpus."""
+
+    batches: Callable[[RunConfig, AttemptContext, Sides, tuple[int, int]], BatchSource]
+    dev: Callable[[RunConfig, Network, EncodedCorpus, Device], Callable[[int], dict[str, float]]]  # see `Material.dev`
 
 
 def train_encoded(
-    config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, vocab_sizes: tuple[int, int]
+    config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, vocab_sizes: tuple[int, int], reading: Reading
 ) -> dict[str, Any]:
     """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
-    of_step, measured = (Batches, dev_perplexity) if len(encoded.train) == 2 else (WindowBatches, _text_perplexity)
     names = encoded.facts["tokenizer"]["sha256"]
     material = Material(
-        batches=lambda share: of_step(config, context, encoded.train, share),
-        dev=lambda model, device: measured(config, model, encoded, device),
+        batches=lambda share: reading.batches(config, context, encoded.train, share),
+        dev=lambda model, device: reading.dev(config, model, encoded, device),
         data={"encoded": encoded.digest, **encoded.facts},
         files={name: encoded.tokenizer_model(name) for name in names} if context.rank == 0 else {},
     )
     return train_network(config, context, material, vocab_sizes)
 
 
-def batches_of(config: RunConfig, context: AttemptContext, encoded: EncodedCorpus) -> Iterator[Batch[Tensor]]:
+def batches_of(
+    config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, reading: Reading
+) -> Iterator[Batch[Tensor]]:
     """The first batches of a training, for changes of the trained network."""
-    return first_batches((Batches if len(encoded.train) == 2 else WindowBatches)(config, context, encoded.train))
+    return first_batches(reading.batches(config, context, encoded.train, (0, 1)))
 
 
 def to_tensors(batch: Batch[NDArray[np.int64]], *, pin: bool = False, rows: int = 0) -> Batch[Tensor]:
@@ -374,60 +379,4 @@ def dev_perplexity(
     return evaluate
 
 
-def _text_perplexity(
-    config: RunConfig, model: Network, encoded: EncodedCorpus, device: Device
-) -> Callable[[int], dict[str, float]]:
-    """Measure the perplexity of the running text of dev, in windows of the training's size without overlap."""
-    data, text = _of_text(config), encoded.set("dev").sides["target"]
-
-    def evaluate(_step: int) -> dict[str, float]:
-        nll = stream_nll(model, text, device, window=data.window, stride=data.window, mix=data.mix_documents)
-        return {"perplexity": Likelihood(math.fsum(nll), len(nll)).perplexity}
-
-    return evaluate
-
-
-def _of_text(config: RunConfig) -> TextData:
-    assert isinstance(config.data, TextData)
-    return config.data
-
-
-# --- Batches of windows by step
-
-
-class WindowBatches:
-    """The trainer's source of batches (train_network.BatchSource).
-
-    share: (rank, ranks) of the processes that train together; each gets its part of every batch. All windows have one
-    width, so few shapes occur.
-    """
-
-    def __init__(
-        self,
-        config: RunConfig,
-        context: AttemptContext,
-        train: Sides,
-        share: tuple[int, int] = (0, 1),
-    ) -> None:
-        data, self._text = _of_text(config), train["target"]
-        self._share, self._pin = share, context.device.kind == "cuda"
-        plan = (self._text.offsets, data.window, data.mix_documents, config.training.tokens_per_batch, config.seed)
-        self._plan = WindowPlan(*plan)
-        self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[context.device.kind])
-        self.pinned = {"micro_batch_tokens": self.max_tokens}
-
-    def __call__(self, step: int) -> list[Batch[Tensor]]:
-        windows = self._plan.batch(step - 1)[self._share[0] :: self._share[1]]
-        parts = -(-len(windows) * self._plan.window // self.max_tokens)
-        dealt = [part for part in np.array_split(windows, max(1, parts)) if len(part)] or [windows]
-        return [to_tensors(collate_windows(self._text, part, self._plan.window), pin=self._pin) for part in dealt]
-
-    def trained_on(self, steps: int) -> tuple[Lengths, Lengths, Lengths]:
-        """For the first `steps` updates of all ranks: how often each window occurs, zeros, and the windows' lengths."""
-        lengths, counts = self._plan.seen(steps)
-        return counts, np.zeros_like(lengths), lengths
-
-    def describe(self) -> dict[str, Any]:
-        """How a step is cut, and what share of an epoch's places is padding."""
-        used = self._plan.epoch(0)[:, 1].sum() / (self._plan.windows * self._plan.window)
-        return {"micro_batch_tokens": self.max_tokens, "padding": round(1 - float(used), 4)}
+PAIRS = Reading(Batches, dev_perplexity)

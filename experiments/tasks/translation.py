@@ -12,7 +12,7 @@ from experiments.errors import UserError
 from experiments.evaluation.counts import BLEU_COUNTS, SetScores, bleu
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence import SequenceTask
+from experiments.tasks.sequence import TRANSLATE, SequenceTask
 
 PERPLEXITY = Column(
     "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,
@@ -31,7 +31,7 @@ BLEU = Column(
 
 class Translation(SequenceTask):
     name = "translation"
-    does = "translate"
+    use = TRANSLATE
     metrics = ("perplexity", "token_accuracy", "bleu", "chrf", "bleu_paper")
     columns = (PERPLEXITY, ACCURACY, BLEU, replace(BLEU, key="bleu_*", set="*", header="BLEU (*)", paper="bleu_test"))
 

@@ -13,7 +13,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
 from experiments.tasks.base import Task
-from experiments.tasks.language_modelling import TASK as LANGUAGE
+from experiments.tasks.load import load_task
 from experiments.tasks.translation import TASK
 from experiments.training import state
 
@@ -68,12 +68,14 @@ def test_padded_shapes_and_graphs_change_no_number(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.slow
+@pytest.mark.extra("language_models")
 def test_a_compiled_language_model_has_the_same_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="aot_eager"))
     store = Store.open(tmp_path / "store")
-    LANGUAGE.prepare(LANGUAGE.config_type.from_mapping(TEXT), store.root, lambda *_: None)
-    free, plain = _train(store, "free", LANGUAGE, TEXT)
-    fixed, facts = _train(store, "fixed", LANGUAGE, TEXT, compile=True)
+    language = load_task("language_modelling")
+    language.prepare(language.config_type.from_mapping(TEXT), store.root, lambda *_: None)
+    free, plain = _train(store, "free", language, TEXT)
+    fixed, facts = _train(store, "fixed", language, TEXT, compile=True)
     assert list(free) == [10]
     assert fixed == pytest.approx(free, rel=1e-5)
     assert (plain["compiled"], facts["compiled"]) == (False, True)

@@ -17,7 +17,7 @@ import experiments.tasks.translation
 import experiments.training.trainer
 import experiments.evaluation.likelihood, experiments.evaluation.translate
 import experiments.data.encoding.prepare
-import experiments.data.batching, experiments.data.windows
+import experiments.data.batching
 import model.network
 import benchmarks.gpu.__main__, benchmarks.attention, benchmarks.gpu.training, benchmarks.gpu.packing
 import benchmarks.gpu.decoding, benchmarks.gpu.cards, benchmarks.gpu.table3, benchmarks.gpu.command

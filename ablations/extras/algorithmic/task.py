@@ -17,7 +17,7 @@ from experiments.data.encoding.encoded import EncodedSet
 from experiments.evaluation.counts import SetScores
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence import SequenceTask
+from experiments.tasks.sequence import TRANSLATE, SequenceTask
 
 # --- Its configuration: translation's sections, decoded greedily
 
@@ -66,7 +66,7 @@ PIECES = Column(
 
 class Algorithmic(SequenceTask):
     name = "algorithmic"
-    does = "translate"
+    use = TRANSLATE
     metrics = ("perplexity", "exact", "pieces")
     config_type = AlgorithmicConfig
     columns = (

@@ -1,6 +1,6 @@
 """A corpus: text in named sets, read from files or generated, and the digests that identify it. Imports no torch.
 
-Parallel text (parallel.py) and trees over sentences (trees.py) are pairs of lines; running text (text.py) has one side.
+Parallel text (parallel.py) and trees over sentences (trees.py) are pairs of lines; running text has one side.
 """
 
 import difflib

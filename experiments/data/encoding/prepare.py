@@ -18,7 +18,6 @@ import numpy as np
 from experiments.config.data import DataConfig
 from experiments.data.corpora.corpus import SIDES, Corpus
 from experiments.data.corpora.files import LONGEST_LINE, write_lines
-from experiments.data.corpora.text import TextCorpus
 from experiments.data.encoding.encoded import EncodedCorpus, encoded_digest, model_names, open_encoded
 from experiments.data.encoding.sides import SideWriter, piece_dtype
 from experiments.data.encoding.tokenizer import (
@@ -37,7 +36,7 @@ from experiments.store.checksummed import describe_files, write_json
 from experiments.store.durable import locked, make_once, whole_folder
 
 # --- Encode rows to pieces on disk, with counts for the table's notes
-# A row is a pair of sentences, or a line of running text and whether it begins a document (corpora/text.py: Line).
+# A row is a pair of sentences, or a line of running text and whether it begins a document.
 
 
 CHUNK, CHUNK_CHARACTERS = 16_384, 1 << 22  # rows encoded at once, and characters, beyond which no row is added
@@ -387,7 +386,7 @@ def learn_tokenizers(
 
 def _sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> Iterator[Row]:
     """The rows that tokenizers learn from: all, or some at even distances."""
-    if isinstance(corpus, TextCorpus):
+    if len(corpus.sides) == 1:
         every = sum(len(line[0]) for line in read()) // SAMPLE_BYTES + 1
         yield from (line for number, line in enumerate(read()) if number % every == 0)
     else:

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, cast
 
 from experiments.config.data import DataConfig
-from experiments.data.corpora.text import TextData
 from experiments.errors import UserError
 from experiments.store.durable import write_bytes
 
@@ -64,7 +63,7 @@ def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) 
     """Everything besides the training text that determines the pieces; part of identities."""
     settings: dict[str, Any] = {"units": "byte", "shared": shared}
     if data.units != "byte":
-        sample = {"sample_bytes": SAMPLE_BYTES} if isinstance(data, TextData) else {"sample_pairs": SAMPLE_PAIRS}
+        sample = {"sample_bytes": SAMPLE_BYTES} if data.running_text else {"sample_pairs": SAMPLE_PAIRS}
         settings = {**_SETTINGS, **_learnt(data), "shared": shared, **sample}
     if data.units == "wordpiece":
         settings["units"] = "wordpiece"
@@ -76,7 +75,7 @@ def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) 
 
 def _learnt(data: DataConfig) -> dict[str, Any]:
     size = {"use_all_vocab": True} if data.sized_by_text else {"vocab_size": data.vocab_size}
-    return {**_UNITS[data.units], **size, **(RUNNING_TEXT if isinstance(data, TextData) else {})}
+    return {**_UNITS[data.units], **size, **(RUNNING_TEXT if data.running_text else {})}
 
 
 def in_sample(index: int, pairs: int) -> bool:
@@ -117,7 +116,7 @@ def _mark(data: DataConfig) -> bytes:
     """
     if data.units == "wordpiece":
         return GREEDY
-    return b"" if isinstance(data, TextData) else {"word": WORDS, "char": CHARACTERS}.get(data.units, b"")
+    return b"" if data.running_text else {"word": WORDS, "char": CHARACTERS}.get(data.units, b"")
 
 
 def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]:

@@ -17,6 +17,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import export
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator
+from experiments.tasks.sequence import TRANSLATE
 from experiments.training.checkpoint import add_file, model_tensors, save_weights
 from model.network import build_model
 
@@ -96,12 +97,12 @@ def test_progress_counts_lines_over_all_windows(translator: Translator) -> None:
 
 def test_an_exported_folder_translates_the_same(translator: Translator, attempt: Path, tmp_path: Path) -> None:
     folder = tmp_path / "model"
-    export(CONFIG, attempt, folder, run_id="0" * 16, choice="last", facts={"commit": "abc"})
+    export(CONFIG, attempt, folder, run_id="0" * 16, choice="last", facts={"commit": "abc"}, use=TRANSLATE.readme)
     assert Translator.load(folder).translate(LINES) == translator.translate(LINES)
     assert "Translator.load" in (folder / "README.md").read_text(encoding="utf-8")
     assert json.loads((folder / "config.json").read_text(encoding="utf-8"))["run_id"] == "0" * 16
     with pytest.raises(UserError, match="not empty"):
-        export(CONFIG, attempt, folder, run_id="0" * 16, choice="last", facts={})
+        export(CONFIG, attempt, folder, run_id="0" * 16, choice="last", facts={}, use=TRANSLATE.readme)
     (folder / "final" / "model.safetensors").write_bytes(b"torn")
     with pytest.raises(UserError, match="damaged"):
         Translator.load(folder)

@@ -16,6 +16,7 @@ from ablations.service.tables import table_of
 from ablations.service.work import WorkOptions
 from experiments.data.corpora.builtin import generate
 from experiments.store.layout import Store
+from experiments.tasks.load import named_tasks
 from reports.results.table import Row, Table
 
 SIZES = "model = {num_layers = 1, d_model = 8, d_ff = 16, num_heads = 2, d_k = 4, d_v = 4}"
@@ -192,8 +193,8 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 STUDIES = {
-    "translation": "small", "parsing": "trees", "language": "words", "own": "mine", "command": "walk",
-    "ensembles": "together",
+    "translation": "small", "parsing": "trees", "own": "mine", "command": "walk", "ensembles": "together",
+    **({"language": "words"} if "language_modelling" in named_tasks() else {}),  # of an extra
 }  # fmt: skip
 
 
@@ -209,7 +210,8 @@ def make_all(folder: Path) -> None:
     text = TRANSLATION.replace("data = {", f'data = {{corpus = "{letters}", ')
     write(folder / "translation", {"small.toml": text, "together.toml": ENSEMBLES})
     write(folder / "parsing", {"trees.toml": PARSING})
-    write(folder / "language", {"words.toml": LANGUAGE})
+    if "language" in STUDIES:
+        write(folder / "language", {"words.toml": LANGUAGE})
     write(folder / "command", {"walk.toml": COMMAND, "walk.py": WALK})
     done = CliRunner().invoke(app, ["new", "mine", "--folder", str(folder / "own")])
     assert done.exit_code == 0, done.output

@@ -29,7 +29,10 @@ from reports.table.build import build_table
 from reports.table.cost import spent_on
 from tests.unit.reports.real import Made, said, write
 
-KINDS = ("translation", "parsing", "language", "ensembles", "own", "command")
+KINDS: list[Any] = [
+    *("translation", "parsing", "ensembles", "own", "command"),
+    pytest.param("language", marks=pytest.mark.extra("language_models")),
+]
 
 
 def by_hand(store: Path) -> list[dict[str, Any]]:

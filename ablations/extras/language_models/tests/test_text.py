@@ -10,18 +10,20 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.data.corpora.text import LONGEST, TextData, resolve
+from ablations.extras.language_models.corpus import LONGEST, TextData, resolve
+from ablations.extras.language_models.scoring import stream_nll
+from ablations.extras.language_models.task import TASK, LanguageConfig, LanguageModel
+from ablations.extras.language_models.windows import WindowPlan, collate_windows, cut
 from experiments.data.encoding import prepare as prepare_module
 from experiments.data.encoding.encoded import EncodedCorpus
 from experiments.data.encoding.prepare import prepare
 from experiments.data.encoding.sides import Side
 from experiments.data.encoding.tokenizer import EOS_ID, Tokenizer, to_bytes
-from experiments.data.windows import WindowPlan, collate_windows, cut
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
+from experiments.dotted import defaults
 from experiments.errors import Damaged, UserError
-from experiments.evaluation.likelihood import stream_nll
-from experiments.tasks.language_modelling import TASK, LanguageConfig, LanguageModel
+from experiments.identity import digest
 from model.network import build_model
 from model.protocol import Network
 
@@ -290,3 +292,8 @@ def test_texts_that_cannot_be(tmp_path: Path) -> None:
     (place / "dev.txt").unlink()
     assert "has no dev*.txt or val*.txt" in refused()
     assert "does not exist" in refused(tmp_path / "nowhere")
+
+
+def test_every_default_is_what_it_was() -> None:
+    """A new setting with a default of its own changes this digest: write the new one. A changed default must not."""
+    assert digest(dict(defaults(LanguageConfig))) == "8f46ce14361bc122"

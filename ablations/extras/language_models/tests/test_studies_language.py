@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from ablations.extras.language_models.task import TASK
 from ablations.study.study import load_study
-from experiments.tasks.language_modelling import TASK
 from model.cost import num_params
 
 # Shazeer 2020, Table 1, read again from a transcription of the paper: log-perplexity at 65,536 and at 524,288 steps.

@@ -3,26 +3,30 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from pydantic import Field, model_validator
 
+from ablations.extras.language_models import corpus as text
+from ablations.extras.language_models.scores import TEXT_COUNTS, bits_per_byte, piece_perplexity, word_perplexity
+from ablations.extras.language_models.windows import WindowPlan, rows_of
 from experiments.attempt_context import AttemptContext
 from experiments.config.evaluation import OF_SEARCH, EvaluationConfig
 from experiments.config.run_config import RunConfig
 from experiments.config.training import TrainingConfig
-from experiments.data.corpora import text
 from experiments.data.corpora.corpus import select_sets
 from experiments.data.encoding.encoded import EncodedCorpus
-from experiments.data.windows import WindowPlan, rows_of
 from experiments.errors import UserError
-from experiments.evaluation.counts import TEXT_COUNTS, bits_per_byte, piece_perplexity, word_perplexity
 from experiments.run_spec import EvaluationSpec
+from experiments.tasks.base import Use
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.network import OF_WEIGHTS
 from experiments.tasks.preflight import of_builtin, of_settings
 from experiments.tasks.sequence import NetworkTask
 from model.config import ModelConfig
+
+if TYPE_CHECKING:
+    from experiments.tasks.train_network import Reading
 
 # --- Its configuration: a decoder alone, on running text
 
@@ -116,10 +120,12 @@ PER_WORD = Column(
     counts=Counts(TEXT_COUNTS, word_perplexity, _FILE), about="PPL/word: per word between spaces.",
 )  # fmt: skip
 
+_HOW_TO_USE = (Path(__file__).parent / "templates" / "use.md").read_text(encoding="utf-8")
+
 
 class LanguageModelling(NetworkTask):
     name = "language_modelling"
-    does = "continue text"
+    use = Use("continue text", "ablations.extras.language_models.sampler:Sampler", _HOW_TO_USE)
     config_type = LanguageConfig
     metrics = ("bits_per_byte", "perplexity", "word_perplexity")
     columns = (
@@ -167,11 +173,16 @@ class LanguageModelling(NetworkTask):
         # raises UserError for a text shorter than a window
         WindowPlan(documents, data.window, data.mix_documents, config.training.tokens_per_batch, 0)
 
+    def reading(self) -> "Reading":
+        from ablations.extras.language_models.training import WINDOWS
+
+        return WINDOWS
+
     def likelihood(
         self, config: LanguageConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         """The bits per byte of a set, of the weights or of an ensemble's members."""
-        from experiments.tasks.evaluate_network import measure_text
+        from ablations.extras.language_models.scoring import measure_text
 
         trained, text = self.trained(config, evaluation, weights, context), self.evaluated(config, evaluation, context)
         return measure_text(trained, text, evaluation.settings, config.data.mix_documents, folder, context)

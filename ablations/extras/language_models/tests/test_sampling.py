@@ -3,11 +3,11 @@
 import pytest
 import torch
 
+from ablations.extras.language_models.sampler import Choice, Sampler, drawn
+from ablations.extras.language_models.task import LanguageModel
 from experiments.data.encoding.tokenizer import EOS_ID, FILE, FIRST_BYTE, SIZE, Tokenizer
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
-from experiments.tasks.language_modelling import LanguageModel
-from experiments.tasks.sampler import Choice, Sampler, drawn
 from model.network import build_model
 
 GREEDY = Choice(temperature=0)

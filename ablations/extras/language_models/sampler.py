@@ -10,13 +10,13 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ablations.extras.language_models.task import LanguageConfig
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.evaluation.export import exported_config
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_chosen, load_tokenizers
-from experiments.tasks.language_modelling import LanguageConfig
 from model.protocol import Network, SearchState
 
 
@@ -33,6 +33,8 @@ class Choice:
 
 class Sampler:
     """Continues text."""
+
+    choice = Choice
 
     def __init__(self, model: Network, tokenizer: Tokenizer, device: Device, window: int) -> None:
         self.model, self.tokenizer, self.device, self.window = model, tokenizer, device, window

@@ -24,6 +24,8 @@ from experiments.identity import digest
 class TextData(DataConfig):
     """Running text. The pieces hold any text: what was not learnt is spelt in bytes."""
 
+    running_text: ClassVar[bool] = True
+
     corpus: str = Field(
         "builtin", description='"builtin" (generated), a folder with train*.txt, dev*.txt …, or a file, which is split'
     )

@@ -1,0 +1,3 @@
+from tests.unit.ablations.conftest import rows_of, task
+
+__all__ = ["rows_of", "task"]
