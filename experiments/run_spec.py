@@ -7,7 +7,7 @@ torch.
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from functools import cache
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -21,6 +21,8 @@ from experiments.identity import (
     members_in,
     parent_run_in,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -61,15 +63,27 @@ class TrainerSpec:
     base: str = ""  # the same without the row's patch
     lines: int = 0  # the size of the row's change
 
+    @staticmethod
+    def from_json(values: object) -> "TrainerSpec":
+        """Read a record with some of the fields. Raises ValueError for wrong types."""
+        return _validated(_trainer_reader(), values)
+
+    @property
+    def beside_settings(self) -> tuple[str, ...]:
+        """The names that a TaskConfig has for facts of a row or of a run's name, beside the user's settings."""
+        return (*(("command",) if self.command else ()), *(OF_TREES if self.tree else ()))
+
     @property
     def as_settings(self) -> dict[str, Any]:
-        """The facts that are given, by the names that they have beside the settings of a TaskConfig."""
-        values = {name: getattr(self, field) for name, field in TRAINER_FACTS.items()}
-        return {name: _as_list(value) for name, value in values.items() if value}
+        """The facts that are given, by the names of `beside_settings`."""
+        values = {name: getattr(self, _FACTS[name]) for name in self.beside_settings}
+        return {name: value for name, value in values.items() if value}
 
 
-# Name beside the settings of a TaskConfig, and in records of version 0.1.0 → field of TrainerSpec.
-TRAINER_FACTS = {
+NO_TRAINER = TrainerSpec()  # of a built-in task
+OF_TREES = ("code_tree", "code_base", "code_lines")  # in the TaskConfig of a study with rows that change code
+# Name among the settings in records of version 0.1.0 → field of TrainerSpec.
+_FACTS = {
     "command": "command",
     "output_patterns": "patterns",
     "output_progress": "progress",
@@ -79,23 +93,19 @@ TRAINER_FACTS = {
     "code_base": "base",
     "code_lines": "lines",
 }
-_OF_FUNCTIONS = ("folder_links", "code_globs", "code_tree", "code_base", "code_lines")
+_OF_FUNCTIONS = ("folder_links", "code_globs", *OF_TREES)
 
 
 def separate(settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainerSpec]:
-    """Separate the settings of a run from the facts of its trainer, as a TaskConfig has them together."""
+    """Separate the settings of a run from the facts of its trainer, as version 0.1.0 recorded them together."""
     task = str(settings.get("task", ""))
-    names = tuple(TRAINER_FACTS) if task == "command" else _OF_FUNCTIONS if ":" in task else ()
-    facts = {TRAINER_FACTS[name]: _as_tuple(settings[name]) for name in names if name in settings}
+    names = tuple(_FACTS) if task == "command" else _OF_FUNCTIONS if ":" in task else ()
+    facts = {_FACTS[name]: _as_tuple(settings[name]) for name in names if name in settings}
     return {name: value for name, value in settings.items() if name not in names}, TrainerSpec(**facts)
 
 
 def _as_tuple(value: Any) -> Any:
     return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
-
-
-def _as_list(value: Any) -> Any:
-    return list(map(_as_list, value)) if isinstance(value, tuple) else value
 
 
 @dataclass(frozen=True)
@@ -112,7 +122,7 @@ class RunSpec:
     folder: str = ""  # the study's folder, where a user's own task is found; "" for a built-in study
     python: str = ""  # the interpreter of a user's function, as the study names it; "": this program's
     lineage: str = ""  # equal for runs that may continue each other (experiments/identity.py)
-    trainer: TrainerSpec = TrainerSpec()  # of a user's trainer
+    trainer: TrainerSpec = NO_TRAINER  # of a user's trainer
 
     @property
     def task(self) -> str:
@@ -153,8 +163,13 @@ class RunSpec:
 
     @property
     def task_settings(self) -> dict[str, Any]:
-        """The settings and the facts of the trainer together, as the task's configuration has them."""
+        """The settings and the facts of the row and of its name together, as the task's configuration has them."""
         return {**self.config, **self.trainer.as_settings}
+
+    @property
+    def named_settings(self) -> dict[str, Any]:
+        """The settings that may name the run: the user's, and the command that passes them."""
+        return {**self.config, **({"command": self.trainer.command} if self.trainer.command else {})}
 
     @property
     def portable(self) -> Self:
@@ -168,16 +183,25 @@ class RunSpec:
     @staticmethod
     def from_json(values: object) -> "RunSpec":
         """Read a record of `to_json`. Raises ValueError for missing fields and for wrong types."""
-        try:
-            return _reader().validate_python(values)
-        except ValidationError as error:
-            wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
-            raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
+        return _validated(_reader(), values)
 
 
 @cache
 def _reader() -> TypeAdapter[RunSpec]:
     return TypeAdapter(RunSpec)
+
+
+@cache
+def _trainer_reader() -> TypeAdapter[TrainerSpec]:
+    return TypeAdapter(TrainerSpec)
+
+
+def _validated(reader: TypeAdapter[T], values: object) -> T:
+    try:
+        return reader.validate_python(values)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        raise ValueError(f"{'.'.join(map(str, wrong['loc']))}: {wrong['msg']}") from None
 
 
 def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
@@ -186,16 +210,26 @@ def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
     These have the fields beside their own ones. Raises ValueError for missing fields and for wrong types.
     """
     names = {field.name for field in fields(RunSpec)}
-    spec = RunSpec.from_json(record.get("spec") or {name: record[name] for name in names if name in record})
-    if spec.trainer != TrainerSpec():
+    given = record.get("spec") or {name: record[name] for name in names if name in record}
+    spec = RunSpec.from_json(given)
+    if "trainer" in given:
         return spec
     settings, trainer = separate(spec.config)
     return replace(spec, config=settings, trainer=trainer)
 
 
-def run_spec(config: TaskConfig, run_id: str, inputs: Mapping[str, str], **fields: Any) -> RunSpec:
-    """Return the record of a run with validated settings; `fields`: those that do not follow from the settings."""
+def run_spec(
+    config: TaskConfig, run_id: str, inputs: Mapping[str, str], trainer: TrainerSpec | None = None, **fields: Any
+) -> RunSpec:
+    """Return the record of a run with validated settings; `fields`: those that do not follow from the settings.
+
+    trainer: of the task, with the facts that are equal for all rows; None: the plan is of version 0.1.0.
+    """
     steps = None if members_in(inputs) else total_steps(config)
-    settings, trainer = separate(config.model_dump(mode="json"))
+    settings = config.model_dump(mode="json")
+    if trainer is None:
+        settings, trainer = separate(settings)
+    of_row = {_FACTS[name]: settings.pop(name) for name in trainer.beside_settings if name in settings}
+    trainer = replace(trainer, **of_row)
     of_settings = {"steps": steps, "lineage": lineage(config, inputs), "trainer": trainer}
     return RunSpec(run_id, settings, dict(inputs), **{**of_settings, **fields})

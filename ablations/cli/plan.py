@@ -114,7 +114,8 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run, state in zip(planned.trainings, states, strict=True):
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.planned_row.overrides.items())
-        if tree := str(run.planned_row.overrides.get(CODE, "")):
+        tree = run.spec.trainer.tree
+        if tree and CODE in run.planned_row.overrides:
             changes = run.variation.label if tree.startswith(NO_TREE) else f"{run.variation.label} ({tree[:12]})"
         size = _size(run, predicted)
         typer.echo(

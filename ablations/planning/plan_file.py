@@ -9,7 +9,7 @@ from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig
 from experiments.identity import NO_SEED
-from experiments.run_spec import EvaluationSpec, run_spec
+from experiments.run_spec import NO_TRAINER, EvaluationSpec, TrainerSpec, run_spec
 from experiments.run_state import RunState
 from experiments.tasks.load import describe, recorded_type
 
@@ -50,7 +50,13 @@ def _run(run: PlannedRun) -> dict[str, Any]:
         "evaluations": [asdict(evaluation) for evaluation in run.evaluations],
         **({"named_by": dict(spec.named_by)} if spec.named_by is not None else {}),
         **({"added": dict(run.added)} if run.added else {}),
+        **({} if run.config.setting_roles.frozen_defaults else {"trainer": _trainer(spec.trainer)}),
     }
+
+
+def _trainer(trainer: TrainerSpec) -> dict[str, Any]:
+    """The facts of a user's trainer that are given; its command is in the row."""
+    return {name: value for name, value in asdict(trainer).items() if value and name != "command"}
 
 
 def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
@@ -97,6 +103,17 @@ def _row_of(
     return _row(item, variation, type(reader.config), [item["seed"]])
 
 
+def _trainer_again(item: Mapping[str, Any], row: PlannedRow) -> TrainerSpec | None:
+    """The facts of a run's trainer. Raises ValueError for wrong types."""
+    if row.config.setting_roles.frozen_defaults:
+        return NO_TRAINER
+    given = item.get("trainer")
+    if given is None:  # a plan of version 0.1.0 has them among the settings
+        return None
+    command = getattr(row.config, "command", "") if row.config.task == "command" else ""
+    return TrainerSpec.from_json({**given, "command": command})
+
+
 def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
     """A run of a row."""
     config = row.config_of(item["seed"]) if item["seed"] != NO_SEED else row.config
@@ -104,6 +121,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
         config,
         item["run_id"],
         item["inputs"],
+        _trainer_again(item, row),
         named_by=item.get("named_by"),
         num_params=item["num_params"],
         cost=item["cost"],

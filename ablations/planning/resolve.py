@@ -19,9 +19,10 @@ from experiments.dotted import defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.messages import nearest, show
+from experiments.run_spec import OF_TREES
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
-from experiments.tasks.own.run_code import BASE, LINES, OF_TREES
+from experiments.tasks.own.run_code import BASE, LINES
 from reports.spec.sentences import parse
 
 
@@ -103,7 +104,7 @@ def check_words(context: Context) -> None:
     for claim in study.claims:
         _check(parse(claim.check).number, [*(numbers | dict.fromkeys(COSTS))], f'claim "{claim.check}"', study, "")
     measured = [f"{when}{name}" for when in MEASURED for name in context.task.init_stats]
-    of_code = [LINES] if LINES in context.task.config_type.model_fields else []
+    of_code = [LINES] if context.task.trainer.tree else []
     check_names(study.columns, [*known, *measured, *of_code], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
         check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
@@ -162,7 +163,12 @@ def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig,
 
 
 def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in difference(config, reference).items() if name not in ("seed", BASE)}
+    return {name: value for name, value in difference(config, reference).items() if name not in _not_of_row(config)}
+
+
+def _not_of_row(config: TaskConfig) -> set[str]:
+    """What is no change that a row makes: the seed, and the code to which its patch is applied."""
+    return {"seed", *({BASE} & config.setting_roles.given_elsewhere.keys())}
 
 
 # --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason
@@ -186,7 +192,7 @@ def _settings_digest(row: PlannedRow) -> str:
     ensemble, branch = row.variation.ensemble, row.variation.branch
     return digest(
         [
-            row.config.model_dump(mode="json", exclude={"seed", BASE}),
+            row.config.model_dump(mode="json", exclude=_not_of_row(row.config)),
             ensemble and list(ensemble.seeds),
             branch and [branch.row, row.shared_steps],
             row.variation.imported and row.variation.key,

@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from ablations.planning.planned import Find, PlannedRow, PlannedRun, StateOf
 from ablations.study.study import Study
@@ -19,7 +20,7 @@ from experiments.identity import (
     with_members,
     with_parent_run,
 )
-from experiments.run_spec import EvaluationSpec, run_spec
+from experiments.run_spec import EvaluationSpec, TrainerSpec, run_spec
 from experiments.store.run_names import RunName, named_by_of, plain_name
 from experiments.tasks.base import Task, settings_read
 
@@ -58,7 +59,8 @@ def runs_of(
         if parent_runs:
             digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps))
         digests, name = _named(row, config, digests, inputs, state_of)
-        runs.append(_planned(row, config, name, digests, specs, state_of, num_params=num_params, cost=cost))
+        facts = {"num_params": num_params, "cost": cost}
+        runs.append(_planned(row, config, name, digests, specs, state_of, task.trainer, **facts))
     return runs
 
 
@@ -85,7 +87,7 @@ def imported_runs(
     runs = []
     for seed in row.seeds:
         config = row.config_of(seed)
-        runs.append(_planned(row, config, find(config, inputs), inputs, specs, state_of))
+        runs.append(_planned(row, config, find(config, inputs), inputs, specs, state_of, task.trainer))
     return runs
 
 
@@ -103,7 +105,9 @@ def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateO
     of_one = members[0].spec.num_params
     num_params = None if of_one is None else of_one * len(members)
     name = plain_name(row.config, inputs)
-    return _planned(row, row.config, name, inputs, members[0].evaluations, state_of, num_params=num_params)
+    return _planned(
+        row, row.config, name, inputs, members[0].evaluations, state_of, members[0].spec.trainer, num_params=num_params
+    )
 
 
 def _planned(
@@ -113,12 +117,11 @@ def _planned(
     inputs: Mapping[str, str],
     specs: Iterable[EvaluationSpec],
     state_of: StateOf,
-    *,
-    num_params: int | None = None,
-    cost: float = 0.0,
+    trainer: TrainerSpec,
+    **facts: Any,
 ) -> PlannedRun:
-    """A run of the row with its evaluations and its state."""
-    spec = run_spec(config, name.run_id, inputs, named_by=named_by_of(name), num_params=num_params, cost=cost)
+    """A run of the row with its evaluations and its state. facts: its number of parameters and its cost."""
+    spec = run_spec(config, name.run_id, inputs, trainer, named_by=named_by_of(name), **facts)
     evaluations = tuple(evaluation.named(spec.run_id) for evaluation in specs)
     state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], config)
     return PlannedRun(spec, row, state, evaluations, added=name.added)

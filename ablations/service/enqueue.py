@@ -28,7 +28,6 @@ from experiments.store.retention import at_steps, union
 from experiments.store.trees import keep
 from experiments.tasks.base import Progress, Task, settings_read
 from experiments.tasks.columns import Column
-from experiments.tasks.own.run_code import BASE, CODE
 
 STALE = ("keep", "rerun")
 
@@ -77,7 +76,7 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     store, runs = chosen.store, list(runs)
     code = chosen.task.code
     keep_rows(chosen, plan, runs)
-    for tree in dict.fromkeys(getattr(run.config, name, "") for run in runs for name in (CODE, BASE)):
+    for tree in dict.fromkeys(tree for run in runs for tree in (run.spec.trainer.tree, run.spec.trainer.base)):
         if tree:  # once more: `forget` may have removed it while no run had it
             keep(tree, store.root)
     turn = turns(chosen, plan)

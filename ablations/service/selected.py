@@ -15,12 +15,11 @@ from ablations.study.study import Study, load_study
 from experiments.dotted import nested
 from experiments.errors import UserError
 from experiments.messages import suggestion
+from experiments.run_spec import TrainerSpec
 from experiments.store.layout import MARKER, Store
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
-from experiments.tasks.own.command import PATTERNS, PROGRESS
-from experiments.tasks.own.run_code import BASE, CODE, GLOBS, LINES, LINKS
 from model.extensions import added, load
 
 # --- From selectors to a study, its task, its plan and its store
@@ -115,20 +114,19 @@ class Selected(SelectedTable):
 
 
 def task_of(study: Study) -> Task:
-    """The study's task, with the columns and (for the task `command`) the settings that the study declares."""
+    """The study's task, with the columns, the facts of its trainer and (for a command) the settings of the study."""
     task = load_task(study.task, str(study.folder or ""), study.python)
-    said = {
-        "command": study.command,
-        PATTERNS: [list(metric.reading) for metric in study.metrics if metric.pattern],
-        PROGRESS: study.progress,
-        LINKS: list(study.links),
-        GLOBS: list(study.code),
-        CODE: study.code_tree,
-    }
-    declared = nested(study.base) | {name: value for name, value in said.items() if value}
-    declared |= {LINES: 0, BASE: "", LINKS: list(study.links)} if study.code_tree else {}
+    trainer = TrainerSpec(
+        command=study.command,
+        patterns=tuple(tuple(metric.reading) for metric in study.metrics if metric.pattern),
+        progress=study.progress,
+        links=tuple(study.links),
+        globs=tuple(study.code),
+        tree=study.code_tree,
+    )
+    declared = nested(study.base) | ({"command": study.command} if study.command else {})
     try:
-        task = task.with_settings(declared)
+        task = task.with_settings(declared, trainer)
     except UserError as error:
         raise UserError(f"{study.origin}: {error}") from None
     for name in [metric.name for metric in study.metrics] if task.metrics else ():

@@ -37,7 +37,6 @@ from experiments.store.run_names import (
     usual_settings,
     with_unknown_change,
 )
-from experiments.store.trees import CODE
 
 RUNNING, COMPLETE = "running", "complete"
 
@@ -170,8 +169,9 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
     if present is None or not config:
         return {}
     planned, usual = identity_settings(present.config), defaults(type(present.config))
-    recorded = {name: value for name, value in flatten(config) if name in planned and name != "command"}
-    planned = {name: value for name, value in planned.items() if name != "command"}
+    beside = present.spec.trainer.beside_settings
+    planned = {name: value for name, value in planned.items() if name not in beside}
+    recorded = {name: value for name, value in flatten(config) if name in planned}
     return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
 
 
@@ -235,6 +235,7 @@ class Orphan:
     was: Mapping[str, Any]  # the settings that it recorded, and the study has otherwise or no longer
     now: Mapping[str, Any]  # the study's values of these, and of those that it did not record
     trained: float  # Unix seconds
+    tree: str = ""  # of a run of version 0.1.0 whose row changes code: its tree
 
 
 def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Orphan]:
@@ -265,7 +266,7 @@ def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator
             same = kind_of(run.config.task, run.config.seed, with_unknown_change(run.spec.inputs, other.tree))
             if code_change_in(run.spec.inputs) and other.kind == same:
                 trained = (store.run_folder(other.name.run_id) / RESULT_FILE).stat().st_mtime
-                yield Orphan(other.name.run_id, run, {CODE: other.tree}, {}, trained)
+                yield Orphan(other.name.run_id, run, {}, {}, trained, tree=other.tree)
             continue
         settings = settings_of_known(run.config, other, usual)
         names = differing(settings, planned, usual) if other.kind == kind else {}
@@ -281,10 +282,11 @@ def say_orphans(found: Iterable[Orphan]) -> list[str]:
     by_change: dict[tuple[str, ...], list[Orphan]] = {}
     for orphan in found:
         names = dict.fromkeys([*orphan.was, *orphan.now])
-        by_change.setdefault(tuple(_change(orphan, name) for name in names), []).append(orphan)
+        changes = ("another tree",) if orphan.tree else tuple(_change(orphan, name) for name in names)
+        by_change.setdefault(changes, []).append(orphan)
     lines = []
     for changes, those in by_change.items():
-        if CODE in those[0].was:
+        if those[0].tree:
             places = ", ".join(f"{orphan.planned.name} (runs/{orphan.run_id})" for orphan in those)
             lines.append(
                 f"{number(len(those), 'finished run')} of version 0.1.0 {'is' if len(those) == 1 else 'are'} not used: "
@@ -304,9 +306,8 @@ def say_orphans(found: Iterable[Orphan]) -> list[str]:
 
 def _change(orphan: Orphan, name: str) -> str:
     """Describe how a setting has changed since the run."""
-    if name == CODE:
-        return name
-    what = "the command" if name == "command" else f"default {name}"
+    is_command = name == "command" and orphan.planned.spec.trainer.command
+    what = "the command" if is_command else f"default {name}"
     if found := re.fullmatch(r"command \{(.+)\}", name):
         what = f"the command's option for {found[1]}"
     if name not in orphan.was:

@@ -230,6 +230,7 @@ def _named(
         config,
         name.run_id,
         inputs,
+        run.spec.trainer,
         named_by=named_by_of(name),
         num_params=run.spec.num_params,
         folder=run.spec.folder,

@@ -192,7 +192,9 @@ class Study(Match):
     @property
     def factors(self) -> dict[str, str]:
         """Settings printed as columns, with their heads."""
-        names = dict.fromkeys(name for row in self.variations for name in row.declared if name != BASE)
+        names = dict.fromkeys(
+            name for row in self.variations for name in row.declared if not (row.change and name == BASE)
+        )
         return self.columns or {name: name.rpartition(".")[2] for name in names}
 
     def profile_named(self, name: str | None) -> tuple[str, Profile]:

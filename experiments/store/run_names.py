@@ -130,23 +130,27 @@ class RunNames:
     def _known(self, run_id: str) -> KnownRun | None:
         """A run by its records; None for one that recorded no settings, or that is not one of a user's trainer."""
         record = description_of(self._store, run_id, forgiving=True)  # `report` names damaged records
-        config, inputs, trainer = record.get("config"), record.get("inputs"), record.get("trainer")
+        config, inputs = record.get("config"), record.get("inputs")
         if not isinstance(config, dict) or not isinstance(inputs, dict):
             return None
-        if trainer:  # else of version 0.1.0, which had its facts among the settings
-            with contextlib.suppress(ValueError):
-                config = recorded_spec(record).task_settings
-        name = _recorded_name(run_id, record, config, inputs)
+        try:
+            spec = recorded_spec(record)
+        except ValueError:
+            return None
+        # the name of a run of version 0.1.0 has the facts of its trainer, which its record has among the settings
+        name = _recorded_name(run_id, record, config if "trainer" not in record else spec.named_settings, inputs)
         if name is None:
             return None
-        settings = dict(flatten(config))
+        settings, trainer = dict(flatten(spec.named_settings)), spec.trainer
         finished = (self._store.run_folder(run_id) / RESULT_FILE).exists()
         if finished:
             with contextlib.suppress(Damaged):  # the table leaves it out
                 result = self._store.result(run_id)
-                settings |= dict(flatten(result.spec.task_settings)) if result and result.spec else {}
-        tree = str(settings.get(_TREE, "")) if record.get("named_by") is None else ""
-        unknown = bool(tree and settings.get(_LINES))
+                if result and result.spec:
+                    settings |= dict(flatten(result.spec.named_settings))
+                    trainer = result.spec.trainer if result.spec.trainer.tree else trainer
+        tree = trainer.tree if record.get("named_by") is None else ""
+        unknown = bool(tree and trainer.lines)
         inputs = with_unknown_change(inputs, tree) if unknown else inputs
         kind = kind_of(settings.pop("task", ""), settings.pop("seed", None), inputs)
         counted = {n: v for n, v in counted_as(self._store, run_id).items() if n not in settings}

@@ -13,7 +13,7 @@ from experiments.config.task_config import TaskConfig
 from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.records import TRAINING
-from experiments.run_spec import EvaluationSpec
+from experiments.run_spec import NO_TRAINER, EvaluationSpec, TrainerSpec
 from experiments.store.imports import OURS, imports_of, local_files
 from experiments.store.provenance import versions
 from experiments.store.results import EvaluationResult, TrainingResult
@@ -73,6 +73,7 @@ class Task(ABC):
     use: Use | None = None  # of a trained model by `ablations generate` and `export`
     folder: Path | None = None  # the study's folder; None for a built-in one
     script: str = ""  # the user's file whose repository is recorded with a run
+    trainer: TrainerSpec = NO_TRAINER  # of a user's trainer
 
     def with_columns(self, columns: Sequence[Column]) -> Self:
         """This task with the columns of a study; how its own metrics are compared is known from its own columns."""
@@ -80,10 +81,11 @@ class Task(ABC):
         changed.columns = known_to(columns, self.columns)
         return changed
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """This task for a study's [base] or for a run's configuration, nested.
+    def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
+        """This task for a study's [base] or for a run's configuration, nested, and for the facts of its trainer.
 
-        Only a task without a fixed configuration (experiments/tasks/own/command.py) uses them.
+        Only a task without a fixed configuration (experiments/tasks/own/command.py) uses the settings, and only a
+        user's trainer has such facts.
         """
         return self
 

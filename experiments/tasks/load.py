@@ -73,7 +73,7 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
 
 def task_of(spec: RunSpec) -> Task:
     """The task that trains a run. Raises UserError if it cannot be loaded."""
-    return load_task(spec.task, spec.folder, spec.python).with_settings(spec.task_settings)
+    return load_task(spec.task, spec.folder, spec.python).with_settings(spec.task_settings, spec.trainer)
 
 
 def validated(task: Task, spec: RunSpec) -> TaskConfig:

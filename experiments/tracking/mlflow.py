@@ -30,7 +30,6 @@ from experiments.errors import UserError
 from experiments.events.history import History, Point
 from experiments.identity import seed_in_words, without_runs
 from experiments.records import RUNNING
-from experiments.run_spec import separate
 from experiments.store.layout import Store, rows_of
 from experiments.store.tracked_run import TrackedRun
 from experiments.tracking.database import (
@@ -242,7 +241,8 @@ class Tracker:
             study, profile, corpus, key, _ = row.member
             heading = self.headings.heading(study, profile, corpus, times[0])
             tags = {**about, **dict(zip(PLACE, row.member, strict=True)), SHARED: run.run_id}
-            own, _ = separate({**row.settings, "task": run.spec.task})
+            names = run.spec.trainer.beside_settings
+            own = {name: value for name, value in row.settings.items() if name not in names}
             values = {**dict(flatten(config(self._store, run))), **own}
             yield View(
                 self.headings.experiment(study),

@@ -2,14 +2,15 @@
 
 import shlex
 import statistics
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from experiments.dotted import as_set, flatten
 from experiments.errors import UserError
 from experiments.messages import number, suggestion
+from experiments.run_spec import OF_TREES
 from experiments.store.results import EvaluationResult
-from experiments.store.trees import BASE, CODE, LINES
 from experiments.tasks.columns import Column, named
 from reports.render.cells import plain
 from reports.results.results import Outcome, run_facts
@@ -89,7 +90,10 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
     found |= {"command": facts.command if facts else None, "platform": facts.platform if facts else None}
     found |= {"corpus": corpus_name(outcome), "inputs": dict(run.spec.inputs)}
     found["tokenizer"] = (facts.data.tokenizer.sha256 if facts else None) or None
-    found["configuration"] = {name: value for name, value in flatten(run.config) if name != "seed"}
+    trainer = run.spec.trainer
+    found |= {"trainer": given} if (given := {name: value for name, value in asdict(trainer).items() if value}) else {}
+    beside = ("seed", *trainer.beside_settings)
+    found["configuration"] = {name: value for name, value in flatten(run.config) if name not in beside}
     sets = dict.fromkeys(column.set for column in columns)
     found["evaluations"] = [_evaluation(outcome, name, columns) for name in sets if name in outcome.scored]
     found["folder"] = f"runs/{run.run_id}"
@@ -115,7 +119,10 @@ SHORT = 10  # lines of an explanation, unless all is printed
 
 def in_short(found: Mapping[str, Any]) -> str:
     """What a reader asks first, in at most SHORT lines: the values, the runs behind them, and what made these."""
-    runs, changes = found["runs"], changes_in_short(found["label"], found["changes_from_base"])
+    runs, changes = (
+        found["runs"],
+        changes_in_short(found["label"], found["changes_from_base"], _changes_code(found["runs"])),
+    )
     last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
     signed = [signed for e in runs[0]["evaluations"] for signed in e["signature"].items()]
     last += [f"signature of {key}: {text}" for key, text in signed]
@@ -128,9 +135,17 @@ def in_short(found: Mapping[str, Any]) -> str:
     return "\n".join(map(plain, [*lines, *last])) + "\n"
 
 
-def changes_in_short(label: str, changes: Mapping[str, Any]) -> str:
-    """What a row changes: its settings; for a change of code the row's label, such as "patch gelu.diff"."""
-    of_code = [name for name in changes if name in (CODE, BASE, LINES)]
+def _changes_code(runs: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether the study has rows that change code."""
+    return any("tree" in run.get("trainer", {}) for run in runs)
+
+
+def changes_in_short(label: str, changes: Mapping[str, Any], has_code: bool = True) -> str:
+    """What a row changes: its settings; for a change of code the row's label, such as "patch gelu.diff".
+
+    has_code: whether the study has rows that change code.
+    """
+    of_code = [name for name in changes if has_code and name in OF_TREES]
     settings = {name: item for name, item in changes.items() if name not in of_code}
     first = [label] if of_code else []
     return ", ".join(
@@ -169,7 +184,7 @@ def _made_by(run: Mapping[str, Any]) -> str:
     """The command of an own study and the commit of a run, as far as it recorded them."""
     changed = " with changes" if run.get("dirty") else ""
     commit = f"commit {run['commit'][:12]}{changed}" if run.get("commit") else ""
-    return " at ".join(filter(None, [run["configuration"].get("command") or "", commit]))
+    return " at ".join(filter(None, [run.get("trainer", {}).get("command", ""), commit]))
 
 
 def as_text(found: Mapping[str, Any]) -> str:

@@ -18,7 +18,7 @@ from reports.results.results import Outcome
 from reports.results.table import Table, missing_cells
 from reports.table.cost import count, duration, in_words, training_seconds
 from reports.table.notes import branch_in_words, imported, places
-from reports.table.provenance import OF_PROGRAM, code, corpus_name, device, software, typical
+from reports.table.provenance import code, corpus_name, device, software, typical
 from reports.table.settings import show, unexpected
 
 # Settings that the paragraph has words for.
@@ -56,7 +56,8 @@ def _sentences(table: Table) -> Iterator[str]:
     row = next(row for row in table.rows if row.key == base.run.row)
     if row.num_params is not None:
         yield f"The model of {row.key} has {number(row.num_params, 'parameter')}."
-    others = ", ".join(unexpected(base.run.config, table.rows, _SAID if ours else (*OF_PROGRAM, "command")))
+    said = _SAID if ours else base.run.spec.trainer.beside_settings
+    others = ", ".join(unexpected(base.run.config, table.rows, said))
     if others:
         of = "other than the defaults (in brackets)" if ours else f"of {row.key}"
         yield f"Settings {of}: {others}."

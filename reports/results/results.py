@@ -20,7 +20,6 @@ from experiments.store.results import EvaluationResult, TrainingResult
 from experiments.store.run_names import compared_settings, planned_settings
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.own.code_files import from_home
-from experiments.tasks.own.command import PATTERNS
 from experiments.tasks.own.kept import first_sentences, patterns_of, read_kept
 from reports.spec.table_spec import TableRun
 
@@ -116,7 +115,7 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
         return None, ""
     if record.spec is not None and record.spec.inputs != run.spec.inputs:
         return None, f"{place}/result.json is of a training on other data. {REDO}."
-    theirs = dict(flatten(record.spec.task_settings)) if record.spec else {}
+    theirs = dict(flatten(record.spec.named_settings)) if record.spec else {}
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
     for name, value in (planned_settings(run.config) | {"seed": run.config.seed}).items():
@@ -158,7 +157,7 @@ def read_again(
     """
     if not planned.promised:
         return made
-    patterns = patterns_of(getattr(run.config, PATTERNS, ()), planned.set)
+    patterns = patterns_of(run.spec.trainer.patterns, planned.set)
     before = made if made is not None and made.weights_attempt == trained.attempt else None
     with contextlib.suppress(Damaged, UserError):
         weights = store.attempt_folder(run.run_id, trained.attempt)

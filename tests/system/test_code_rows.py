@@ -370,7 +370,7 @@ def test_a_run_that_changed_its_own_tree_is_failed(cli: Cli, mine: Path, act: st
 
 
 def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
-    for code, settings in {True: ("code_tree", "code_base", "folder_links"), False: ("code_tree",)}.items():
+    for code, settings in {True: ("code_tree", "code_base"), False: ("code_tree",)}.items():
         row = PATCHED if code else '{key = "p", set = {lr = 0.2}}'
         for name in settings:
             given = f'{name} = "../../x"'
@@ -393,8 +393,13 @@ def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
     (mine / "walking.py").write_text(
         FUNCTION.replace("lr: float = 0.1", 'lr: float = 0.1\n    code_tree: str = "../x"')
     )
-    (mine / "study.toml").write_text('name = "w"\ntitle = "W"\ntask = "walking:TASK"\nvariation = [{key = "base"}]\n')
-    assert "code_tree" in cli("plan", "study.toml", cwd=mine, code=2).stderr
+    commit(mine, "A trainer with such a setting")
+    text = 'name = "w"\ntitle = "W"\ntask = "walking:TASK"\nvariation = [{{key = "base"}}{}]\n'
+    (mine / "study.toml").write_text(text.format(f", {PATCHED}"))
+    assert "walking:TASK has the setting code_tree" in cli("plan", "study.toml", cwd=mine, code=2).stderr
+    (mine / "study.toml").write_text(text.format(', {key = "q", set = {code_tree = "../y"}}'))
+    plan = as_json(cli("plan", "study.toml", "--json", cwd=mine))
+    assert [run["overrides"] for run in plan] == [{}, {"code_tree": "../y"}]
 
 
 def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
@@ -532,7 +537,7 @@ def test_a_pipe_as_a_patch_is_refused(cli: Cli, mine: Path) -> None:
 def test_studies_that_are_refused(cli: Cli, mine: Path, tmp_path: Path) -> None:
     said = refused(cli, mine, rows(BASE, '{key = "gone", commit = "1234567890"}'))
     assert "gone: " in said and "has no commit '1234567890'" in said
-    for name in ("code_tree", "code_base", "code_lines", "folder_links"):
+    for name in ("code_tree", "code_base", "code_lines"):
         wrong = rows(BASE, f'{{key = "x", patch = "p.diff", set = {{{name} = "../../x"}}}}')
         assert f"{name} is not set like this" in refused(cli, mine, wrong, NO_GATE)
         cli("plan", "study.toml", "--set", f"{name}=../../x", cwd=mine, code=2)

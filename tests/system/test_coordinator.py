@@ -188,7 +188,7 @@ class StubTask:
     def __init__(self, fail=None):
         self.prepared, self.fail = [], fail
 
-    def with_settings(self, settings):
+    def with_settings(self, settings, trainer):
         return self
 
     def training_code(self, config, store):

@@ -112,7 +112,7 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
     about = spec_of(store, run.run_id) or result.spec
     for record in (result.spec, about):
         _equal(where, "run_id", run.run_id, record.run_id, "the record has")
-        theirs, ours = dict(flatten(record.task_settings)), planned_settings(run.config)
+        theirs, ours = dict(flatten(record.named_settings)), planned_settings(run.config)
         _equal(where, "task", task, theirs.get("task"), "the run recorded")
         theirs = compared_settings(run.config, theirs)
         unrecorded = {**usual_settings(run.config), **run.added}  # of settings that were added later
@@ -139,7 +139,7 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
 
 def _named(run: PlannedRun, about: RunSpec) -> str:
     """The name that a run's settings give: of a user's trainer those that its record names."""
-    roles, recorded = run.config.roles(), about.task_settings
+    roles, recorded = run.config.roles(), about.named_settings
     if roles.frozen_defaults:
         return run_identity(run.config, run.spec.inputs)
     if run.spec.named_by is not None:

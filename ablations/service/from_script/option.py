@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from experiments.tasks.own.command import GIVEN, SAID, CommandConfig
+from experiments.tasks.own.command import GIVEN, CommandConfig
 
 SEEDS = ("seed", "random_seed", "random_state", "manual_seed", "rng_seed")
 UNKNOWN: Any = object()  # the value of an expression that is no literal
@@ -127,7 +127,7 @@ def setting_name(name: str) -> str:
 
 def reserved(part: str, top: bool) -> bool:
     """Whether a setting, or a group of settings, cannot have this name."""
-    fixed = (*GIVEN, *SAID, *CommandConfig.model_fields)
+    fixed = (*GIVEN, *CommandConfig.model_fields)
     return hasattr(CommandConfig, part) or (top and part in fixed and part not in ("seed", "device"))
 
 

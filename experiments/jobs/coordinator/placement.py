@@ -45,7 +45,7 @@ def task_of(job: Job, load_task: LoadTask) -> Task:
     """The task that trains a job. Raises UserError if it cannot be loaded."""
     spec = job.spec
     task = load_task(spec.task, spec.folder, spec.python) if spec.folder else load_task(spec.task)
-    return task.with_settings(spec.task_settings)
+    return task.with_settings(spec.task_settings, spec.trainer)
 
 
 class Preparation:

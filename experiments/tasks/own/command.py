@@ -32,24 +32,16 @@ from experiments.client.ablations_task.values import by_set
 from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
 from experiments.dotted import flatten, unstorable
 from experiments.errors import Preempted, UserError, explain_os_errors
+from experiments.run_spec import NO_TRAINER, TrainerSpec
 from experiments.store.checksummed import write_json
 from experiments.store.durable import read_regular, whole_folder
 from experiments.store.imports import imported_names, module_files
 from experiments.tasks.own import shell
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
-from experiments.tasks.own.function import OwnTask
+from experiments.tasks.own.function import OwnTask, of_tree, with_code
 from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
-from experiments.tasks.own.run_code import (
-    CODE,
-    GIVEN_BY_STUDY,
-    LINKS,
-    OF_TREES,
-    check_watched,
-    imported,
-    link_in,
-    own_code,
-)
+from experiments.tasks.own.run_code import check_watched, imported, link_in, own_code
 from experiments.tasks.own.shell import (
     PLACEHOLDER,
     expanded,
@@ -65,10 +57,6 @@ from model.strict import StrictModel
 LONGEST_WORD = 131_000  # bytes: Linux starts no program with a longer argument (32 pages)
 GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "threads")
 WORK = "work"  # in the run's folder: where a command with `links` runs
-# What a study says of its command besides the settings. None of it is part of a run_id: patterns are read from the kept
-# output, and the code of a run is compared with the present one (store/code_files.py).
-PATTERNS, PROGRESS = "output_patterns", "output_progress"
-SAID = ("task", "seed", "command", PATTERNS, PROGRESS, *OF_TREES)
 
 
 def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,11 +76,7 @@ ROLES = SettingRoles(
     given_elsewhere={
         **GIVEN_ELSEWHERE,
         "command": "the study's own `command` gives it",
-        PATTERNS: "each [[metric]] has its `pattern`",
-        PROGRESS: "the study's own `progress` gives it",
-        **GIVEN_BY_STUDY,
     },
-    not_in_run_id=(PATTERNS, PROGRESS, *OF_TREES),
     always_named=("command",),
     compared_as=compared,
 )
@@ -128,12 +112,15 @@ class _Declared(OwnTask):
     def __init__(self, name: str) -> None:
         super().__init__(name, self.base)
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+    def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
         """This task with the settings of a study, or of a run's configuration."""
         declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
-        fields = fields_of(declared, self.base, self.typed)
+        fields = fields_of({**declared, **of_tree(trainer)}, self.base, self.typed)
         changed = copy.copy(self)
+        changed.trainer = trainer
         changed.config_type = create_model(self.name.title(), __base__=self.base, __module__=__name__, **fields)
+        if trainer.tree:
+            changed.config_type.setting_roles = with_code(self.base.setting_roles)
         return changed
 
     def packages(self) -> None:
@@ -143,20 +130,19 @@ class _Declared(OwnTask):
 class CommandTask(_Declared):
     base = CommandConfig
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Self:
+    def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
         """Settings and command of a study, or of a run's configuration. Raises UserError for invalid ones."""
-        changed, command = super().with_settings(settings), str(settings.get("command", ""))
+        changed, command = super().with_settings(settings, trainer), str(settings.get("command", ""))
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
-        changed.patterns = settings.get(PATTERNS, ())
         changed.interpreter = named.interpreter
         changed.named, changed.script = tuple(named.files), named.script
         refuse_quoted(command)
         return changed
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
-        named, home, tree = laid_over(config.command), self.folder, getattr(config, CODE, "")
-        if home is None or tree:
+        named, home = laid_over(config.command), self.folder
+        if home is None or self.trainer.tree:
             return []
         found = []
         if named and not is_file(home / named):
@@ -170,19 +156,20 @@ class CommandTask(_Declared):
         _copy_earlier(context)
         open_folder(context)
         folder, device = context.folder / FINAL, context.device
-        settings = {name: value for name, value in flatten(config) if name == "seed" or name not in SAID}
+        elsewhere = config.setting_roles.given_elsewhere
+        settings = {name: value for name, value in flatten(config) if name == "seed" or name not in elsewhere}
         files = {name: folder / name for name in ("settings.json", "settings.yaml", "metrics.out")}
         write_json(files["settings.json"], settings, checksummed=False)
         files["metrics.out"].unlink(missing_ok=True)
         given = {**settings, **{name.removesuffix(".json").removesuffix(".out"): file for name, file in files.items()}}
         given |= {"folder": folder, "device": device.kind, "threads": device.threads}
-        patterns, links = getattr(config, PATTERNS, []), getattr(config, LINKS, [])
-        readings = Readings(patterns, getattr(config, PROGRESS, ""), context.emit)
+        patterns, links = self.trainer.patterns, self.trainer.links
+        readings = Readings(patterns, self.trainer.progress, context.emit)
         home = self.folder or Path.cwd()
         self._refuse_changed(config, context, "after the run was planned")
         before = self.code_now(config, context.store)
-        if getattr(config, CODE, ""):
-            with own_code(config, context, home, folder / WORK) as where:
+        if self.trainer.tree:
+            with own_code(self.trainer, context, home, folder / WORK) as where:
                 write_yaml(files["settings.yaml"], config, where)
                 ended = run_command(config.command, given, where, context, readings, look_for_python=True)
                 if ended.is_python:
@@ -285,7 +272,7 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
         defaults = dict(flatten(config_type()))
     except ValidationError as error:
         raise UserError(f"[base]: {error.errors()[0]['ctx']['error']}.") from None
-    settings = [name for name in defaults if name not in SAID]
+    settings = [name for name in defaults if name not in config_type.setting_roles.given_elsewhere]
     used = names(command)
     for name in used:
         if name not in settings and name not in GIVEN:
@@ -316,7 +303,7 @@ def write_yaml(file: Path, config: CommandConfig, home: Path) -> None:
     """
     import yaml  # a hundredth of a second that a plan does not need
 
-    nested = config.model_dump(mode="json", exclude=set(SAID) - {"seed"})
+    nested = config.model_dump(mode="json", exclude={*config.setting_roles.given_elsewhere} - {"seed"})
     if named := laid_over(config.command):
         content = _read_yaml(home / named)
         if "seed" not in content:

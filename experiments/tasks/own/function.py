@@ -35,7 +35,7 @@ from experiments.dotted import unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
 from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.records import CONTEXT_GB
-from experiments.run_spec import EvaluationSpec
+from experiments.run_spec import NO_TRAINER, OF_TREES, EvaluationSpec, TrainerSpec
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.durable import open_regular
 from experiments.store.imports import local_files
@@ -70,10 +70,8 @@ from experiments.tasks.own.run_code import (
     CODE,
     COPY,
     GIVEN_BY_STUDY,
-    GLOBS,
-    LINKS,
+    LINES,
     NO_TREE,
-    OF_TREES,
     check_watched,
     code_top,
     imported,
@@ -94,11 +92,14 @@ class OwnTask(Task):
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     named: tuple[Path, ...] = ()  # the files at which the user's code begins
     reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
-    patterns: Sequence[Sequence[str]] = ()  # set, metric, regular expression and `take` of those of the study
 
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
         self._trees: dict[str, PlannedTree] = {}
+
+    def tree(self, config: Any) -> str:
+        """Git's digest of the code of a run; "" where the study has no rows that change code."""
+        return str(getattr(config, CODE, "")) if self.trainer.tree else ""
 
     # --- the files of its code
 
@@ -112,12 +113,12 @@ class OwnTask(Task):
 
         Of a run whose code is a tree: the tree, and linked data.
         """
-        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        home, tree = self.folder or Path.cwd(), self.tree(config)
         copy = WorkingCopy(code_top(home), store)
-        linked = copy.linked(home, getattr(config, LINKS, ()))
+        linked = copy.linked(home, self.trainer.links)
         if tree:
             return {"tree": tree, **linked}
-        globs = matching(home, getattr(config, GLOBS, ()), code_top(home))
+        globs = matching(home, self.trainer.globs, code_top(home))
         return {**linked, **copy.digests([*self.code_paths(), *globs])}
 
     def training_code(self, config: Any, store: Path) -> str:
@@ -135,22 +136,22 @@ class OwnTask(Task):
         meanwhile counts as changed, because nothing says which of its states was used. place: of a run whose code is a
         tree, its copy.
         """
-        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        home, tree = self.folder or Path.cwd(), self.tree(config)
         top, seen = code_top(home), imported_files(context.folder)
         copy = WorkingCopy(top, context.store)
-        links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
+        links = [os.path.relpath(home.resolve() / name, top) for name in self.trainer.links]
         linked = [name for name in before if is_linked_data(name, links)]
         named = {copy.name(path) for path in self.named}
         if tree and place is not None:
             own = os.path.realpath(place)
             names = named | {os.path.relpath(path, own) for path in seen or () if path.is_relative_to(own)}
-            globs = [f"{copy.name(home)}/{one}" for one in getattr(config, GLOBS, ())]
+            globs = [f"{copy.name(home)}/{one}" for one in self.trainer.globs]
             used = archived_digests(context.store, tree, names, globs)
             data = as_used({name: before[name] for name in linked if name not in used}, copy)
             files = {"code_files": {**used, **data}, **self._base_files(config, context, used, data)}
             return {"code_home": copy.name(home), **files}
         static = {copy.name(path) for path in self.code_paths()}
-        names = named | {*linked} | {copy.name(path) for path in matching(home, getattr(config, GLOBS, ()), top)}
+        names = named | {*linked} | {copy.name(path) for path in matching(home, self.trainer.globs, top)}
         names |= static if seen is None else {copy.name(path) for path in seen}
         names |= {name for name in static if name.startswith("../")}  # which no watcher sees
         files = as_used({name: before.get(name, "") for name in sorted(names)}, copy, context.folder)
@@ -162,14 +163,14 @@ class OwnTask(Task):
         """The same files without the row's change, for the record of a row that changes code."""
         if not code_change_in(context.spec.inputs):
             return {}
-        base = getattr(config, BASE, "")
+        base = getattr(config, BASE, "") if self.trainer.tree else ""
         return {"base_files": {**archived_digests(context.store, base, used), **data} if base else {}}
 
     def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
         """The recorded files of a run that have changed, or are gone."""
         if result.code_files is None:
             return ["its files are not recorded"]
-        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
+        home, tree = self.folder or Path.cwd(), self.tree(config)
         if tree.startswith(NO_TREE):
             return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
@@ -180,7 +181,7 @@ class OwnTask(Task):
         if tree not in planned:
             return ["the code of its row cannot be made now"]
         if tree not in self._trees:
-            links = [os.path.relpath(home.resolve() / name, top) for name in getattr(config, LINKS, ())]
+            links = [os.path.relpath(home.resolve() / name, top) for name in self.trainer.links]
             self._trees[tree] = PlannedTree(tree, copy, links)
         return changed_files(result.code_files, self._trees[tree], *folders)
 
@@ -228,11 +229,11 @@ class OwnTask(Task):
     def outdated(self, made: EvaluationResult) -> bool:
         """Whether the study reads a metric by another pattern now: the number is in the kept log."""
         printed = {column.metric for column in self.columns if column.set == made.set}
-        return outdated(made, printed, patterns_of(self.patterns, made.set or ""))
+        return outdated(made, printed, patterns_of(self.trainer.patterns, made.set or ""))
 
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
-        for name in (CODE, BASE):
+        for name in (CODE, BASE) if self.trainer.tree else ():
             if tree := getattr(config, name, ""):
                 keep(tree, store)
         return {}
@@ -241,7 +242,7 @@ class OwnTask(Task):
         self, config: Any, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
     ) -> dict[str, Any]:
         before = None if weights == context.folder else self._before(evaluation, weights, context)
-        patterns = patterns_of(self.patterns, evaluation.set)
+        patterns = patterns_of(self.trainer.patterns, evaluation.set)
         found = read_kept(weights, evaluation.set, evaluation.promised, patterns, before, context.emit)
         reported = read_json(weights / FINAL / "metrics.json") or {}
         lacking = {
@@ -303,16 +304,20 @@ class FunctionTask(OwnTask):
         paths = [home / path for path in self._process.answer("reads", settings_of(config)) or ()]
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Self:
-        """This task with what a study says of the code of its runs."""
-        given = {name: settings[name] for name in OF_TREES if name in settings}
-        if not given:
-            return self
-        changed, roles = copy.copy(self), self.config_type.setting_roles
-        fields: Any = {n: (list[str] if n in (LINKS, GLOBS) else type(value), value) for n, value in given.items()}
+    def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
+        """This task with what a study says of its runs. Raises UserError for settings that its rows need themselves."""
+        changed = copy.copy(self)
+        changed.trainer = trainer
+        if not trainer.tree:
+            return changed
+        if taken := [name for name in OF_TREES if name in self.config_type.model_fields]:
+            raise UserError(
+                f"{self.name} has the setting {taken[0]}, and rows that change code have this name for themselves: "
+                "give the setting another name."
+            )
+        fields: Any = {name: (type(value), value) for name, value in of_tree(trainer).items()}
         changed.config_type = create_model("Tree", __base__=self.config_type, __module__=__name__, **fields)
-        names, elsewhere = (*roles.not_in_run_id, *OF_TREES), {**roles.given_elsewhere, **GIVEN_BY_STUDY}
-        changed.config_type.setting_roles = replace(roles, not_in_run_id=names, given_elsewhere=elsewhere)
+        changed.config_type.setting_roles = with_code(self.config_type.setting_roles)
         return changed
 
     def versions(self) -> dict[str, str]:
@@ -366,8 +371,8 @@ class FunctionTask(OwnTask):
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
         before = self.code_now(config, context.store)
-        home, tree = self.folder or Path.cwd(), getattr(config, CODE, "")
-        own = own_code(config, context, home, context.folder / COPY) if tree else contextlib.nullcontext(home)
+        home, tree = self.folder or Path.cwd(), self.tree(config)
+        own = own_code(self.trainer, context, home, context.folder / COPY) if tree else contextlib.nullcontext(home)
         with own as place:
             python = str(home / self.interpreter) if self.interpreter else ""
             process = TrainerProcess(self._process.task, str(place), python) if tree else self._process
@@ -385,6 +390,17 @@ class FunctionTask(OwnTask):
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
         return {"step": total_steps(config), **named, **close_folder(context, theirs | files | imported(context))}
+
+
+def of_tree(trainer: TrainerSpec) -> dict[str, Any]:
+    """What base has beside its settings in a study with rows that change code."""
+    return {CODE: trainer.tree, LINES: 0, BASE: ""} if trainer.tree else {}
+
+
+def with_code(roles: SettingRoles) -> SettingRoles:
+    """The roles of a configuration that has the code of a row beside its settings."""
+    elsewhere = {**roles.given_elsewhere, **GIVEN_BY_STUDY}
+    return replace(roles, not_in_run_id=(*roles.not_in_run_id, *OF_TREES), given_elsewhere=elsewhere)
 
 
 def column(*arguments: Any, **options: Any) -> Column:
@@ -465,14 +481,14 @@ class OwnConfig(TaskConfig):
 
 def settings_of(config: TaskConfig) -> dict[str, Any]:
     """The user's settings in a configuration, nested, with JSON types only."""
-    ours = (*GIVEN_ELSEWHERE, "modules", *OF_TREES)
+    ours = (*config.setting_roles.given_elsewhere, "modules")
     return {name: value for name, value in config.model_dump(mode="json").items() if name not in ours}
 
 
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
-    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, *OF_TREES, "modules") or hasattr(OwnConfig, name)]
+    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, "modules") or hasattr(OwnConfig, name)]
     if taken:
         raise UserError(
             f"{name}.{taken[0]}: the harness has this name for itself (the task's name and the seed are given by it: "

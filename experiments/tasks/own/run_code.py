@@ -15,8 +15,8 @@ from typing import Any
 import experiments
 import experiments.client.watch
 from experiments.attempt_context import AttemptContext
-from experiments.config.task_config import TaskConfig
 from experiments.errors import UserError
+from experiments.run_spec import TrainerSpec
 from experiments.store.durable import clear, make_folder, parts_below
 from experiments.store.repository import top_of
 from experiments.store.trees import BASE as BASE
@@ -25,17 +25,13 @@ from experiments.store.trees import LINES as LINES
 from experiments.store.trees import altered, remove_copy, unpack
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
-LINKS, GLOBS = "folder_links", "code_globs"
 NO_TREE = "0" * 24  # begins the `code_tree` of a row whose code cannot be made: nothing runs on it
-# What a study says of the code of its runs. It travels with the settings of a run and is part of no run_id.
+# What rows that change code give beside the settings. It is part of no run_id.
 GIVEN_BY_STUDY = {
     CODE: "`patch`, `commit` or `commits` of a row gives it",
     LINES: "`patch`, `commit` or `commits` of a row gives it",
     BASE: "`patch` of a row gives it",
-    LINKS: "the study's own `links` gives it",
-    GLOBS: "the study's own `code` gives it",
 }
-OF_TREES = tuple(GIVEN_BY_STUDY)
 MODULES, ELSEWHERE, PACKAGES = "modules.txt", "imported-elsewhere.txt", "packages.txt"  # there
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 HOME = Path(experiments.__file__).parents[1]  # the folder of this program's packages
@@ -155,13 +151,13 @@ def _report(file: Path) -> list[str] | None:
 
 
 @contextlib.contextmanager
-def own_code(config: TaskConfig, context: AttemptContext, home: Path, place: Path) -> Iterator[Path]:
+def own_code(trainer: TrainerSpec, context: AttemptContext, home: Path, place: Path) -> Iterator[Path]:
     """The study's folder in a copy of the run's tree, which is removed at the end; what the trainer wrote there stays.
 
     Raises UserError where code of the repository was imported from elsewhere, or a file of the copy was changed.
     """
     top = code_top(home)
-    files, links = unpack(context.store, getattr(config, CODE), place), getattr(config, LINKS, ())
+    files, links = unpack(context.store, trainer.tree, place), trainer.links
     folder = link_in(place / home.resolve().relative_to(top), home, links)
     try:
         with watched(context.folder, place, [context.folder, *(home / name for name in links)], top):

@@ -20,6 +20,7 @@ from ablations.cli.verbs import verbs
 from ablations.planning.planned import Plan
 from ablations.service.selected import Selectors, choose
 from experiments.identity import identity_of
+from experiments.run_spec import TrainerSpec
 from experiments.store import run_names
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
@@ -317,7 +318,10 @@ class TestRunsOfCodeIn010:
     def test_base_has_its_own_of_the_present_tree_and_never_a_patched_one(self, tmp_path: Path) -> None:
         store = Store.open(tmp_path / "store")
         trees = [letter * 40 for letter in "abcdef"]
-        task = load_task("command", str(tmp_path)).with_settings({**self.CONFIG, "code_tree": trees[0]})
+        task = load_task("command", str(tmp_path)).with_settings(
+            {name: value for name, value in self.CONFIG.items() if name != "folder_links"},
+            TrainerSpec(self.CONFIG["command"], tree=trees[0]),
+        )
 
         def found(tree: str) -> str:
             config = task.config_type(seed=1, code_tree=tree)

@@ -9,10 +9,10 @@ from experiments.errors import Diverged
 from experiments.identity import run_identity
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.tasks.load import load_task
-from experiments.tasks.own.command import PATTERNS, PROGRESS, parts_of_command
+from experiments.tasks.own.command import parts_of_command
 from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_number, check_pattern
-from experiments.tasks.own.run_code import BASE, CODE, GLOBS, LINES, LINKS
+from experiments.run_spec import TrainerSpec
 from experiments.tasks.own.shell import Printed
 
 ACC = r"test_acc ([\d.]+)"
@@ -166,13 +166,13 @@ def test_nothing_that_a_study_says_of_its_command_names_a_run():
     task = load_task("command")
 
     def of(**said):
-        config = task.with_settings({**settings, **said}).config_type()
+        config = task.with_settings(settings, TrainerSpec(settings["command"], **said)).config_type()
         return run_identity(config, {}), dict(flatten(config))
 
     plain, written = of()
     assert written == {"task": "command", "seed": 1, "command": "train {lr}", "lr": 0.1}
-    of_code = {CODE: "a" * 40, BASE: "b" * 40, LINES: 3, LINKS: ["train.py"], GLOBS: ["*.yaml"]}
-    for name, value in {PROGRESS: r"(\d+)/(\d+)", PATTERNS: [["test", "acc", ACC, "last"]], **of_code}.items():
+    of_code = {"tree": "a" * 40, "base": "b" * 40, "lines": 3, "links": ("train.py",), "globs": ("*.yaml",)}
+    for name, value in {"progress": r"(\d+)/(\d+)", "patterns": (("test", "acc", ACC, "last"),), **of_code}.items():
         assert of(**{name: value})[0] == plain, name
 
 
