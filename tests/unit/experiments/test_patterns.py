@@ -8,11 +8,11 @@ from experiments.dotted import flatten
 from experiments.errors import Diverged
 from experiments.identity import run_identity
 from experiments.jobs.attempts.attempt import AttemptProgress
+from experiments.run_spec import TrainerSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import parts_of_command
 from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_number, check_pattern
-from experiments.run_spec import TrainerSpec
 from experiments.tasks.own.shell import Printed
 
 ACC = r"test_acc ([\d.]+)"
