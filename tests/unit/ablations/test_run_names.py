@@ -20,7 +20,7 @@ from ablations.cli.verbs import verbs
 from ablations.planning.planned import Plan
 from ablations.service.selected import Selectors, choose
 from experiments.identity import identity_of
-from experiments.run_spec import TrainerSpec
+from experiments.run_spec import NO_TRAINER, TrainerSpec
 from experiments.store import run_names
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
@@ -381,3 +381,17 @@ class TestWhatARecordSays:
         for other in ({"version": 2, "settings": {"x": 1}}, {"version": 1, "settings": [1]}, {"version": 1}):
             write_json(file, other)
             assert run_names.counted_as(store, run_id) == {}
+
+
+@pytest.mark.process
+def test_settings_may_have_the_names_of_facts_of_a_trainer(tmp_path: Path) -> None:
+    named = '    size: float = 2.0\n    command: str = "walk"\n    code_tree: str = "o"\n    output_patterns: int = 1\n'
+    (tmp_path / "walking_about.py").write_text(TRAINER.replace("    size: float = 2.0\n", named))
+    given = 'set = {command = "run", code_tree = "../elm", output_patterns = 2}'
+    study = STUDY.replace("walking_here", "walking_about").replace("set = {size = 4.0}", given)
+    (tmp_path / "walk.toml").write_text(study)
+    _, run = choose(str(tmp_path / "walk.toml"), Selectors(store=tmp_path / "store", seeds=1)).plan.runs
+    settings = {"command": "run", "code_tree": "../elm", "output_patterns": 2}
+    assert run.planned_row.overrides == settings and run.spec.trainer == NO_TRAINER
+    assert run.spec.config == {"task": "walking_about:TASK", "seed": 1, "size": 2.0, **settings}
+    assert run.run_id == identity_of("walking_about:TASK", 1, settings, {})
