@@ -160,7 +160,7 @@ def _lines(table: Printed) -> Iterator[RowLine]:
     for row in table.rows:
         settings = at(row, varying)
         metrics: dict[str, float | None] = {NUM_PARAMS: row.num_params}
-        for column in table.columns:
+        for column in table.listed:
             measure, digits = row.measures[column.key], column.digits
             values = (measure.mean, digits), (measure.sd, digits), (measure.change, change_digits(column))
             metrics |= {n: _rounded(*value) for n, value in zip(_parts(column, heads), values, strict=True)}
@@ -175,9 +175,9 @@ def _lines(table: Printed) -> Iterator[RowLine]:
 
 def _heads(table: Printed) -> dict[str, str]:
     """Short heads of the columns, by their keys: `BLEU dev` and `BLEU test`; `BLEU` where dev is the only set."""
-    bare = {column.key: column.header.removesuffix(f" ({column.set})") for column in table.columns}
-    alone = {column.set for column in table.columns} == {"dev"}
-    return _distinct({c.key: bare[c.key] if alone else f"{bare[c.key]} {c.set}" for c in table.columns})
+    bare = {column.key: column.header.removesuffix(f" ({column.set})") for column in table.listed}
+    alone = {column.set for column in table.listed} == {"dev"}
+    return _distinct({c.key: bare[c.key] if alone else f"{bare[c.key]} {c.set}" for c in table.listed})
 
 
 def _parts(column: Column, heads: Mapping[str, str]) -> tuple[str, str, str]:
@@ -222,7 +222,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
 
 def _scores(outcome: Outcome, table: Printed, heads: Mapping[str, str]) -> dict[str, float]:
     """Scores of one run, under the heads of the rows' means; NaN for a missing score."""
-    values = {heads[c.key]: _rounded(outcome.measured(c.set, c.metric), c.digits) for c in table.columns}
+    values = {heads[c.key]: _rounded(outcome.measured(c.set, c.metric), c.digits) for c in table.listed}
     return {head: math.nan if value is None else value for head, value in values.items()}
 
 

@@ -94,6 +94,13 @@ def refused() -> list[str]:
 def _added() -> Iterator[Mapping[str, Verb] | ExtensionError]:
     for place in added("commands").values():
         try:
-            yield load(place)
+            found = load(place)
         except ExtensionError as error:
             yield error
+            continue
+        if isinstance(found, Mapping) and all(isinstance(verb, Verb) for verb in found.values()):
+            yield found
+        else:
+            yield ExtensionError(
+                f"{place} adds no commands: it is not a mapping of names to Verb. Correct or remove it."
+            )

@@ -328,7 +328,7 @@ def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> 
     alone = choose(study, replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds))
     table = build_table(table_spec(alone.plan, alone.columns), alone.store, "none")
     rows, found = max(1, len(compared(chosen.plan, base))), []
-    for column in table.columns:
+    for column in table.listed:
         values = table.rows[0].measures[column.key].values
         if len(values) < 2 or (column.logarithmic and min(values) <= 0):
             continue

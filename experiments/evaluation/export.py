@@ -56,7 +56,7 @@ def export(
         text = readme(
             "export",
             title=folder.name,
-            use=use.format(name=folder.name),
+            use=use.replace("{name}", folder.name),
             params=f"{num_params(model) / 1e6:.3g}",
             steps=config.training.train_steps,
             choice=choice,

@@ -84,6 +84,8 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
     if chosen == "seeds":
         for column in table.columns:
             table = _with_best(table, column)
+    keys = {column.key for column in listed}
+    tests = {(row, key): test for (row, key), test in tests.items() if key in keys}  # those that the notes speak of
     made = [Note(f"No change is tested{'' if notes else f': {_NEEDED}'}.", "sign")]
     if tests:
         about = _about(chosen, base or "base", tests.values())

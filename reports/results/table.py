@@ -204,11 +204,13 @@ class Table:
     def listed(self) -> list[Column]:
         """The columns of metrics that formats print: optional ones only where the study or the command names them."""
         layers = (self.spec.choices, *self.spec.choices.of_formats, self.chosen)
-        names = {name.lower() for layer in layers for name in layer.columns}
+        names = {name.lower() for layer in layers for name in (*layer.columns, *layer.hide)}
+        names |= {name.split(".")[0] for name in names}
         return [
             column
             for column in self.columns
-            if not column.optional or any(name.split(".")[0] in (column.key, column.metric) for name in names)
+            if not column.optional
+            or not names.isdisjoint(word.lower() for word in (column.key, column.metric, column.header))
         ]
 
     @property

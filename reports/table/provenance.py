@@ -347,7 +347,7 @@ def warnings(table: Table) -> tuple[str, ...]:
         for family in (table.families if what in _OF_THE_DATA else [table])
     ]
     found += _mixed_versions(table)
-    for column, family in itertools.product(table.columns, table.families):
+    for column, family in itertools.product(table.listed, table.families):
         if not comparable.measured_alike(family.rows, column):
             found.append(
                 f"{column.header} was measured over different tokens, sentences or signatures: changes from "

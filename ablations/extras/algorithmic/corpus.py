@@ -55,7 +55,7 @@ class AlgorithmicData(DataConfig):
     units: Literal["word"] = Field("word", description="every symbol is a piece")
     builtin_pairs: int = Field(20000, ge=1, le=MOST_GENERATED, description="training pairs that are generated")
     algorithm: Literal["copy", "reverse", "sort", "recall", "dyck", "recall_all"] = Field(
-        "copy", description="what is to be learnt (docs/algorithmic.md defines each)"
+        "copy", description="what is to be learnt (ablations/extras/algorithmic/algorithmic.md defines each)"
     )
     symbols: int = Field(16, ge=2, le=10_000, description="different symbols; dyck: half of them open, half close")
     train_lengths: Range = Field("5-20", description="symbols of a training input, each length equally often")

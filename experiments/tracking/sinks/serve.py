@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> None:
 def run_of(content: dict[str, Any]) -> TrackedRun:
     """A run from JSON, where tuples are lists."""
     members: Callable[[Any], Any] = lambda found: tuple(tuple(member) for member in found)  # noqa: E731
-    return TrackedRun(**{**content, "spec": RunSpec(**content["spec"]), "members": members(content["members"])})
+    return TrackedRun(**{**content, "spec": RunSpec.from_json(content["spec"]), "members": members(content["members"])})
 
 
 if __name__ == "__main__":

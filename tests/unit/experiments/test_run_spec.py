@@ -1,11 +1,14 @@
 """The record of a run: it comes back as it was written, and records of version 0.1.0 are read."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 from experiments.identity import ParentRun, with_members, with_parent_run
 from experiments.run_spec import RunSpec, TrainerSpec, recorded_spec, separate
+from experiments.store.tracked_run import TrackedRun
+from experiments.tracking.sinks.serve import run_of
 
 COMMAND = {
     "task": "command", "seed": 2, "lr": 0.1, "net": {"depth": 3},
@@ -64,3 +67,10 @@ def test_what_follows_from_the_inputs():
     assert (spec.seed, spec.own_steps, spec.reads) == (0, 0, ("b" * 16,))
     branch = RunSpec("a" * 16, {"seed": 3}, with_parent_run({}, ParentRun("c" * 16, 4)), steps=9)
     assert (branch.seed, branch.own_steps, branch.reads) == (3, 5, ("c" * 16,))
+
+
+def test_a_sink_reads_the_run_that_was_sent():
+    trainer = TrainerSpec(command="train {lr}", patterns=(("dev", "loss", "loss (.*)", "last"),), links=("data",))
+    spec = RunSpec("a" * 16, {"task": "command", "seed": 2}, {"data": "b"}, trainer=trainer)
+    run = TrackedRun(spec, "FINISHED", (("s", "demo", "builtin", "base", ""),))
+    assert run_of(json.loads(json.dumps(asdict(run)))) == run

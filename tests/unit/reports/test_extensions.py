@@ -180,6 +180,14 @@ def test_a_package_that_cannot_be_imported_is_named_where_it_is_used(
     assert ended.value.code == MISTAKE
 
 
+def test_a_package_whose_commands_are_no_mapping_is_named(tmp_path: Path) -> None:
+    install(tmp_path, "odd_package", "def commands(): ...", "[ablations.commands]\nodd = odd_package:commands\n")
+    extensions.forget()
+    assert CliRunner().invoke(app, ["rows", "table3"]).exit_code == 0
+    with pytest.raises(UserError, match="odd_package:commands adds no commands"):
+        CliRunner().invoke(app, ["odd"], catch_exceptions=False)
+
+
 def test_a_name_that_two_packages_add_is_refused_where_it_is_used(tmp_path: Path) -> None:
     install(tmp_path, "other_package", PACKAGE, "[ablations.layers]\ngated = other_package:GatedSpec\n")
     extensions.forget()

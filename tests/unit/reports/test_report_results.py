@@ -229,6 +229,8 @@ def test_a_metric_that_an_earlier_version_did_not_measure_is_a_gap_and_no_missin
     assert "accuracy" not in render(table, "markdown") and "accuracy" not in render(table, "csv")
     chosen = replace(table, chosen=Choices(columns=("ppl", "accuracy")))
     chosen = replace(chosen, footnotes=footnotes(chosen))
+    for name in ("accuracy % (dev)", "token_accuracy", "Accuracy.change"):
+        assert [column.key for column in replace(table, chosen=Choices(columns=(name,))).listed] == ["ppl", "accuracy"]
     text = render(chosen, "markdown")
     assert "– (0/2, 2 not measured)" in text and "accuracy" in render(chosen, "csv")
     assert "accuracy % (dev): not measured by the version that evaluated base." in text
