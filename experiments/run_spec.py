@@ -97,15 +97,14 @@ _OF_FUNCTIONS = ("folder_links", "code_globs", *OF_TREES)
 
 
 def separate(settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainerSpec]:
-    """Separate the settings of a run from the facts of its trainer, as version 0.1.0 recorded them together."""
+    """Separate the settings of a run from the facts of its trainer, as version 0.1.0 recorded them together.
+
+    Raises ValueError for facts of wrong types.
+    """
     task = str(settings.get("task", ""))
     names = tuple(_FACTS) if task == "command" else _OF_FUNCTIONS if ":" in task else ()
-    facts = {_FACTS[name]: _as_tuple(settings[name]) for name in names if name in settings}
-    return {name: value for name, value in settings.items() if name not in names}, TrainerSpec(**facts)
-
-
-def _as_tuple(value: Any) -> Any:
-    return tuple(map(_as_tuple, value)) if isinstance(value, list) else value
+    facts = {_FACTS[name]: settings[name] for name in names if name in settings}
+    return {name: value for name, value in settings.items() if name not in names}, TrainerSpec.from_json(facts)
 
 
 @dataclass(frozen=True)

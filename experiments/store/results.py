@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationError
 
 from experiments.errors import Damaged
-from experiments.run_spec import RunSpec
+from experiments.run_spec import RunSpec, recorded_spec
 from experiments.store.checksummed import read_named, write_json
 
 # --- A record of a store, and parts of records: typed fields, any of which may be missing; their reader and writer
@@ -221,7 +221,7 @@ def seed_value(text: str) -> int | str:
 
 
 def _run_spec(value: object) -> object:
-    return RunSpec.from_json(value) if isinstance(value, Mapping) else value
+    return recorded_spec({"spec": value}) if isinstance(value, Mapping) else value
 
 
 def _spec_of_0_1_0(content: Mapping[str, Any]) -> dict[str, Any]:

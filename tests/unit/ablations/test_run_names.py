@@ -312,7 +312,8 @@ class TestRunsOfCodeIn010:
         config = {**self.CONFIG, "code_tree": tree, "code_lines": lines, "task": "command", "seed": 1}
         store.new_attempt(run_id)
         write_json(store.run_folder(run_id) / "config.json", {"run_id": run_id, "config": config, "inputs": {}})
-        write_json(store.run_folder(run_id) / "result.json", {"run_id": run_id, "config": config, "inputs": {}})
+        result = {"run_id": run_id, "config": config, "inputs": {}, "attempt": 1}
+        write_json(store.run_folder(run_id) / "result.json", result)
         return run_id
 
     def test_base_has_its_own_of_the_present_tree_and_never_a_patched_one(self, tmp_path: Path) -> None:
@@ -335,6 +336,24 @@ class TestRunsOfCodeIn010:
         assert found(trees[-1]) in bases.values()
         patch = RunNames(store).find(task.config_type(seed=1, code_tree=trees[0]), {"code change": "1" * 16}).run_id
         assert patch not in {*patched, *bases.values()}
+
+
+def test_a_run_of_010_is_found_whatever_its_study_says_of_its_output_and_its_folder(tmp_path: Path) -> None:
+    """Version 0.1.0 recorded patterns, progress and links among the settings, and named the run by the patterns too."""
+    store = Store.open(tmp_path / "store")
+    settings = {"command": "python train.py {lr}", "lr": 0.1, "output_patterns": [["test", "acc", "acc=(.*)", "last"]]}
+    run_id = identity_of("command", 1, settings, {})
+    config = {**settings, "output_progress": "step (.*)", "folder_links": ["data"], "task": "command", "seed": 1}
+    record = {"run_id": run_id, "config": config, "inputs": {}}
+    store.new_attempt(run_id)
+    write_json(store.run_folder(run_id) / "config.json", record)
+    write_json(store.run_folder(run_id) / "result.json", {**record, "attempt": 1})
+    trainer = TrainerSpec(settings["command"], (("test", "acc", "acc=(.*)", "last"),), "step (.*)", ("data",))
+    assert store.result(run_id).spec.trainer == trainer
+    task = load_task("command", str(tmp_path)).with_settings({"command": settings["command"], "lr": 0.1}, trainer)
+    assert RunNames(store).find(task.config_type(seed=1), {}).run_id == run_id
+    (known,) = RunNames(store).finished()
+    assert known.settings == {"command": settings["command"], "lr": 0.1}
 
 
 class TestWhatARecordSays:

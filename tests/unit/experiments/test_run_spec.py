@@ -56,6 +56,12 @@ def test_a_record_of_version_0_1_0_has_the_facts_among_its_settings():
     assert recorded_spec(old) == RunSpec("a" * 16, separate(COMMAND)[0], {}, trainer=separate(COMMAND)[1])
 
 
+@pytest.mark.parametrize(("name", "field"), [("output_patterns", "patterns"), ("code_lines", "lines")])
+def test_a_fact_of_version_0_1_0_of_a_wrong_type_is_damage(name, field):
+    with pytest.raises(ValueError, match=field):
+        separate({**COMMAND, name: "many"})
+
+
 @pytest.mark.parametrize("wrong", [{"config": 3}, {"inputs": {"a": 1}}, {"run_id": None}, {"steps": "many"}])
 def test_a_wrong_type_is_damage(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

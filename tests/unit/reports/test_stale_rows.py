@@ -94,6 +94,18 @@ def test_rows_whose_files_are_not_recorded_are_compared_only_with_those_of_the_s
     assert "not recorded): base, same; other; new" in warned(table)
 
 
+def test_runs_of_version_0_1_0_are_compared_only_with_those_of_the_same_tree(own):
+    """It recorded the tree of all code among the settings, and no files."""
+
+    def of_tree(letter):
+        config = {"task": "command", "command": "python train.py", "code_tree": letter * 40, "code_lines": 0}
+        return {"config": config, "inputs": {"corpus": "0c0de0c0de0c0de0"}, "code_digest": "d" * 16, "stale": True}
+
+    table = made(own, base=of_tree("a"), same=of_tree("a"), other=of_tree("b"))
+    assert [compared(table, key)[0] for key in ("same", "other")] == [True, False]
+    assert "not recorded): base, same; other" in warned(table)
+
+
 @pytest.mark.parametrize(
     ("patched", "expected"),
     [
