@@ -138,7 +138,7 @@ class RunNames:
         except ValueError:
             return None
         # the name of a run of version 0.1.0 has the facts of its trainer, which its record has among the settings
-        name = _recorded_name(run_id, record, config if "trainer" not in record else spec.named_settings, inputs)
+        name = recorded_name(run_id, record, config if "trainer" not in record else spec.named_settings, inputs)
         if name is None:
             return None
         settings, trainer = dict(flatten(spec.named_settings)), spec.trainer
@@ -149,7 +149,7 @@ class RunNames:
                 if result and result.spec:
                     settings |= dict(flatten(result.spec.named_settings))
                     trainer = result.spec.trainer if result.spec.trainer.tree else trainer
-        tree = trainer.tree if record.get("named_by") is None else ""
+        tree = trainer.tree if _TREE in (name.settings or {}) else ""  # then the run was queued by version 0.1.0
         unknown = bool(tree and trainer.lines)
         inputs = with_unknown_change(inputs, tree) if unknown else inputs
         kind = kind_of(settings.pop("task", ""), settings.pop("seed", None), inputs)
@@ -264,10 +264,13 @@ def keep_counted(store: Store, run_id: str, added: Mapping[str, Any]) -> None:
 _TRAVELLING = ("output_patterns", _TREE)
 
 
-def _recorded_name(
+def recorded_name(
     run_id: str, record: Mapping[str, Any], config: Mapping[str, Any], inputs: Mapping[str, str]
 ) -> RunName | None:
-    """The name that a description gives; None where it gives another, or none."""
+    """The name that a description gives; None where it gives another, or none.
+
+    config: the settings that the description names; those of version 0.1.0 with the facts of its trainer.
+    """
     named_by = record.get("named_by")
     if named_by is None:
         settings = {name: value for name, value in flatten(config) if name not in _NOT_IN_OLD_NAMES}

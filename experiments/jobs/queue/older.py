@@ -6,6 +6,7 @@ and fails by itself when it is read.
 
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from experiments.errors import Damaged
@@ -13,6 +14,7 @@ from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Job, from_text, to_text
 from experiments.run_spec import recorded_spec
 from experiments.store.retention import Keep, union
+from experiments.store.run_names import named_by_of, recorded_name
 from experiments.store.spec import read_evaluations
 
 VERSION_0_1_0 = 9  # of the queue
@@ -39,4 +41,7 @@ def _converted(values: Mapping[str, Any]) -> dict[str, Any]:
     same = {name: values[name] for name in _SAME}
     keeps = union(Keep(*keep) for keep in values["keeps"])
     same |= {"keeps": keeps, "continues": tuple(values["continues"]), "read_at": tuple(values["read_at"])}
-    return Job(recorded_spec(values), evaluations=evaluations, renew=renewed, read_by=read_by, **same).to_json()
+    spec = recorded_spec(values)
+    if spec.named_by is None and (name := recorded_name(spec.run_id, values, values["config"], spec.inputs)):
+        spec = replace(spec, named_by=named_by_of(name))  # of a user's trainer
+    return Job(spec, evaluations=evaluations, renew=renewed, read_by=read_by, **same).to_json()

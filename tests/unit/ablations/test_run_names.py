@@ -10,6 +10,7 @@ import re
 import shutil
 import sys
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from ablations.cli.verbs import verbs
 from ablations.planning.planned import Plan
 from ablations.service.selected import Selectors, choose
 from experiments.identity import identity_of
-from experiments.run_spec import NO_TRAINER, TrainerSpec
+from experiments.run_spec import NO_TRAINER, TrainerSpec, recorded_spec
 from experiments.store import run_names
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
@@ -305,18 +306,25 @@ class TestRunsOfCodeIn010:
 
     CONFIG = {"command": "python train.py {lr}", "lr": 0.1, "folder_links": []}  # noqa: RUF012
 
-    def record(self, store: Store, tree: str, lines: int) -> str:
+    def record(self, store: Store, tree: str, lines: int, trained_now: bool) -> str:
         settings = {**self.CONFIG, "code_tree": tree}
         del settings["folder_links"]
         run_id = identity_of("command", 1, settings, {})
         config = {**self.CONFIG, "code_tree": tree, "code_lines": lines, "task": "command", "seed": 1}
+        spec = {"run_id": run_id, "config": config, "inputs": {}}
+        result = {**spec, "attempt": 1}
+        if trained_now:
+            spec = replace(recorded_spec(spec), named_by={"settings": settings}).to_json()
+            result = {"spec": spec, "attempt": 1}
         store.new_attempt(run_id)
-        write_json(store.run_folder(run_id) / "config.json", {"run_id": run_id, "config": config, "inputs": {}})
-        result = {"run_id": run_id, "config": config, "inputs": {}, "attempt": 1}
+        write_json(store.run_folder(run_id) / "config.json", spec)
         write_json(store.run_folder(run_id) / "result.json", result)
         return run_id
 
-    def test_base_has_its_own_of_the_present_tree_and_never_a_patched_one(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("trained_now", [False, True], ids=["trained by 0.1.0", "from the queue of 0.1.0"])
+    def test_base_has_its_own_of_the_present_tree_and_never_a_patched_one(
+        self, tmp_path: Path, trained_now: bool
+    ) -> None:
         store = Store.open(tmp_path / "store")
         trees = [letter * 40 for letter in "abcdef"]
         task = load_task("command", str(tmp_path)).with_settings(
@@ -329,9 +337,9 @@ class TestRunsOfCodeIn010:
             return RunNames(store).find(config, {}).run_id
 
         nothing = found(trees[0])
-        patched = {self.record(store, tree, 2) for tree in trees}
+        patched = {self.record(store, tree, 2, trained_now) for tree in trees}
         assert found(trees[0]) == nothing and nothing not in patched
-        bases = {tree: self.record(store, tree, 0) for tree in trees[:-1]}
+        bases = {tree: self.record(store, tree, 0, trained_now) for tree in trees[:-1]}
         assert {tree: found(tree) for tree in bases} == bases
         assert found(trees[-1]) in bases.values()
         patch = RunNames(store).find(task.config_type(seed=1, code_tree=trees[0]), {"code change": "1" * 16}).run_id

@@ -6,21 +6,25 @@ import os
 import sqlite3
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from experiments.child.run import _check_identities
+from experiments.device_spec import DeviceSpec
 from experiments.errors import Damaged, UserError
-from experiments.identity import with_members
+from experiments.identity import identity_of, with_members
 from experiments.jobs.coordinator.placement import Placement
 from experiments.jobs.queue import queue_file, trust
 from experiments.jobs.queue.job import Ending, Member, Outcome, State, job_from, to_text
 from experiments.jobs.queue.queue import Queue, left_s
 from experiments.jobs.queue.work_queue import WorkQueue
-from experiments.run_spec import EvaluationSpec
+from experiments.run_spec import EvaluationSpec, TrainerSpec
 from experiments.store import locks
 from experiments.store.retention import BEST, SPACED, Keep
-from experiments.tasks.load import load_task, validated
+from experiments.store.spec import AttemptSpec
+from experiments.tasks.load import load_task, task_of, validated
 from tests.made_jobs import evaluation, made_job
 
 CONFIG = {"model": {"d_model": 8}, "training": {"train_steps": 10}, "data": {"corpus": "builtin"}}
@@ -272,7 +276,7 @@ def as_of_0_1_0(queue):
         evaluations = [{**item, **({"renew": job.renew[item["eval_id"]]} if item["eval_id"] in job.renew else {})}
                        for item in values["evaluations"]]  # fmt: skip
         read_by = [{name: item[name] for name in ("set", "settings", "inputs")} for item in values["read_by"]]
-        alike = {name: spec[name] for name in ("inputs", "steps", "num_params", "cost", "folder", "python", "named_by")}
+        alike = {name: spec[name] for name in ("inputs", "steps", "num_params", "cost", "folder", "python")}
         old = {
             "run_id": run_id, "task": job.spec.task, "config": spec["config"], "seed": job.spec.seed, **alike,
             **{name: value for name, value in values.items() if name not in ("spec", "renew")},
@@ -303,6 +307,28 @@ def test_a_queue_of_version_0_1_0_keeps_its_entries(tmp_path, create):
             claimed = queue.job(job.run_id)
             assert claimed.job == job and claimed.signed
     assert ((tmp_path / "queue.db").read_bytes() == before) == (not create), "readers write nothing"
+
+
+def test_a_waiting_job_of_a_command_of_version_0_1_0_has_the_name_that_its_child_expects(tmp_path):
+    """It was named by all its settings, also by the facts of its trainer among them, and did not say so."""
+    patterns, command = [["test", "acc", "acc=(.*)", "last"]], "python train.py {lr}"
+    named = {"command": command, "lr": 0.1, "output_patterns": patterns, "code_tree": "a" * 40}
+    beside = {"output_progress": "step (.*)", "folder_links": ["data"], "code_lines": 3}
+    run_id = identity_of("command", 2, named, {"text": "t"})
+    with Queue(tmp_path / "queue.db") as queue:
+        queue.enqueue(
+            [made_job(run_id, "command", {**named, **beside}, seed=2, inputs={"text": "t"}, folder=str(tmp_path))]
+        )
+        as_of_0_1_0(queue)
+    with Queue(tmp_path / "queue.db") as queue:
+        spec = queue.job(run_id).job.spec
+    facts = TrainerSpec(command, (tuple(patterns[0]),), "step (.*)", ("data",), tree="a" * 40, lines=3)
+    assert (spec.config, spec.trainer) == ({"task": "command", "seed": 2, "lr": 0.1}, facts)
+    config = validated(task_of(spec), spec)
+    _check_identities(AttemptSpec(spec, str(tmp_path), 1, DeviceSpec()), config)
+    with pytest.raises(Damaged, match="not the settings of this name"):
+        other = replace(spec, config={**spec.config, "lr": 0.2})
+        _check_identities(AttemptSpec(other, str(tmp_path), 1, DeviceSpec()), config)
 
 
 def test_a_queue_of_version_0_1_0_stays_as_it_is_while_another_coordinator_works(tmp_path):
