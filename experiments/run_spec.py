@@ -82,6 +82,7 @@ class TrainerSpec:
 
 NO_TRAINER = TrainerSpec()  # of a built-in task
 OF_TREES = ("code_tree", "code_base", "code_lines")  # in the TaskConfig of a study with rows that change code
+BESIDE_SETTINGS = ("command", *OF_TREES)  # all names of `TrainerSpec.beside_settings`
 # Name among the settings in records of version 0.1.0 → field of TrainerSpec.
 _FACTS = {
     "command": "command",
@@ -218,16 +219,14 @@ def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
 
 
 def run_spec(
-    config: TaskConfig, run_id: str, inputs: Mapping[str, str], trainer: TrainerSpec | None = None, **fields: Any
+    config: TaskConfig, run_id: str, inputs: Mapping[str, str], trainer: TrainerSpec = NO_TRAINER, **fields: Any
 ) -> RunSpec:
     """Return the record of a run with validated settings; `fields`: those that do not follow from the settings.
 
-    trainer: of the task, with the facts that are equal for all rows; None: the plan is of version 0.1.0.
+    trainer: of the task, with the facts that are equal for all rows.
     """
     steps = None if members_in(inputs) else total_steps(config)
     settings = config.model_dump(mode="json")
-    if trainer is None:
-        settings, trainer = separate(settings)
     of_row = {_FACTS[name]: settings.pop(name) for name in trainer.beside_settings if name in settings}
     trainer = replace(trainer, **of_row)
     of_settings = {"steps": steps, "lineage": lineage(config, inputs), "trainer": trainer}

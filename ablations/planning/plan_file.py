@@ -9,9 +9,9 @@ from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig
 from experiments.identity import NO_SEED
-from experiments.run_spec import NO_TRAINER, EvaluationSpec, TrainerSpec, run_spec
+from experiments.run_spec import BESIDE_SETTINGS, NO_TRAINER, EvaluationSpec, TrainerSpec, run_spec, separate
 from experiments.run_state import RunState
-from experiments.tasks.load import describe, recorded_type
+from experiments.tasks.load import describe, is_built_in, recorded_type
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
@@ -74,6 +74,7 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     # sections that studies had in bundles written before; of 0.1.0 one is kept in tests/unit/ablations/stores
     given = {name: given for name, given in data["study"].items() if name not in ("sinks", "same_as", "guard")}
     study = Study.from_mapping(given)
+    data = _without_facts(data, study.task)
     config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
     rows = {item["key"]: _row(item, variations[item["key"]], config_type, item["seeds"]) for item in data["rows"]}
@@ -81,6 +82,35 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     members = tuple(_run_again(item, _row_of(item, runs, rows, variations)) for item in data["members"])
     notes, paper_keys = tuple(data["notes"]), tuple(data["paper_keys"])
     return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
+
+
+def _without_facts(data: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+    """The plan as it is written now: version 0.1.0 had the facts of a user's trainer among the settings.
+
+    Raises ValueError for facts of wrong types.
+    """
+    if is_built_in(task) or any("trainer" in run for run in data["runs"]):
+        return data
+
+    def settings(config: Mapping[str, Any]) -> dict[str, Any]:
+        kept = {*separate({**config, "task": task})[0], *BESIDE_SETTINGS}
+        return {name: value for name, value in config.items() if name in kept}
+
+    def trainer(config: Mapping[str, Any]) -> dict[str, Any]:
+        return {"trainer": _trainer(separate({**config, "task": task})[1])}
+
+    configs = {row["key"]: row["config"] for row in data["rows"]}
+    described = data["settings"]
+    return {
+        **data,
+        "settings": {**described, "defaults": settings(described["defaults"])},
+        "rows": [{**row, "config": settings(row["config"])} for row in data["rows"]],
+        "runs": [{**run, **trainer(configs[run["row"]])} for run in data["runs"]],
+        "members": [
+            {**run, **trainer(run["config"]), "config": settings(run["config"])} if "config" in run else run
+            for run in data["members"]
+        ],
+    }
 
 
 def _row(
@@ -103,15 +133,12 @@ def _row_of(
     return _row(item, variation, type(reader.config), [item["seed"]])
 
 
-def _trainer_again(item: Mapping[str, Any], row: PlannedRow) -> TrainerSpec | None:
+def _trainer_again(item: Mapping[str, Any], row: PlannedRow) -> TrainerSpec:
     """The facts of a run's trainer. Raises ValueError for wrong types."""
     if row.config.setting_roles.frozen_defaults:
         return NO_TRAINER
-    given = item.get("trainer")
-    if given is None:  # a plan of version 0.1.0 has them among the settings
-        return None
     command = getattr(row.config, "command", "") if row.config.task == "command" else ""
-    return TrainerSpec.from_json({**given, "command": command})
+    return TrainerSpec.from_json({**item.get("trainer", {}), "command": command})
 
 
 def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:

@@ -6,7 +6,7 @@ word, and the first line of the printed table says so. Whoever makes up the coun
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ablations.planning.planned import Plan, PlannedRun
@@ -16,7 +16,7 @@ from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_of, run_identity, seed_in_words
 from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.ensembles import members, together
-from experiments.store.layout import Store, spec_of
+from experiments.store.layout import Store, description_of, spec_of
 from experiments.store.results import EvaluationResult
 from experiments.store.run_names import compared_settings, name_given_by, planned_settings, usual_settings
 from experiments.tasks.columns import Column
@@ -109,10 +109,12 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
     if result.spec is None:
         raise UserError(f"{where}: the record of its training does not describe the run.")
     _equal(where, "task", task, run.config.task, "its row has")
+    description = description_of(store, run.run_id)
     about = spec_of(store, run.run_id) or result.spec
-    for record in (result.spec, about):
+    named_by = _recorded(about, description or result.content)
+    for record, given in ((result.spec, _recorded(result.spec, result.content)), (about, named_by)):
         _equal(where, "run_id", run.run_id, record.run_id, "the record has")
-        theirs, ours = dict(flatten(record.named_settings)), planned_settings(run.config)
+        theirs, ours = dict(flatten(given)), planned_settings(run.config)
         _equal(where, "task", task, theirs.get("task"), "the run recorded")
         theirs = compared_settings(run.config, theirs)
         unrecorded = {**usual_settings(run.config), **run.added}  # of settings that were added later
@@ -124,7 +126,7 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
         recorded = result.parent_run.run_id, result.parent_run.step
         _equal(where, "parent run and its steps", tuple(run.spec.parent_run), recorded, "the run recorded")
     if names:
-        _equal(where, "run_id", run.run_id, _named(run, about), "its settings give")
+        _equal(where, "run_id", run.run_id, _named(run, named_by), "its settings give")
     settings = dict(flatten(run.config))
     for name, value in run.planned_row.overrides.items():
         _equal(where, name, value, settings.get(name), "its settings have")
@@ -137,9 +139,21 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
     )
 
 
-def _named(run: PlannedRun, about: RunSpec) -> str:
-    """The name that a run's settings give: of a user's trainer those that its record names."""
-    roles, recorded = run.config.roles(), about.named_settings
+def _recorded(spec: RunSpec, content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The settings of a record, with the facts of its trainer that may name the run.
+
+    In version 0.1.0 these were all facts, which it recorded among the settings.
+    """
+    given = content.get("spec") or content
+    return spec.named_settings if "trainer" in given else given["config"]
+
+
+def _named(run: PlannedRun, recorded: Mapping[str, Any]) -> str:
+    """The name that a run's settings give: of a user's trainer those that its record names.
+
+    recorded: as `_recorded` returns them.
+    """
+    roles = run.config.roles()
     if roles.frozen_defaults:
         return run_identity(run.config, run.spec.inputs)
     if run.spec.named_by is not None:

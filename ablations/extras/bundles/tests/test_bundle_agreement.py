@@ -3,6 +3,7 @@
 import io
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from experiments.store.checksummed import with_checksum, without_checksum
 from experiments.tasks.load import load_task
 from reports.audit import verify
 from reports.audit.explain import as_text, explain
+from reports.render import setup
 from reports.render.formats import RENDERERS, render
 from reports.render.html import fragment
 from tests.unit.reports.real import Made
@@ -250,6 +252,57 @@ def with_an_imported_row(head: Head, files: Files) -> None:
     for name in [name for name in head["files"] if any(run_id in name for run_id in names)]:
         del head["files"][name]
     renamed(head, files, names)
+
+
+def of_version_0_1_0(head: Head, files: Files) -> None:
+    """A command with a pattern, progress, links and a row that changes code: all are among the settings."""
+    plan, names = head["plan"], {}
+    patterns = [["test", "loss", "loss=(.*)", "last"]]
+    facts = {"output_patterns": patterns, "output_progress": "step (.*)", "folder_links": ["data"], "code_lines": 0}
+    plan["settings"]["defaults"] |= {**facts, "code_tree": "a" * 40}
+    plan["settings"]["roles"]["not_in_run_id"] = ["output_progress", "folder_links", "code_lines"]
+    changed = {"base": {"code_tree": "a" * 40}, "low": {"code_tree": "b" * 40, "code_lines": 3}}
+    plan["study"]["variation"][1]["label"] = "patch low.diff"
+    configs = {}
+    for row in plan["rows"]:
+        row["config"] |= {**facts, **changed[row["key"]]}
+        row["overrides"] |= changed[row["key"]] if row["key"] == "low" else {}
+        configs[row["key"]] = row["config"]
+    for run in plan["runs"]:
+        del run["trainer"], run["named_by"]
+        config = {**configs[run["row"]], "seed": run["seed"]}
+        not_named = ("task", "seed", "output_progress", "folder_links", "code_lines")
+        settings = {name: value for name, value in flatten(config) if name not in not_named}
+        names[run["run_id"]] = identity_of("command", run["seed"], settings, run["inputs"])
+        for e in run["evaluations"]:
+            del e["promised"]
+            names[e["eval_id"]] = eval_identity(names[run["run_id"]], e["settings"], e["inputs"])
+
+        def change(record: dict[str, Any], run: Any = run, config: Any = config) -> None:
+            if "metrics" not in record:
+                for name in ("spec", "trainer", "named_by", "code_files", "code_home"):
+                    record.pop(name, None)
+                record |= {"run_id": run["run_id"], "config": config, "inputs": run["inputs"]}
+
+        edit(files, ".json", change, f"runs/{run['run_id']}/")
+    renamed(head, files, names)
+
+
+def test_a_bundle_of_version_0_1_0_has_the_facts_of_its_trainer_apart_from_the_settings(
+    packed: dict[str, Path], tmp_path: Path
+) -> None:
+    chosen = opened(altered(packed["command"], tmp_path / "old.tar.gz", of_version_0_1_0))
+    base, low = ({run.row: run for run in chosen.plan.runs}[key] for key in ("base", "low"))
+    trainer = base.spec.trainer
+    assert trainer.patterns == (("test", "loss", "loss=(.*)", "last"),)
+    assert (trainer.progress, trainer.links, trainer.tree) == ("step (.*)", ("data",), "a" * 40)
+    assert low.spec.trainer == replace(trainer, tree="b" * 40, lines=3)
+    assert {*dict(flatten(low.spec.config))} == {"task", "seed", "lr", "depth.n"}
+    table = table_of(chosen)
+    explained = explain(table, "low.loss")
+    assert {*explained["runs"][0]["configuration"]} == {"task", "lr", "depth.n"}
+    printed = render(table, "markdown") + setup.paragraph(table)
+    assert not [name for name in ("output_", "folder_links", "code_") if name in printed]
 
 
 ALL = "From a bundle. Recomputed: nothing. The sender's word: all numbers."
