@@ -343,11 +343,15 @@ def test_no_choice_of_the_sender_hides_the_line(forged: Path, tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("forge", "word"),
     [
-        (None, "Recomputed: bleu (dev, test), parameters. The sender's word: perplexity (dev), times, costs, devices."),
+        (
+            None,
+            "Recomputed: bleu (dev, test), parameters. The sender's word: perplexity (dev), "
+            "token_accuracy (dev), times, costs, devices.",
+        ),
         (
             with_an_imported_row,
-            "Recomputed: bleu (dev, test) of base, parameters. The sender's word: perplexity (dev), bleu (dev, test) "
-            "of learned, times, costs, devices.",
+            "Recomputed: bleu (dev, test) of base, parameters. The sender's word: perplexity (dev), "
+            "token_accuracy (dev), bleu (dev, test) of learned, times, costs, devices.",
         ),
     ],
 )
