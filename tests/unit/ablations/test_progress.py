@@ -47,7 +47,7 @@ def test_base_and_large_published_changes_train_first_and_every_row_before_a_sec
     with Queue(store.queue_db) as queue:
         jobs = sorted((queue.job(run.run_id).job for run in plan.trainings), key=lambda job: job.turn)
     rows = ["base", "large-change", "small-change", "no-number"]
-    assert [(job.seed, job.members[0].row) for job in jobs] == [(seed, row) for seed in (1, 2) for row in rows]
+    assert [(job.spec.seed, job.members[0].row) for job in jobs] == [(seed, row) for seed in (1, 2) for row in rows]
 
 
 class Clock:

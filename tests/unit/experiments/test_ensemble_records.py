@@ -28,7 +28,7 @@ def trained(store, number, sha="t", **facts):
     spec = RunSpec(run_id, {"task": "translation", "seed": number}, {}).to_json()
     record = {"spec": spec, "attempt": 1, "data": data}
     write_json(store.run_folder(run_id) / RESULT_FILE, {**record, **KNOWN, **facts})
-    write_json(store.run_folder(run_id) / "config.json", {"config": {"seed": number}})
+    write_json(store.run_folder(run_id) / "config.json", {"spec": spec})
     return run_id
 
 
