@@ -40,7 +40,7 @@ from experiments.jobs.queue.trust import executes
 from experiments.messages import duration, number
 from experiments.store import ledger
 from experiments.store.layout import Store
-from experiments.tasks.load import load_task
+from experiments.tasks.load import task_of
 from experiments.tracking.mlflow import Tracker
 
 
@@ -356,7 +356,7 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
     )
     with Live(chosen.store) as live:
         background = Background(lambda: Tracker(chosen.store))
-        summary = work(chosen.store, slots, load_task, background, live.update, refill=searching.refill)
+        summary = work(chosen.store, slots, task_of, background, live.update, refill=searching.refill)
     if summary.interrupted:
         typer.echo("stopped; the same command continues with the same trials", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)

@@ -30,7 +30,7 @@ from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.messages import duration, number, suggestion
 from experiments.store.layout import Store
 from experiments.store.locks import Occupied
-from experiments.tasks.load import load_task, trains_apart
+from experiments.tasks.load import task_of, trains_apart
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import lacking, recognise, write_lacking
 from experiments.tracking.sinks.sink import SinkProcess, check_sink
@@ -96,7 +96,7 @@ class WorkOptions:
         return work(
             store,
             slots,
-            load_task,
+            task_of,
             Background(lambda: Tracker(store)) if tracked else None,
             on_progress,
             until=until,

@@ -188,9 +188,6 @@ class StubTask:
     def __init__(self, fail=None):
         self.prepared, self.fail = [], fail
 
-    def with_settings(self, settings, trainer):
-        return self
-
     def training_code(self, config, store):
         return "c1"
 
@@ -210,7 +207,7 @@ def with_digest(job, digest):
 
 def test_a_corpus_is_prepared_once_before_its_runs(store):
     task = StubTask()
-    go(store, *(with_digest(make(i), "c1") for i in range(4)), load_task=lambda name: task)
+    go(store, *(with_digest(make(i), "c1") for i in range(4)), task_of=lambda run: task)
     assert len(task.prepared) == 1
     for number in range(4):
         assert_whole(store, number)
@@ -220,17 +217,17 @@ def test_a_corpus_is_prepared_once_before_its_runs(store):
     ("error", "cls"), [(UserError("vocabulary too large"), "user_error"), (ValueError("oh"), "bug")]
 )
 def test_a_corpus_that_cannot_be_prepared_fails_its_runs(store, error, cls):
-    summary = go(store, make(1), make(2), load_task=lambda name: StubTask(error))
+    summary = go(store, make(1), make(2), task_of=lambda run: StubTask(error))
     assert summary.failed == 2
     assert row(store).error_class == cls and str(error) in row(store).error
     assert store.attempts(make().run_id) == []
 
 
 def test_a_task_that_cannot_be_loaded_fails_its_runs(store):
-    def load_task(name):
-        raise UserError(f"There is no task {name!r}.")
+    def task_of(run):
+        raise UserError(f"There is no task {run.task!r}.")
 
-    assert go(store, make(), load_task=load_task).failed == 1
+    assert go(store, make(), task_of=task_of).failed == 1
     assert "no task 'stub'" in row(store).error
 
 

@@ -12,7 +12,7 @@ from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.queue import Queue
 from experiments.processes.processor import allocates_by_tcmalloc
 from experiments.store.layout import Store
-from experiments.tasks.load import load_task
+from experiments.tasks.load import task_of
 
 from .conftest import Cli, as_json
 
@@ -57,7 +57,7 @@ def test_a_run_out_of_memory_goes_on_with_smaller_micro_batches_of_the_same_batc
     cli("queue", *asked, "--store", tmp_path / "store")
     store = Store.open(tmp_path / "store")
     command = (sys.executable, str(child))
-    summary = work(store, [Slot("cpu:0", "cpu")], load_task, engine=LocalEngine(fork=False), child=command)
+    summary = work(store, [Slot("cpu:0", "cpu")], task_of, engine=LocalEngine(fork=False), child=command)
     queue = Queue(store.queue_db)
     [row] = queue.status()
     history = queue.history(row.run_id)

@@ -24,6 +24,7 @@ from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Wai
 from experiments.jobs.queue.queue import SHARING
 from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.records import TRAINING
+from experiments.run_spec import RunSpec
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import Store
@@ -38,14 +39,7 @@ log = logging.getLogger(__name__)
 # --- Prepare corpora that runs share: once, before their first run starts, one at a time, while other runs train
 
 
-LoadTask = Callable[..., Task]  # arguments: the task's name and, if any, the study's folder and interpreter
-
-
-def task_of(job: Job, load_task: LoadTask) -> Task:
-    """The task that trains a job. Raises UserError if it cannot be loaded."""
-    spec = job.spec
-    task = load_task(spec.task, spec.folder, spec.python) if spec.folder else load_task(spec.task)
-    return task.with_settings(spec.task_settings, spec.trainer)
+TaskOf = Callable[[RunSpec], Task]  # experiments/tasks/load.py; raises UserError for a task that cannot be loaded
 
 
 class Preparation:
@@ -54,8 +48,8 @@ class Preparation:
     It is a daemon thread: an ending coordinator does not wait for it, and `prepare` may be interrupted anywhere.
     """
 
-    def __init__(self, load_task: LoadTask | None, store: Path) -> None:
-        self._load_task = load_task
+    def __init__(self, task_of: TaskOf | None, store: Path) -> None:
+        self._task_of = task_of
         self._store = store
         self._ready: set[str] = set()
         self.current = ""  # the inputs_key in preparation
@@ -64,14 +58,14 @@ class Preparation:
 
     def ready(self, inputs_key: str) -> bool:
         """Whether the inputs are prepared; always, if nothing is prepared here."""
-        return self._load_task is None or inputs_key in self._ready
+        return self._task_of is None or inputs_key in self._ready
 
     def start(self, job: Job) -> bool:
         """Start preparing the inputs of `job`; False while another preparation runs."""
-        if self.current or self._load_task is None:
+        if self.current or self._task_of is None:
             return False
         self.current, self.doing = job.inputs_key, "preparing the corpus"
-        threading.Thread(target=self._run, args=(job, self._load_task), daemon=True, name="prepare").start()
+        threading.Thread(target=self._run, args=(job, self._task_of), daemon=True, name="prepare").start()
         return True
 
     def collect(self) -> tuple[str, str, str] | None:
@@ -84,10 +78,10 @@ class Preparation:
         self.current = self.doing = ""
         return done
 
-    def _run(self, job: Job, load_task: LoadTask) -> None:
+    def _run(self, job: Job, task_of: TaskOf) -> None:
         error_class = message = ""
         try:
-            task = task_of(job, load_task)
+            task = task_of(job.spec)
             facts = task.prepare(validated(task, job.spec), self._store, self._progress)
             log.info("prepared for %s: %s", job.run_id, facts)
         except UserError as error:
@@ -138,12 +132,12 @@ class Placement:
         slots: Sequence[Slot],
         engine: Engine,
         child: Sequence[str],
-        load_task: LoadTask | None,
+        task_of: TaskOf | None,
         reporter: Reporter,
     ) -> None:
         self.store, self.queue, self.slots, self.engine, self._child = store, queue, slots, engine, child
-        self._load_task, self.reporter = load_task, reporter
-        self.preparation = Preparation(load_task, store.root)
+        self._task_of, self.reporter = task_of, reporter
+        self.preparation = Preparation(task_of, store.root)
         self.account = Account(store)
         self._elapsed: dict[tuple[str, int], float] = {}  # of the running attempts
         self._gpu_occupancy = GpuOccupancy()
@@ -320,11 +314,11 @@ class Placement:
         An ensemble has no weights; its members are asked for its evaluations (`job.read_by`).
         """
         parts, weights = missing(self.store, job), self.store.weights_folder(job.run_id)
-        if self._load_task is None or weights is None or TRAINING in parts or job.spec.members:
+        if self._task_of is None or weights is None or TRAINING in parts or job.spec.members:
             return parts
         if any(checkpoint_of(self.store, ParentRun(job.run_id, step), code) is None for step in job.read_at):
             return [TRAINING, *parts]
-        task = task_of(job, self._load_task)
+        task = self._task_of(job.spec)
         lacking = [*(item for item in job.evaluations if item.eval_id in parts), *job.read_by]
         return parts if all(task.serves(item, weights) for item in lacking) else [TRAINING, *parts]
 
@@ -338,9 +332,9 @@ class Placement:
 
     def _code_digest(self, job: Job) -> str:
         """What identifies the code that would train the job now: it may change while this process runs."""
-        if self._load_task is None:
+        if self._task_of is None:
             return ""
-        task = task_of(job, self._load_task)
+        task = self._task_of(job.spec)
         return task.training_code(validated(task, job.spec), self.store.root)
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:

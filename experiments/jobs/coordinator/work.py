@@ -17,7 +17,7 @@ from experiments.jobs.coordinator.attempt_watch import HANG_S
 from experiments.jobs.coordinator.background import Background
 from experiments.jobs.coordinator.interrupts import Interrupts
 from experiments.jobs.coordinator.loop import Coordinator, Until
-from experiments.jobs.coordinator.placement import LoadTask, Placement
+from experiments.jobs.coordinator.placement import Placement, TaskOf
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.base import CHILD, Engine
@@ -36,7 +36,7 @@ INTERRUPTED_S = 10.0  # for MLflow after a signal; the next coordinator writes t
 def work(
     store: Store,
     slots: Sequence[Slot],
-    load_task: LoadTask | None = None,
+    task_of: TaskOf | None = None,
     tracker: Background | None = None,
     on_progress: Callable[[View], None] | None = None,
     *,
@@ -51,7 +51,7 @@ def work(
     """Work on a store's queue until it is empty, or as `until` says (loop.Until), or until SIGINT or SIGTERM.
 
     The first signal asks the children to save a checkpoint and waits for them; the second kills them. Without
-    `load_task` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped. `refill`
+    `task_of` nothing is prepared and code is not compared. A child without an event for `hang_s` is stopped. `refill`
     is called at the beginning and after each ended job, in this process under its lock, to queue more (a tuner's next
     trial). `only`: run_ids; other runs that wait now stay queued. `sinks` are told of runs as the tracker is, and are
     waited for SINKS_S at the end; after a signal the tracker is waited for INTERRUPTED_S. Raises UserError if another
@@ -65,7 +65,7 @@ def work(
         sweep(store, running=queue.in_state(State.RUNNING))
         interrupts = stack.enter_context(Interrupts())
         reporter = Reporter(queue, tracker, on_progress, sinks)
-        placement = Placement(store, queue, slots, engine, child, load_task, reporter)
+        placement = Placement(store, queue, slots, engine, child, task_of, reporter)
         try:
             with explain_os_errors(f"work on the store {store.root}"):
                 Coordinator(placement, interrupts, hang_s, refill).run(until, only)

@@ -13,7 +13,7 @@ from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import parse_slots
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.store.layout import Store
-from experiments.tasks.load import load_task
+from experiments.tasks.load import task_of
 from experiments.tracking.sinks import sink as sinks
 from experiments.tracking.sinks.sink import SinkError, SinkProcess, folder_of
 from tests.system.conftest import Cli
@@ -158,7 +158,7 @@ def test_a_bad_sink_harms_no_run(
 
     begun = time.monotonic()
     background = Background(Bad, interval_s=0.2, patience_s=0, name="tensorboard", rebuild="ablations ui --rebuild x")
-    summary = work(store, parse_slots("cpu:1"), load_task, engine=LocalEngine(LIGHT), sinks=[background])
+    summary = work(store, parse_slots("cpu:1"), task_of, engine=LocalEngine(LIGHT), sinks=[background])
     assert (summary.finished, summary.failed) == (2, 0) and time.monotonic() - begun < 500
     assert "tensorboard could not be written; the runs continue" in caplog.text and said in caplog.text
     printed = json.loads(cli("report", walk / "walk.toml", "--store", walk / "runs", "--json").stdout)
@@ -168,7 +168,7 @@ def test_a_bad_sink_harms_no_run(
 def test_the_error_of_a_package_is_told(walk: Path, cli: Cli) -> None:
     cli("queue", walk / "walk.toml", "--store", walk / "runs")
     store = Store.open(walk / "runs")
-    work(store, parse_slots("cpu:1"), load_task, engine=LocalEngine(LIGHT))
+    work(store, parse_slots("cpu:1"), task_of, engine=LocalEngine(LIGHT))
     from experiments.tracking.rebuild import tracked_runs
 
     process = SinkProcess(store, "tensorboard")
