@@ -250,6 +250,7 @@ class TrainingResult(Record):
             "start", "end", "pinned", "peak_memory_bytes", "example_files", "ensemble", "parent_run",
         }
     )  # fmt: skip
+    in_spec: ClassVar[frozenset[str]] = frozenset({"run_id", "task", "config", "inputs"})  # fields until version 0.1.0
 
     spec: Annotated[RunSpec, BeforeValidator(_run_spec)] | None = None  # without the study's folder
     imported: Imported | None = None  # of a run that was trained elsewhere
@@ -315,6 +316,11 @@ class TrainingResult(Record):
         record = super().read(content if "spec" in content else {**content, **_spec_of_0_1_0(content)}, place)
         record._content = dict(content)
         return record
+
+    @classmethod
+    def reserved(cls, fact: str) -> bool:
+        """Return whether a fact of a user's trainer may not have this name, because the record uses it."""
+        return fact in cls.in_spec or (fact in cls.model_fields and fact not in cls.of_builtin)
 
     @property
     def config(self) -> Mapping[str, Any]:

@@ -384,7 +384,7 @@ class FunctionTask(OwnTask):
         keep_metrics(context.folder / FINAL, ended["returned"])
         theirs = {"device": name} if (name := ended["device_name"]) else {}
         for fact, value in ended["facts"].items():
-            if fact in TrainingResult.model_fields and fact not in TrainingResult.of_builtin:
+            if TrainingResult.reserved(fact):
                 log.warning("the fact %s = %r of the trainer is left out: this name is the record's own", fact, value)
             else:
                 theirs[fact] = value

@@ -14,6 +14,7 @@ from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Member, State, from_text, to_text
 from experiments.jobs.queue.queue import Queue
+from experiments.run_spec import TrainerSpec
 from experiments.store.layout import Store
 from tests.made_jobs import evaluation, made_job
 
@@ -22,8 +23,10 @@ TASKS = ("command", "mine:TASK", "translation")
 
 
 def make(number, task, **more):
-    config = {"training": {"train_steps": 2, "tokens_per_batch": 10}, "stub": {}, "command": "train --lr {lr}"}
+    config = {"training": {"train_steps": 2, "tokens_per_batch": 10}, "stub": {}}
     members = (Member(f"study-{task}", "p", "c", str(number)),)
+    if task == "command":
+        more["trainer"] = TrainerSpec("train --lr {lr}")
     return made_job(f"{number:016x}", task, config, folder="/home/them", members=members, steps=2, **more)
 
 
@@ -82,7 +85,7 @@ def test_what_another_has_queued_waits_with_the_reason_and_does_not_block(store,
     assert "mine:TASK from /home/them" in why_own
     assert not any(store.attempts(f"{number:016x}") for number in (0, 1))  # not even a folder
     queue = Queue(store.queue_db)
-    assert [job.task for job in queue.trust("study-mine:TASK")] == ["mine:TASK"]
+    assert [job.spec.task for job in queue.trust("study-mine:TASK")] == ["mine:TASK"]
     assert queue.trust("study-mine:TASK") == queue.trust("study-translation") == []
     queue.close()
     assert go(store).finished == 1
@@ -113,8 +116,10 @@ def test_a_job_that_was_altered_is_held(store, as_user, change):
     connection = sqlite3.connect(store.queue_db)
     run_id, text = connection.execute("SELECT run_id, spec FROM jobs").fetchone()
     spec = from_text(text, run_id)
-    if change in ("command", "config"):
-        spec["spec"]["config"]["command" if change == "command" else "lr"] = "touch /tmp/owned"
+    if change == "command":
+        spec["spec"]["trainer"]["command"] = "touch /tmp/owned"
+    elif change == "config":
+        spec["spec"]["config"]["lr"] = "touch /tmp/owned"
     elif change == "task":
         spec["spec"]["config"]["task"] = "evil:TASK"
     else:

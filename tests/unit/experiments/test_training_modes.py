@@ -12,7 +12,7 @@ from experiments.data.batching import Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
-from experiments.training import ranks, state
+from experiments.training import compiled_layers, ranks, state
 from model.network import EncoderDecoder as Network
 from model.network import build_model
 from tests.small_training import PIECES, SIZES, kinds, losses, pairs, run
@@ -78,7 +78,7 @@ def test_compiled_layers_train_alike_share_their_graphs_and_score_eagerly(tmp_pa
 def test_more_graphs_than_planned_end_a_compiled_training(tmp_path, monkeypatch):
     """A batch of one sentence takes another graph than those of more, which share one."""
     monkeypatch.setattr(state, "compile_layers", partial(state.compile_layers, backend="eager"))
-    monkeypatch.setattr(state, "GRAPHS", 1)
+    monkeypatch.setattr(compiled_layers, "GRAPHS", 1)
     torch._dynamo.reset()
 
     def batches(step):

@@ -294,7 +294,7 @@ def test_a_run_that_continues_a_shorter_one_says_so(killed):
     killed.study.write_text(KILLED_STUDY + '\n[[variation]]\nkey = "longer"\nset = {steps = 8}\n')
     killed.run()
     record, table = killed.record("longer"), killed.table()
-    assert record["continues"] == {"run_id": killed.record("base")["run_id"], "step": 4}
+    assert record["continues"] == {"run_id": killed.record("base")["spec"]["run_id"], "step": 4}
     assert by_time(table.rows[1], at_rates(table, {"(1 thread)": 1.0})) is None
     assert said(table, "By time is blank for longer")
     assert "1 run continued a shorter one" in dict(checklist(table))["Runtime"]
