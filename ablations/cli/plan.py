@@ -40,9 +40,9 @@ from experiments.store.layout import MARKER, Store
 from experiments.tasks.own.run_code import CODE, NO_TREE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
-from reports.results.comparable import change_digits
 from reports.results.dunnett import ALPHA
 from reports.results.power import POWER
+from reports.results.table import change_digits
 
 
 def plan(

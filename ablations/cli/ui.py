@@ -39,9 +39,9 @@ from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, 
 from model.extensions import added
 from reports.render.formats import render
 from reports.render.markdown import escape
-from reports.results.comparable import change_digits
 from reports.results.results import Outcome
 from reports.results.table import Table as Printed
+from reports.results.table import change_digits
 from reports.table.settings import at, show
 
 MLFLOW = "mlflow"  # of --rebuild; the other views are sinks

@@ -26,9 +26,9 @@ from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
 from experiments.tasks.base import Progress
 from experiments.tasks.columns import Column
-from reports.results.comparable import scale
 from reports.results.dunnett import spread
 from reports.results.power import smallest_difference
+from reports.results.table import compared_values
 from reports.table.build import build_table
 
 PROBED_S = 120.0  # time limit for measuring more than the cheapest and the most expensive row
@@ -332,7 +332,7 @@ def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> 
         values = table.rows[0].measures[column.key].values
         if len(values) < 2 or (column.logarithmic and min(values) <= 0):
             continue
-        sd, low, high = spread(scale(values, column))
+        sd, low, high = spread(compared_values(values, column))
         if sd > 0:
             found.append(Noise(column, values, sum(values) / len(values), sd, low, high, rows))
     return found

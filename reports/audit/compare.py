@@ -9,9 +9,17 @@ from experiments.messages import number
 from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.markdown import escape, in_cell, pipe
-from reports.results import comparable, dunnett, resampling
+from reports.results import dunnett, resampling
 from reports.results.results import CountsOf
-from reports.results.table import Measure, Row, Table
+from reports.results.table import (
+    Measure,
+    Row,
+    Table,
+    change_digits,
+    compared_values,
+    difference_of_means,
+    measured_alike,
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +59,9 @@ def _cell(column: Column, here_row: Row, there_row: Row | None, counts: Counts) 
     cell = Moved(here_row.key, column, ours.mean, theirs.mean if theirs else None, None)
     if there_row is None or theirs is None or cell.here is None or cell.there is None:
         return replace(cell, over="a number is missing")
-    if not comparable.measured_alike((here_row, there_row), column):
+    if not measured_alike((here_row, there_row), column):
         return replace(cell, over="other tokens, sentences or signature")
-    difference = comparable.difference(ours.values, theirs.values, column)
+    difference = difference_of_means(ours.values, theirs.values, column)
     if difference is None:
         return replace(cell, over="a number has no logarithm")
     cell = replace(cell, difference=difference)
@@ -72,7 +80,7 @@ def _over_seeds(ours: Measure, theirs: Measure, column: Column) -> float | None:
     """Half of Welch's 95 % interval, as the two spreads may differ; None without one, or with too large a one."""
     from scipy.special import stdtrit
 
-    here, there = (comparable.scale(side.values, column) for side in (ours, theirs))
+    here, there = (compared_values(side.values, column) for side in (ours, theirs))
     if (family := dunnett.t3(there, here)) is None:
         return None
     half = float(stdtrit(family.freedom, 1 - dunnett.ALPHA / 2)) * family.error(len(here))
@@ -110,7 +118,7 @@ def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
 
 
 def _line(cell: Moved) -> list[str]:
-    digits, change = cell.column.digits, max(2, comparable.change_digits(cell.column))
+    digits, change = cell.column.digits, max(2, change_digits(cell.column))
     values = [fixed(value, digits) or "–" for value in (cell.there, cell.here)]
     difference = fixed(cell.difference, change, signed=True)
     bounds = ""

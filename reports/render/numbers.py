@@ -14,8 +14,7 @@ from experiments.tasks.columns import Column
 from reports.render.cells import fixed
 from reports.render.latex import escape
 from reports.render.printed import MADE_BY, printed
-from reports.results.comparable import change_digits
-from reports.results.table import Table
+from reports.results.table import Table, change_digits
 
 _HEAD = r"""\makeatletter
 \providecommand{\abl}[1]{\ifcsname abl@#1\endcsname\csname abl@#1\endcsname\else

@@ -16,12 +16,25 @@ from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.messages import suggestion
 from experiments.tasks.columns import named
-from reports.render.cells import Cell, Grid, Head, plain
-from reports.render.grid import MARK, Layout, arranged, layout_of, published, setting
+from reports.render.cells import (
+    MARK,
+    Cell,
+    Grid,
+    Head,
+    Layout,
+    Line,
+    cell_of_group,
+    layout_of,
+    plain,
+    published,
+    setting,
+)
+from reports.render.pivot import pivoted
 from reports.results.table import Row, Table
 from reports.spec.choices import Choices
 from reports.spec.note import KINDS
 from reports.table.cost import COSTS, Cost, cost_notes, shown
+from reports.table.notes import in_order
 from reports.table.settings import at
 
 # --- Which columns are printed, by the names that [table] and the command line use; and with which digits
@@ -233,6 +246,23 @@ def _parts(shown: Layout) -> set[str]:
         *(["change"] if roles & {*CHANGES, "paper_change"} else []),
         *(["paper"] if roles & {*PAPERS} else []),
     }
+
+
+def arranged(table: Table, layout: Layout) -> Grid:
+    """The cells of some columns, line by line."""
+    rows = in_order(table)
+    if table.pivot:
+        return pivoted(table, rows, layout)
+    opens = [number == 0 or row.group != rows[number - 1].group for number, row in enumerate(rows)]
+    lines = tuple(_line(row, first, layout) for row, first in zip(rows, opens, strict=True))
+    return Grid(tuple(head for head, _ in layout), lines)
+
+
+def _line(row: Row, opens_group: bool, layout: Layout) -> Line:
+    cells = [make(row) for _, make in layout]
+    if layout[0][0].kind == "group":
+        cells[0] = cell_of_group(row) if opens_group else Cell()
+    return Line((row,), opens_group, tuple(cells))
 
 
 # --- The command line of a printed table, in the table itself: `ablations verify FILE` reads it again

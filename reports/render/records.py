@@ -6,8 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from reports.render.cells import plain
-from reports.render.grid import layout_of
+from reports.render.cells import layout_of, plain
 from reports.render.printed import BUNDLE_FIELD, COMMAND, FIELD, NOTES_FIELD, chosen
 from reports.results.table import Table
 from reports.table.build import SPENT, record

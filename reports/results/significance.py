@@ -20,10 +20,10 @@ from experiments.errors import UserError
 from experiments.messages import number
 from experiments.store.results import seed_value
 from experiments.tasks.columns import Column
-from reports.results import comparable, dunnett, power, resampling
+from reports.results import dunnett, power, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
 from reports.results.results import CountsOf, Outcome
-from reports.results.table import Row, Table, Test
+from reports.results.table import Row, Table, Test, change_digits, compared_values, one_basis
 from reports.spec.note import Note
 
 MODES = ("auto", "seeds", "paired", "sentences", "none")
@@ -179,7 +179,7 @@ def _samples(table: Table, column: Column, least: int) -> list[list[float]]:
     """Base's seeds, then those of each row that is tested with it; empty without either."""
     base, rows = table.base_row, _with_seeds(table, column, least)
     tested = [base, *rows] if base is not None and rows and not base.ensemble else []
-    return [comparable.scale(row.measures[column.key].values, column) for row in tested]
+    return [compared_values(row.measures[column.key].values, column) for row in tested]
 
 
 def _seeds(table: Table, column: Column, least: int) -> tuple[dict[str, Test], str]:
@@ -232,9 +232,9 @@ def _with_best(table: Table, column: Column) -> Table:
     tested = [row for row in asked if row.measures[column.key].test is not None]
     if not tested or any(row.measures[column.key].mean is None for row in asked):
         return table
-    if not comparable.one_basis(table.rows, column):
+    if not one_basis(table.rows, column):
         return table
-    values = {row.key: comparable.scale(row.measures[column.key].values, column) for row in asked}
+    values = {row.key: compared_values(row.measures[column.key].values, column) for row in asked}
     means = {key: float(np.mean(of)) for key, of in values.items()}
     best = min(means.values()) if column.better == "lower" else max(means.values())
     bold = {
@@ -282,7 +282,7 @@ def _power(
 
 def _scale(column: Column) -> tuple[str, int]:
     """The unit of a column's compared values, and digits after the point."""
-    return " in ln" if column.logarithmic else "", max(comparable.change_digits(column), 2)
+    return " in ln" if column.logarithmic else "", max(change_digits(column), 2)
 
 
 # --- Branches share steps with another row, so their seeds are paired
@@ -340,7 +340,7 @@ def _differences(row: Row, base: Row, column: Column) -> list[float]:
     for one in (row, base):
         measured = one.measures[column.key].values  # complete, as all compared rows are
         seeds = map(pair_of, one.outcomes)
-        values.append(dict(zip(seeds, comparable.scale(measured, column), strict=True)))
+        values.append(dict(zip(seeds, compared_values(measured, column), strict=True)))
     ours, theirs = values
     return [ours[seed] - theirs[seed] for seed in ours if seed in theirs and seed != ""]
 

@@ -1,18 +1,20 @@
-"""The table as data: rows in the study's order, each metric over its seeds, the paper's values beside ours.
+"""The table as data: rows in the study's order, each metric over its seeds, its change from base, the paper's values.
 
 Only titles and notes are text to print; `reports/render` does the layout. A measure with a missing seed has no mean.
 """
 
+import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 from experiments.tasks.columns import Column
+from experiments.tasks.own.code_files import EDITED
 from reports.results.accounting import TableSpent
 from reports.results.dunnett import ALPHA
-from reports.results.results import Outcome
+from reports.results.results import NOT_RECORDED, Outcome
 from reports.spec.choices import Choices
 from reports.spec.note import Note
 from reports.spec.table_spec import RowSpec, TableSpec
@@ -69,7 +71,7 @@ class Measure:
     # NOT_MEASURED, or "" for not done.
     lacking: tuple[str, ...] = ()
     reported: float | None = None  # the paper's value
-    change: float | None = None  # from base, over the same tokens and sentences (see comparable.change)
+    change: float | None = None  # from base, over the same tokens and sentences (see `change_from`)
     change_so_far: float | None = None  # the same over the seeds that are there, where one is missing
     reported_change: float | None = None
     best: bool = False  # of its column, or by `TableSpec.bold` not told from the best (reports/results/significance.py)
@@ -264,3 +266,125 @@ def mean(values: Sequence[float]) -> float:
 def missing_cells(table: Table) -> int:
     """The number of requested metric cells without a value."""
     return sum(measure.missing for measure in table.measures)
+
+
+# --- Which numbers may be compared, and the change of a row from base
+# A perplexity counts per word-piece: over another tokenizer it is another quantity. The same is true of BLEU over other
+# sentences or under another signature, and of any number that other code made: two rows are compared only if the files
+# that both use are equal. Otherwise no change is printed.
+
+
+def _basis(outcome: Outcome, column: Column) -> tuple[Any, ...]:
+    """Return what must be equal between two values of a column so that their difference has a meaning."""
+    scored = outcome.scored[column.set]
+    parts: list[Any] = [sorted(scored.spec.inputs.items()), scored.signature(column.metric)]
+    if column.per_piece:
+        parts.append(tokenizer_of(outcome))
+    return tuple(parts)
+
+
+def tokenizer_of(outcome: Outcome) -> tuple[str, int | None]:
+    """Return the digests of the run's tokenizers ("" if it recorded none) and the requested vocabulary size.
+
+    The size is None if the run's text decides it.
+    """
+    sums = outcome.record.data.tokenizer.sha256 if outcome.record else {}
+    size = None if outcome.setting("data.sized_by_text") else outcome.setting("data.vocab_size")
+    return " ".join(sorted({digest[:10] for digest in sums.values()})), size
+
+
+def _sentences(rows: Iterable[Row], column: Column) -> set[str]:
+    """Return the planned digests of the rows' evaluated sets; a row that is not evaluated on the set has none."""
+    asked = (o.scored[column.set].spec.inputs for row in rows for o in row.outcomes if column.set in o.scored)
+    return {repr(sorted(inputs.items())) for inputs in asked}
+
+
+def one_basis(rows: Sequence[Row], column: Column) -> bool:
+    """Return whether all values of a column may be compared with each other."""
+    return measured_alike(rows, column) and not differing_code(rows, column)
+
+
+def measured_alike(rows: Iterable[Row], column: Column) -> bool:
+    """Return whether all values of a column measure the same quantity, whatever code made them."""
+    outcomes = _measured(rows, column)
+    return len({repr(_basis(o, column)) for o in outcomes}) <= 1  # written out, since parts may be lists
+
+
+def differing_code(rows: Iterable[Row], column: Column) -> list[str]:
+    """Return the files (for a built-in task: the parts) that values of a column share by name but not by content.
+
+    The names are sorted. Code whose files are not recorded is equal only to itself. Names from the top (see
+    `Outcome.code`) are left out if names from the study's folder show the same.
+    """
+    known: dict[str, str] = {}
+    codes = [code for code in (outcome.code(column) for outcome in _measured(rows, column)) if code]
+    unknown = [NOT_RECORDED in code for code in codes]
+    differing: set[str] = {NOT_RECORDED} if any(unknown) and not all(unknown) else set()
+    for code in codes:
+        differing |= {
+            name for name, its in code.items() if known.get(name, its) != its or (name in known and its == EDITED)
+        }
+        known |= code
+    return sorted(name for name in differing if not name.startswith("/")) or sorted(differing)
+
+
+def _measured(rows: Iterable[Row], column: Column) -> list[Outcome]:
+    return [o for row in rows for o in row.outcomes if o.measured(column.set, column.metric) is not None]
+
+
+def change_from(row: Row, base: Row, column: Column) -> float | None:
+    """Return the mean over seeds minus base's mean, on the column's scale; None if incomplete or not comparable."""
+    ours, theirs = row.measures[column.key], base.measures[column.key]
+    return change_so_far(row, base, column) if ours.complete and theirs.complete else None
+
+
+def change_so_far(row: Row, base: Row, column: Column) -> float | None:
+    """Return the same change over the seeds that have a value."""
+    ours, theirs = row.measures[column.key], base.measures[column.key]
+    if row is base or not (ours.values and theirs.values and one_basis((row, base), column)):
+        return None
+    return difference_of_means(ours.values, theirs.values, column)
+
+
+def with_changes(rows: tuple[Row, ...], base: str | None, columns: Sequence[Column]) -> tuple[Row, ...]:
+    """Return the rows with their changes from the row `base`, not tested yet; unchanged if `base` is none of them."""
+    reference = next((row for row in rows if row.key == base), None)
+    if reference is None:
+        return rows
+    return tuple(replace(row, measures={c.key: _from(reference, row, c) for c in columns}) for row in rows)
+
+
+def _from(base: Row, row: Row, column: Column) -> Measure:
+    return replace(
+        row.measures[column.key],
+        change=change_from(row, base, column),
+        change_so_far=change_so_far(row, base, column),
+        reported_change=reported_change(row, base, column),
+        test=None,
+    )
+
+
+def reported_change(row: Row, base: Row, column: Column) -> float | None:
+    """Return the change between the paper's values; None for rows that are scored on other sentences."""
+    ours, theirs = row.measures[column.key].reported, base.measures[column.key].reported
+    if row is base or ours is None or theirs is None or len(_sentences((row, base), column)) > 1:
+        return None
+    return difference_of_means([ours], [theirs], column)
+
+
+def difference_of_means(ours: Sequence[float], theirs: Sequence[float], column: Column) -> float | None:
+    """Return the difference between two means, on the column's scale; None if a value has no logarithm."""
+    if column.logarithmic and min(*ours, *theirs) <= 0:
+        return None  # a trainer may report any number
+    change = mean(compared_values(ours, column)) - mean(compared_values(theirs, column))
+    return change if math.isfinite(change) else None
+
+
+def compared_values(values: Sequence[float], column: Column) -> list[float]:
+    """Return the values that are compared: logarithms if the column is logarithmic."""
+    return [math.log(value) for value in values] if column.logarithmic else list(values)
+
+
+def change_digits(column: Column) -> int:
+    """Return the digits of a change after the decimal point: logarithms need three."""
+    return 3 if column.logarithmic else column.digits

@@ -10,11 +10,11 @@ from experiments.records import FailureClass
 from experiments.store import ledger
 from experiments.store.layout import Store
 from experiments.tasks.columns import MEASURED, Column
-from reports.results import comparable, significance
+from reports.results import significance
 from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.resampling import shares_in
 from reports.results.results import Outcome, collect, counts_in
-from reports.results.table import NOT_MEASURED, NOT_REPORTED, Measure, Row, Table
+from reports.results.table import NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, with_changes
 from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims, notes, settings
 from reports.table.cost import Cost, shown, spent_on
@@ -151,7 +151,7 @@ def _rows(
         )
         for row in family
     )
-    return comparable.with_changes(rows, base.key if base else None, columns)
+    return with_changes(rows, base.key if base else None, columns)
 
 
 def _num_params(outcomes: Sequence[Outcome]) -> int | None:

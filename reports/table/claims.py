@@ -13,8 +13,7 @@ from typing import NamedTuple
 from experiments.errors import UserError
 from experiments.messages import number
 from experiments.tasks.columns import Column, named
-from reports.results import comparable
-from reports.results.table import CheckedClaim, Finding, Row, Table
+from reports.results.table import CheckedClaim, Finding, Row, Table, change_digits, differing_code, with_changes
 from reports.spec.note import Note
 from reports.spec.sentences import Comparison, System, compared, parse
 from reports.table.cost import COSTS, Cost
@@ -96,7 +95,7 @@ def _words(
     """ "28.4 (big) against 26.36 (ConvS2S): better by 2.04", the subject of the sentence first."""
     if comparison.worse:  # then the second of the pair is the subject
         first, second, gain = second, first, -gain
-    digits = max(comparable.change_digits(of), 2) if isinstance(of, Column) else 4
+    digits = max(change_digits(of), 2) if isinstance(of, Column) else 4
     amount = f"a factor of {math.exp(abs(gain)):.3g}" if comparison.factor else _text(round(abs(gain), digits))
     unit = " in ln" if isinstance(of, Column) and of.logarithmic and not comparison.factor else ""
     how = f"{'better' if gain > 0 else 'worse'} by {amount}{unit}" if gain else "equal"
@@ -128,7 +127,7 @@ def _here(
         elif (gap := known.gap(first, second, comparison, of)) is not None:
             gaps.append(gap)
         else:
-            files = comparable.differing_code((first, second), of)
+            files = differing_code((first, second), of)
             how = (
                 f"made by different code ({', '.join(name.removeprefix('/') for name in files)})"
                 if files
@@ -181,7 +180,7 @@ class _Differences:
         if key not in self.made:
             family = next(of for of in self.table.families if base in of.rows)
             rows = family.rows if other in family.rows else self.table.rows
-            rows = comparable.with_changes(rows, base.key, [column])
+            rows = with_changes(rows, base.key, [column])
             apart = replace(self.table, rows=rows, base=base.key, columns=(column,), pivot={}, groups=(), test="")
             self.made[key] = self.retest(apart)
         return self.made[key]

@@ -11,9 +11,8 @@ from experiments.identity import without_runs
 from experiments.messages import number
 from experiments.run_spec import OF_TREES
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
-from reports.results import comparable
 from reports.results.results import NOT_RECORDED, Outcome, Scored
-from reports.results.table import Row, Table
+from reports.results.table import Row, Table, differing_code, measured_alike, tokenizer_of
 from reports.spec.note import Note
 from reports.table import cost
 from reports.table.settings import between, show, unexpected
@@ -348,7 +347,7 @@ def warnings(table: Table) -> tuple[str, ...]:
     ]
     found += _mixed_versions(table)
     for column, family in itertools.product(table.listed, table.families):
-        if not comparable.measured_alike(family.rows, column):
+        if not measured_alike(family.rows, column):
             found.append(
                 f"{column.header} was measured over different tokens, sentences or signatures: changes from "
                 f"{family.base or 'base'} are left out where these differ, and no value is marked as the best."
@@ -360,7 +359,7 @@ def warnings(table: Table) -> tuple[str, ...]:
 
 
 def _tokenizer(outcome: Outcome) -> str:
-    trained, size = comparable.tokenizer(outcome)
+    trained, size = tokenizer_of(outcome)
     return trained or (f"{size} pieces" if size else "")
 
 
@@ -457,7 +456,7 @@ def _differing(family: Table) -> str:
     files: dict[str, None] = {}
     made: dict[str, dict[str, dict[int, None]]] = {}  # seeds of rows, by their code
     for column in family.columns:
-        differing = comparable.differing_code(family.rows, column)
+        differing = differing_code(family.rows, column)
         files |= dict.fromkeys(differing)
         for row in family.rows if differing else ():
             for outcome in row.outcomes:

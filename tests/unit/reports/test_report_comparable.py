@@ -4,7 +4,15 @@ import math
 
 import pytest
 
-from reports.results import comparable
+from reports.results.table import (
+    change_digits,
+    change_from,
+    change_so_far,
+    compared_values,
+    one_basis,
+    reported_change,
+    tokenizer_of,
+)
 from tests.unit.reports.conftest import COLUMNS
 
 PPL, BLEU = COLUMNS[:2]
@@ -15,7 +23,7 @@ def rows_of(bench):
 
 
 def changes(row, base):
-    return [comparable.change(row, base, column) for column in (PPL, BLEU)]
+    return [change_from(row, base, column) for column in (PPL, BLEU)]
 
 
 def test_a_change_is_a_difference_of_means_of_logarithms_where_the_column_is_logarithmic(bench):
@@ -24,11 +32,11 @@ def test_a_change_is_a_difference_of_means_of_logarithms_where_the_column_is_log
     base_log = (math.log(5.0) + math.log(6.0)) / 2
     assert changes(rows["B"], rows["base"]) == pytest.approx([math.log(4.0) - base_log, 3.0])
     assert changes(rows["base"], rows["base"]) == [None, None]
-    assert comparable.scale([1.0, math.e], PPL) == pytest.approx([0.0, 1.0]) and comparable.scale((1, 2), BLEU) == [
+    assert compared_values([1.0, math.e], PPL) == pytest.approx([0.0, 1.0]) and compared_values((1, 2), BLEU) == [
         1,
         2,
     ]
-    assert comparable.change_digits(PPL) == 3 and comparable.change_digits(BLEU) == BLEU.digits == 1
+    assert change_digits(PPL) == 3 and change_digits(BLEU) == BLEU.digits == 1
 
 
 def test_with_a_seed_missing_there_is_a_change_so_far_alone(bench):
@@ -36,10 +44,10 @@ def test_with_a_seed_missing_there_is_a_change_so_far_alone(bench):
     bench.row("C", {"model.d_k": 32}, results=[None, None])
     rows = rows_of(bench)
     assert changes(rows["B"], rows["base"]) == changes(rows["base"], rows["B"]) == [None, None]
-    assert comparable.change_so_far(rows["B"], rows["base"], BLEU) == 3.0
-    assert comparable.change_so_far(rows["base"], rows["B"], BLEU) == -3.0
-    assert comparable.change_so_far(rows["C"], rows["base"], BLEU) is None
-    assert comparable.change_so_far(rows["base"], rows["C"], BLEU) is None
+    assert change_so_far(rows["B"], rows["base"], BLEU) == 3.0
+    assert change_so_far(rows["base"], rows["B"], BLEU) == -3.0
+    assert change_so_far(rows["C"], rows["base"], BLEU) is None
+    assert change_so_far(rows["base"], rows["C"], BLEU) is None
 
 
 @pytest.mark.parametrize(("value", "number"), [(0.0, None), (-1.0, None), (1e-300, math.log(1e-300) - math.log(5.0))])
@@ -66,9 +74,9 @@ def test_a_perplexity_counts_by_piece_and_a_bleu_does_not(bench):
     found = {key: changes(row, rows["base"]) for key, row in rows.items() if key != "base"}
     assert found == {"same": [0.0, 0.0], "size": [None, 0.0], "text": [None, 0.0]}
     (outcome,) = rows["base"].outcomes
-    assert comparable.tokenizer(outcome) == ("aaaaaaaaaa bbbbbbbbbb", outcome.run.config.data.vocab_size)
-    assert comparable.one_basis([rows["base"], rows["same"]], PPL) and comparable.one_basis(rows.values(), BLEU)
-    assert not comparable.one_basis(rows.values(), PPL) and comparable.one_basis([], PPL)
+    assert tokenizer_of(outcome) == ("aaaaaaaaaa bbbbbbbbbb", outcome.run.config.data.vocab_size)
+    assert one_basis([rows["base"], rows["same"]], PPL) and one_basis(rows.values(), BLEU)
+    assert not one_basis(rows.values(), PPL) and one_basis([], PPL)
 
 
 @pytest.mark.parametrize(
@@ -86,9 +94,9 @@ def test_scores_of_other_sentences_are_not_compared_ours_or_the_papers(bench):
     bench.row("none", {"model.d_k": 128})
     rows = rows_of(bench)
     assert changes(rows["other"], rows["base"]) == [None, None]
-    reported = {key: comparable.reported_change(row, rows["base"], BLEU) for key, row in rows.items()}
+    reported = {key: reported_change(row, rows["base"], BLEU) for key, row in rows.items()}
     assert reported == {"base": None, "same": pytest.approx(-0.7), "other": None, "none": None}
-    assert comparable.reported_change(rows["base"], rows["none"], BLEU) is None
+    assert reported_change(rows["base"], rows["none"], BLEU) is None
 
 
 def test_a_seed_without_a_value_sets_no_basis(bench):
@@ -98,9 +106,9 @@ def test_a_seed_without_a_value_sets_no_basis(bench):
     late = bench.runs[-1]
     bench.store.results[late.run_id]["data"] = {"tokenizer": {"sha256": {"source": "f" * 64}}}
     rows = rows_of(bench)
-    assert comparable.change_so_far(rows["B"], rows["base"], PPL) is None
+    assert change_so_far(rows["B"], rows["base"], PPL) is None
     (evaluation,) = bench.runs[-1].evaluations
     bench.store.evaluations[late.run_id, evaluation.eval_id]["metrics"] = {"perplexity": math.nan, "bleu": 26.0}
     rows = rows_of(bench)
-    assert comparable.change_so_far(rows["B"], rows["base"], PPL) == pytest.approx(math.log(4.0 / 5.0))
+    assert change_so_far(rows["B"], rows["base"], PPL) == pytest.approx(math.log(4.0 / 5.0))
     assert rows["B"].measures["ppl"].change is None
