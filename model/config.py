@@ -1,6 +1,6 @@
 """The configuration of one network: its settings, and the layers that its lines of text describe. Imports no torch.
 
-settings.py has the settings, grammar.py the grammar of a line, layers/registry.py the kinds of sub-layer.
+settings.py has the settings, grammar.py the grammar of a line, layers/spec.py the kinds of sub-layer.
 """
 
 import contextlib
@@ -14,8 +14,7 @@ from pydantic import TypeAdapter, ValidationError, field_validator, model_valida
 
 from model import grammar
 from model.grammar import GrammarError, Named, Repeated, Value
-from model.layers import registry
-from model.layers.spec import Spec
+from model.layers.spec import Spec, places, spec_at
 from model.settings import SIDES, ModelSettings, Side
 
 AROUND = ("dropout", "norm", "norm_kind", "residual", "residual_scale")  # settings of what surrounds any sub-layer
@@ -33,7 +32,7 @@ _OF_TWO_SIDES = frozenset({"shared_vocabulary", "memory_embeddings"})  # not rea
 class SublayerSpec(NamedTuple):
     """One sub-layer of a layer, ready to be built."""
 
-    kind: str  # its name in registry.places()
+    kind: str  # its name in a line
     options: Spec
     config: ModelSettings  # the settings of the network, with those that the brackets replace
     replaced: frozenset[str]  # names of the settings that the brackets replace
@@ -125,9 +124,9 @@ class ModelConfig(ModelSettings):
         if name in ("num_layers", "encoder_layers", "decoder_layers"):
             return "a line with N layers reads it, and encoder_layers and decoder_layers come before num_layers"
         kinds = []
-        for kind, place in registry.places().items():
+        for kind, place in places().items():
             with contextlib.suppress(ValueError):  # a kind of a package that cannot be imported
-                if name in registry.spec(place).reads:
+                if name in spec_at(place).reads:
                     kinds.append(kind)
         return f"{' and '.join(kinds)} without {name} in brackets would read it" if kinds else "no sub-layer reads it"
 
@@ -224,12 +223,12 @@ def _layers(config: ModelConfig, side: Side) -> tuple[LayerSpec, ...]:
 
 def _sublayer(named: Named, text: str, config: ModelConfig, side: Side, width: int) -> SublayerSpec:
     """Return the sub-layer that `named` describes. width: of its input. Raises GrammarError."""
-    places = registry.places()
-    if named.name not in places:
-        near = _nearest(named.name, places)
+    known = places()
+    if named.name not in known:
+        near = _nearest(named.name, known)
         raise GrammarError(text, named.column, f"there is no sub-layer {named.name}; {near}")
     try:
-        kind = registry.spec(places[named.name])
+        kind = spec_at(known[named.name])
         if side not in kind.sides:
             raise ValueError(f"{named.name} cannot be in the {side}, only in the {kind.sides[0]}")
         own, replaced = _split(named, kind)

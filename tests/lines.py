@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 from model.config import ModelConfig
-from model.layers.registry import kinds
+from model.layers.spec import kinds
 from model.settings import Side
 
 SIZES: dict[str, Any] = {

@@ -15,7 +15,7 @@ from experiments.data.batching import Batch
 from experiments.errors import UserError
 from experiments.training.network_rows import change_network
 from model.config import ModelConfig
-from model.layers.registry import kinds
+from model.layers.spec import kinds
 from model.network import EncoderDecoder, build_model
 
 D, HEADS = 8, 4

@@ -7,7 +7,7 @@ import torch
 
 from model.config import ModelConfig
 from model.cost import forward_flops, num_params
-from model.layers import registry
+from model.layers import spec
 from model.layers.attention.watching import watching
 from model.layers.contract import Inputs
 from model.network import build_model
@@ -30,7 +30,7 @@ def added(monkeypatch):
         "absent": "no_such_package:Layer",
         "other": "json:JSONDecoder",
     }
-    monkeypatch.setattr(registry, "added", lambda kind: layers if kind == "layers" else {})
+    monkeypatch.setattr(spec, "added", lambda kind: layers if kind == "layers" else {})
 
 
 def config(**settings):
@@ -88,7 +88,7 @@ def test_it_is_planned_without_torch(monkeypatch):
     monkeypatch.delitem(sys.modules, MODULE, raising=False)
     for name in [name for name in sys.modules if name.partition(".")[0] == "torch"]:
         monkeypatch.setitem(sys.modules, name, None)  # an import of it raises ImportError
-    registry.spec.cache_clear()
+    spec.spec_at.cache_clear()
     sizes = {**SIZES, "d_ff": 9}  # of no other test: layers are cached by settings
     planned, plain = config(**sizes), ModelConfig(**sizes)
     assert num_params(planned, 20) == num_params(plain, 20) + 4 * sizes["num_heads"]  # two layers on either side
@@ -114,7 +114,7 @@ def test_what_it_cannot_be_is_refused(line, reason):
 
 
 def test_a_name_of_the_core_stays_and_a_broken_package_is_named():
-    assert registry.places()["lstm"] == registry.LAYERS["lstm"]
+    assert spec.places()["lstm"] == spec.LAYERS["lstm"]
     with pytest.raises(ValueError, match="the layer at no_such_package:Layer cannot be imported"):
         config(encoder="absent")
     with pytest.raises(ValueError, match="json:JSONDecoder is not a subclass"):

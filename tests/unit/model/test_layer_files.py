@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import model.layers
-from model.layers import registry
 from model.layers.contract import Sublayer
+from model.layers.spec import kinds
 from model.settings import ModelSettings
 
 FOLDER = Path(model.layers.__file__).parent
@@ -22,7 +22,7 @@ def test_options_and_cost_need_no_torch(path, monkeypatch):
     assert runpy.run_path(str(path))
 
 
-@pytest.mark.parametrize(("name", "kind"), registry.kinds().items())
+@pytest.mark.parametrize(("name", "kind"), kinds().items())
 def test_every_kind_can_be_built_on_its_sides(name, kind):
     needed = {"width": 4} if name == "projection" else {}
     for side in kind.sides:
