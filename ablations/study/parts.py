@@ -12,7 +12,6 @@ from pydantic import (
 )
 
 from experiments.client.ablations_task.trainer import LONGEST_NAME
-from experiments.dotted import Overrides, dotted
 from experiments.labels import Key, Text, printable
 from experiments.tasks.columns import Column
 from experiments.tasks.direction import direction
@@ -20,7 +19,6 @@ from experiments.tasks.own.function import column
 from experiments.tasks.own.patterns import Take, check_number, check_pattern
 from model.strict import StrictModel
 
-Settings = Annotated[Overrides, BeforeValidator(dotted)]
 Count = Annotated[int, Field(ge=1)]
 MOST_SEEDS = 10_000  # more are a slip, whose plan would fill the memory
 SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS)]

@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.code_rows import Code, RefusedCode
-from ablations.study.parts import Match, Metric, SeedCount, Settings, Tune
+from ablations.study.parts import Match, Metric, SeedCount, Tune
 from ablations.study.sections import check_sections, read_sections
 from ablations.study.study_file import read_study
-from ablations.study.variation import Profile, Variation
+from ablations.study.variation import Profile, Settings, Variation
 from experiments.dotted import dotted
 from experiments.errors import UserError
 from experiments.identity import digest

@@ -2,18 +2,21 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from fractions import Fraction
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.code_rows import Change
 from ablations.study.overrides import Setting
-from ablations.study.parts import Branch, Ensemble, Match, SeedCount, Settings
-from experiments.dotted import Overrides
+from ablations.study.parts import Branch, Ensemble, Match, SeedCount
+from experiments.dotted import Overrides, dotted
 from experiments.errors import UserError
 from experiments.labels import Group, Key, Text
 from experiments.messages import show
 from model.strict import StrictModel
+
+# A table of settings in a study file: {model.num_heads = 4} and {"model.num_heads" = 4} are both read as the latter.
+Settings = Annotated[Overrides, BeforeValidator(dotted)]
 
 
 class Scale(StrictModel):
