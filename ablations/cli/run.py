@@ -18,8 +18,7 @@ from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import enqueue, prepare, trained_again, wanted
 from ablations.service.forecast import forecast
 from ablations.service.preflight import missing_precisions, paragraphs, warnings
-from ablations.service.run_states import plan_with_states
-from ablations.service.selected import Queueing, Selected, Selectors, StoreOptions, choose
+from ablations.service.selected import Queueing, Selected, Selectors, StoreOptions, choose, plan_with_states
 from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_results, table_of
 from ablations.service.train import check, queue_runs, train
 from ablations.service.train import smoke as tried

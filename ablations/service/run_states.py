@@ -1,13 +1,8 @@
 """The state of a planned run, from the store or else from the queue; and the tables that a run belongs to."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import cache
+from collections.abc import Mapping
 
-from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRun, StateOf
-from ablations.study.selectors import Selection
-from ablations.study.study import Study
+from ablations.planning.planned import PlannedRun, StateOf
 from experiments.config.task_config import TaskConfig
 from experiments.errors import Damaged
 from experiments.identity import ParentRun
@@ -18,37 +13,10 @@ from experiments.run_state import RunState
 from experiments.store.ensembles import changed
 from experiments.store.layout import Store, rows_of
 from experiments.store.results import EvaluationResult
-from experiments.store.run_names import RunNames
 from experiments.tasks.base import Task
 from experiments.training.warm_start import checkpoint_of, other_weights
-from experiments.tuning import trials_of
 
 DONE = ("finished", "stale")
-
-
-def plan_with_states(study: Study, selection: Selection, task: Task, store: Store) -> Plan:
-    """The plan of a study with the present states. Raises UserError as `plan_study` does.
-
-    A finished member of an ensemble, or parent run of a branch, is missing if it kept too few checkpoints for what the
-    ensemble has to evaluate, or with which the branch has to begin.
-    """
-    states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
-    plan = plan_study(study, selection, task, store.root, states, find)
-    asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.spec.reads}
-    members = [
-        replace(member, store_state=member.store_state._replace(state="missing"))
-        if member.run_id in asked and member.state in DONE and lacks_checkpoints(member, store, task)
-        else member
-        for member in plan.members
-    ]
-    return replace(plan, members=tuple(members))
-
-
-def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
-    """Whether a run was queued for the study, or for its tuning. Reads the queue when it is first asked."""
-    members = cache(lambda: Members(store))
-    names = (study.name, trials_of(study.name))
-    return lambda run_id: any(member.study in names for member in members().of(run_id))
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:

@@ -4,10 +4,12 @@ import shlex
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
+from ablations.planning.plan import plan_study
 from ablations.planning.planned import Plan
-from ablations.service.run_states import plan_with_states
+from ablations.service.run_states import DONE, Members, lacks_checkpoints, run_states
 from ablations.service.work import collect_detached
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import CORPUS, Selection, selection
@@ -17,9 +19,11 @@ from experiments.errors import UserError
 from experiments.messages import suggestion
 from experiments.run_spec import TrainerSpec
 from experiments.store.layout import MARKER, Store
+from experiments.store.run_names import RunNames
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tasks.load import load_task
+from experiments.tuning import trials_of
 from model.extensions import added, load
 
 # --- From selectors to a study, its task, its plan and its store
@@ -169,6 +173,31 @@ def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: b
 def _decoding(name: str) -> bool:
     """Whether a setting says how sets are decoded and scored, not which."""
     return name.startswith("evaluation.") and name != "evaluation.sets"
+
+
+def plan_with_states(study: Study, selection: Selection, task: Task, store: Store) -> Plan:
+    """The plan of a study with the present states. Raises UserError as `plan_study` does.
+
+    A finished member of an ensemble, or parent run of a branch, is missing if it kept too few checkpoints for what the
+    ensemble has to evaluate, or with which the branch has to begin.
+    """
+    states, find = run_states(store, task), RunNames(store, _of_study(study, store)).find
+    plan = plan_study(study, selection, task, store.root, states, find)
+    asked = {run_id for run in plan.runs if run.state not in DONE for run_id in run.spec.reads}
+    members = [
+        replace(member, store_state=member.store_state._replace(state="missing"))
+        if member.run_id in asked and member.state in DONE and lacks_checkpoints(member, store, task)
+        else member
+        for member in plan.members
+    ]
+    return replace(plan, members=tuple(members))
+
+
+def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
+    """Whether a run was queued for the study, or for its tuning. Reads the queue when it is first asked."""
+    members = cache(lambda: Members(store))
+    names = (study.name, trials_of(study.name))
+    return lambda run_id: any(member.study in names for member in members().of(run_id))
 
 
 @dataclass(frozen=True, kw_only=True)

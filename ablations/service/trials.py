@@ -6,8 +6,7 @@ from typing import Any
 
 from ablations.planning.planned import Plan, PlannedRun
 from ablations.service.enqueue import enqueue
-from ablations.service.run_states import plan_with_states
-from ablations.service.selected import Selected
+from ablations.service.selected import Selected, plan_with_states
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection, only_row, select_rows
 from ablations.study.study import Study
