@@ -247,7 +247,7 @@ class TrainingResult(Record):
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "start", "end", "pinned", "peak_memory_bytes", "example_files", "ensemble", "parent_run",
+            "steps_cpu_s", "start", "end", "pinned", "peak_memory_bytes", "example_files", "ensemble", "parent_run",
         }
     )  # fmt: skip
     in_spec: ClassVar[frozenset[str]] = frozenset({"run_id", "task", "config", "inputs"})  # fields until version 0.1.0
@@ -293,6 +293,7 @@ class TrainingResult(Record):
     target_tokens: Count | None = None
     resumed_from: Count | None = None
     seconds: Amount | None = None  # of the steps of the last attempt
+    steps_cpu_s: Amount | None = None  # of the processor (all threads) in these steps, without measurements
     start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update
     end: dict[Word, Amount | None] = Field(default_factory=dict)  # before the last
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training

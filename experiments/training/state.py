@@ -4,7 +4,7 @@ import contextlib
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,7 @@ class Training:
         self._measured: dict[str, dict[str, float]] = {"start": {}, "end": {}}  # before the first and the last update
         self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
         self._started = time.perf_counter()
+        self._cpu_started, self._cpu_measuring = time.process_time(), 0.0
 
     def seed(self, step: int) -> None:
         """Make all randomness of a step a function of (seed, step) and the rank."""
@@ -189,9 +190,16 @@ class Training:
 
     def measure(self, when: str, batch: Batch[Tensor]) -> None:
         """Measure the network between gradients and update, at "start" or "end"; changes neither it nor any draw."""
-        with eagerly(self.settings.compile is True):
+        with self._not_training(), eagerly(self.settings.compile is True):
             self._measured[when] = init_stats(self.model, batch, self.device)
         self.curve.tell({f"{when}_{name}": value for name, value in self._measured[when].items()})
+
+    @contextlib.contextmanager
+    def _not_training(self) -> Iterator[None]:
+        """Exclude the processor time of a measurement from that of the training."""
+        before = time.process_time()
+        yield
+        self._cpu_measuring += time.process_time() - before
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
         """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
@@ -245,7 +253,7 @@ class Training:
         self.saver.wait()
         best = {every: kept_checkpoints.best(self.folder, every) for every in self.measures(self.step)}
         self.model.eval()
-        with torch.no_grad(), eagerly(self.settings.compile is True):
+        with self._not_training(), torch.no_grad(), eagerly(self.settings.compile is True):
             metrics = dict(evaluate(self.step))
         self.model.train()
         self._emit("metrics", step=self.step, metrics={f"dev_{name}": value for name, value in metrics.items()})
@@ -301,6 +309,7 @@ class Training:
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
             checkpoint.save_weights(self.folder / "final", weights, meta)
         seconds = time.perf_counter() - self._started
+        cpu_s = time.process_time() - self._cpu_started - self._cpu_measuring
         return {
             **self.facts,
             **self.curve.last,
@@ -308,6 +317,7 @@ class Training:
             "step": self.step,
             "target_tokens": self.target_tokens,
             "seconds": round(seconds, 3),
+            "steps_cpu_s": round(cpu_s, 3),
             "peak_memory_bytes": self.device.peak_memory_bytes(),
         }
 

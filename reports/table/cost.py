@@ -120,6 +120,18 @@ def _time_unknown(outcome: Outcome) -> bool:
     return training_seconds(outcome) is None or bool(outcome.record and outcome.record.continues)
 
 
+def tokens_per_second(outcome: Outcome) -> float | None:
+    """Target tokens per second of training: of the processor's time (all threads), or of the clock on a GPU.
+
+    None where that was not recorded, and for a training that was resumed: its seconds are those of the last attempt.
+    """
+    record = outcome.record
+    if record is None or record.target_tokens is None or record.resumed_from is not None:
+        return None
+    seconds = record.steps_cpu_s if record.device_kind == "cpu" else record.seconds
+    return record.target_tokens / seconds if seconds else None
+
+
 def decoding_seconds(outcome: Outcome) -> float | None:
     """Seconds to decode a sentence: of the processors' threads, or of the clock on a GPU. None where not recorded."""
     spent, sentences = 0.0, 0
@@ -169,6 +181,11 @@ COSTS = (
          by_time, power=True),
     Cost("hours", "training hours", "ours", "train_hours", hours,
          about="Training hours: of all attempts together, on the devices named below."),
+    Cost("tokens_s", "training tokens/s", "ours", "tokens_s", lambda row, _: _mean(row, tokens_per_second), digits=0,
+         about=(
+         "Training tokens/s: target tokens per second of processor time (all threads) on a processor, of the clock on "
+         "a GPU."
+    )),
     Cost("decode_s", "decoding s/sentence", "ours", "decode_s", lambda row, _: _mean(row, decoding_seconds), about=(
         "Decoding seconds: of processor time (all threads) on a processor, of the clock on a GPU."
     )),

@@ -110,7 +110,7 @@ def _heads(
     task = load_task(found.config.task)
     assert isinstance(task, SequenceTask)
     corpus = task.corpus(found.config)
-    from ablations.extras.attention_analysis.heads import MEASURES, Line, of_run
+    from ablations.extras.attention_analysis.heads import MEASURES, Line, of_run, positional_heads
 
     trees = corpus.read_trees("dev") if isinstance(corpus, TreeCorpus) else itertools.repeat(None)
     lines = [
@@ -139,6 +139,11 @@ def _heads(
     ]
     for line in aligned([tuple(rows[0]), *printed]):
         typer.echo(line)
+    counts = positional_heads(rows)
+    for kind in KINDS:
+        if (kind, "trained") in counts:
+            (trained, heads), (random, _) = counts[kind, "trained"], counts[kind, "random"]
+            typer.echo(f"positional heads, {kind}: {trained} of {heads} trained, {random} of {heads} random")
     typer.echo(f"figure: {out or figure}\nnumbers: {table}")
 
 

@@ -5,7 +5,7 @@ pair is its memory position minus its query's. Queries count that have a previou
 either they have less to choose from. Pairs of the future, which a decoder never sees, do not count.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,9 +26,12 @@ from model.network import build_model
 from model.protocol import Network
 
 # By name: the mean of w·offset in positions; the entropy in nats; the mean weight on four positions; R² of weights on
-# the offset, the share of their variance that a function of the offset alone explains; of the weight on other
-# positions, the share within the smallest bracket of two words or more around the query.
-MEASURES = ("offset", "entropy", "previous", "next", "same", "first", "relative", "brackets")
+# the offset, the share of their variance that a function of the offset alone explains; the share of queries whose
+# largest weight is at the commonest offset; of the weight on other positions, the share within the smallest bracket of
+# two words or more around the query.
+MEASURES = ("offset", "entropy", "previous", "next", "same", "first", "relative", "positional", "brackets")
+# From this share of queries on, Voita et al. 2019 (arXiv 1905.09418, section 5.1) call a head positional.
+POSITIONAL = 0.9
 Weights = NDArray[np.float64]
 
 
@@ -45,7 +48,8 @@ class Heads:
 
     def __init__(self, causal: bool) -> None:
         self.causal = causal
-        self.rows: list[Weights] = []  # (measures but the last two, H, queries) of each sentence
+        self.rows: list[Weights] = []  # (measures but the last three, H, queries) of each sentence
+        self.largest: list[NDArray[np.int64]] = []  # (H, queries): the offset of the largest weight
         self.offsets: dict[int, Weights] = {}  # by offset: number of pairs, Σ w, Σ w², each (H,)
         self.brackets: list[Weights] = []  # (H, queries): the share of each query
 
@@ -60,6 +64,7 @@ class Heads:
         logarithms = np.log(w_HQM, out=np.zeros_like(w_HQM), where=w_HQM > 0)
         shares = [(w_HQM * (offset_QM == place)).sum(-1) for place in (-1, 1, 0)]
         self.rows.append(np.stack([(w_HQM * offset_QM).sum(-1), -(w_HQM * logarithms).sum(-1), *shares, w_HQM[..., 0]]))
+        self.largest.append(np.take_along_axis(offset_QM[None], w_HQM.argmax(-1)[..., None], axis=-1)[..., 0])
         for offset in np.unique(offset_QM[offset_QM <= 0] if self.causal else offset_QM):
             w_HN = w_HQM[:, offset_QM == offset]
             found = np.stack([np.full(H, w_HN.shape[1]), w_HN.sum(1), (w_HN**2).sum(1)])
@@ -76,14 +81,16 @@ class Heads:
         if not self.rows:
             return []
         means = np.concatenate(self.rows, axis=-1).mean(-1)
+        largest_HN = np.concatenate(self.largest, axis=-1)
         count_O, sum_O, square_O = np.stack(list(self.offsets.values()), axis=1)
         mean = sum_O.sum(0) ** 2 / count_O.sum(0)
         total = square_O.sum(0) - mean
         between = (sum_O**2 / count_O).sum(0) - mean
         relative = np.where(total > 1e-9, between / np.maximum(total, 1e-9), 0.0)
+        positional = [np.unique(offsets, return_counts=True)[1].max() / offsets.size for offsets in largest_HN]
         inside = np.concatenate(self.brackets, axis=-1) if self.brackets else np.empty((len(relative), 0))
         brackets = inside.mean(-1).tolist() if inside.size else [None] * len(relative)
-        columns = [*means.tolist(), relative.tolist(), brackets]
+        columns = [*means.tolist(), relative.tolist(), positional, brackets]
         return [dict(zip(MEASURES, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
@@ -110,6 +117,15 @@ def roles(model: Network, sentences: Iterable[Sentence]) -> list[dict[str, Any]]
         for (kind, layer), heads in layers.items()
         for head, measures in enumerate(heads.measures(), start=1)
     ]
+
+
+def positional_heads(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """By kind of attention and of weights: the numbers of positional heads and of all heads. rows: of `of_run`."""
+    found: dict[tuple[str, str], tuple[int, int]] = {}
+    for row in rows:
+        positional, heads = found.get((row["kind"], row["weights"]), (0, 0))
+        found[row["kind"], row["weights"]] = (positional + (row["positional"] >= POSITIONAL), heads + 1)
+    return found
 
 
 class Line(NamedTuple):

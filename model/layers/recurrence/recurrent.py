@@ -32,13 +32,14 @@ class Recurrent(Sublayer):
     The outputs of two directions are added, as in Schuster & Paliwal 1997 ("Bidirectional Recurrent Neural Networks"),
     so that each keeps the width D. columns: each half of the width has its own network, and the two read in opposite
     directions (Zhou et al. 2016, arXiv 1606.04199). units: the width of an LSTM's state; its output is projected to D
-    (Sak et al. 2014, arXiv 1402.1128).
+    (Sak et al. 2014, arXiv 1402.1128). gain: the spectral radius of the state's initial matrix is about gain / √3. The
+    gradients of an rnn vanish with distance at 1 and explode at 5 (Pascanu et al. 2013, arXiv 1211.5063, section 2.1).
     """
 
     def __init__(self, config: ModelSettings, options: RecurrentSpec) -> None:
         super().__init__()
         fused, self.whole, self.cell = CELLS[options.cell]
-        self.columns, self.reads_backward = options.columns, options.backward
+        self.columns, self.reads_backward, self.gain = options.columns, options.backward, options.gain
         width = config.d_model // (1 + options.columns)
         projected = {"proj_size": width} if options.units else {}
 
@@ -50,10 +51,14 @@ class Recurrent(Sublayer):
         self.kept = ("h", "c") if options.cell == "LSTM" else ("h",)
 
     def initialise(self) -> None:
-        """Draw weights and biases U(±1/√D), as torch does; with `units` U(±1/√units)."""
+        """Draw weights and biases U(±1/√D), as torch does; with `units` U(±1/√units). The state's are times `gain`."""
         for network in (self.ahead, self.back):
-            if network is not None:
-                network.reset_parameters()
+            if network is None:
+                continue
+            network.reset_parameters()
+            if self.gain != 1:
+                with torch.no_grad():
+                    network.weight_hh_l0.mul_(self.gain)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D). Padding comes after the pieces, so it has no influence on them."""

@@ -38,6 +38,8 @@ class RecurrentSpec(OneByOneSpec):
 
     backward: bool = False  # from the end to the beginning alone
 
+    gain: float = Field(1.0, gt=0)  # factor of the initial matrices that multiply the state
+
     columns: bool = False  # two networks, each on one half of the width; the second reads in the other direction
 
     def check(self, config: ModelSettings, side: Side) -> None:

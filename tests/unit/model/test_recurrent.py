@@ -47,6 +47,19 @@ def test_two_directions_are_the_halves_of_torch_added_for_sentences_of_any_lengt
     torch.testing.assert_close(unpadded, found_BTD[:1], atol=1e-12, rtol=0)
 
 
+@pytest.mark.parametrize("kind", TORCH)
+def test_a_gain_multiplies_the_states_initial_matrices_alone(kind):
+    drawn = []
+    for gain in (1.0, 3.0):
+        torch.manual_seed(0)
+        made = built(kind(bidirectional=True, gain=gain))
+        made.initialise()
+        drawn.append(made.state_dict())
+    usual, changed = drawn
+    for name, weight in usual.items():
+        assert torch.equal(changed[name], weight * (3.0 if "weight_hh" in name else 1.0)), name
+
+
 @pytest.mark.parametrize("kind", COUNTS)
 def test_counts_from_512_to_512(kind):
     for options, times in ((kind(), 1), (kind(bidirectional=True), 2)):

@@ -107,3 +107,16 @@ def test_what_decoding_took_is_a_column_where_it_is_named(bench: Bench) -> None:
     assert [seconds.value(row, table) for row in table.rows] == [0.2, 0.9, None]
     assert [memory.value(row, table) for row in table.rows] == [4e8, 4e8, None]
     assert {seconds, memory} <= set(shown(table, ["decode_s", "decode_memory"])) - set(shown(table))
+
+
+def test_the_tokens_that_a_second_of_training_takes_are_a_column_where_it_is_named(bench: Bench) -> None:
+    """Per second of processor time, or of the clock on a GPU; none of a training whose seconds are not all known."""
+    facts = {"target_tokens": 6000, "seconds": 30.0, "steps_cpu_s": 12.0, "device_kind": "cpu"}
+    bench.row("base", record=facts)
+    bench.row("cuda", {"model.d_k": 8}, record=facts | {"device_kind": "cuda"})
+    bench.row("resumed", {"model.d_k": 16}, record=facts | {"resumed_from": 5})
+    bench.row("before", {"model.d_k": 32}, record={"target_tokens": 6000, "device_kind": "cpu"})
+    table = bench.table()
+    tokens = next(cost for cost in COSTS if cost.key == "tokens_s")
+    assert [tokens.value(row, table) for row in table.rows] == [500, 200, None, None]
+    assert tokens in shown(table, ["tokens_s"]) and tokens not in shown(table)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ablations.extras.attention_analysis.heads import MEASURES, Heads, Line, Sentence, _within, roles
+from ablations.extras.attention_analysis.heads import MEASURES, Heads, Line, Sentence, _within, positional_heads, roles
 from model.config import ModelConfig
 from model.network import build_model
 
@@ -32,7 +32,7 @@ def test_a_head_that_attends_to_the_previous_position(causal):
     found = measured([shifted(n, -1) for n in (4, 9, 6)], causal)
     assert found == {
         "offset": -1, "entropy": 0, "previous": 1, "next": 0, "same": 0, "first": pytest.approx(3 / 13), "relative": 1,
-        "brackets": None,
+        "positional": 1, "brackets": None,
     }  # fmt: skip
 
 
@@ -40,6 +40,21 @@ def test_a_head_that_attends_to_the_previous_position(causal):
 def test_heads_that_attend_to_the_next_position_and_to_their_own(offset, name):
     found = measured([shifted(n, offset) for n in (4, 9)])
     assert (found["offset"], found[name], found["relative"], found["entropy"]) == (offset, 1, 1, 0)
+
+
+def test_a_positional_head_has_nine_tenths_of_its_largest_weights_at_one_offset():
+    """Voita et al. 2019, section 5.1. The weights need not be large."""
+    weak = 0.1 * shifted(22, -1) + 0.9 / 22  # 20 queries have both neighbours
+    assert measured([weak])["positional"] == 1
+    rows = []
+    for others in (2, 3):
+        weights = weak.copy()
+        weights[5 : 5 + others] = np.eye(22)[0]
+        (row,) = [{"kind": "encoder", "weights": "trained", **measured([weights])}]
+        assert row["positional"] == 1 - others / 20
+        rows.append(row)
+    random = {"kind": "encoder", "weights": "random", **measured([np.full((22, 22), 1 / 22)])}
+    assert positional_heads([*rows, random]) == {("encoder", "trained"): (1, 2), ("encoder", "random"): (0, 1)}
 
 
 def test_a_head_that_attends_to_the_first_position_depends_on_no_offset():
@@ -116,5 +131,6 @@ def test_a_trained_network_learns_a_head_that_attends_to_the_previous_position()
     (fresh,) = roles(build_model(config, 12), sentences)
     assert (trained["kind"], trained["layer"], trained["head"]) == ("encoder", 1, 1)
     assert trained["previous"] > 0.9 > 0.3 > fresh["previous"]
+    assert trained["positional"] > 0.9 > 0.6 > fresh["positional"]
     assert trained["offset"] == pytest.approx(-1, abs=0.3) and trained["relative"] > 0.9 > fresh["relative"]
     assert trained["entropy"] < 0.5 < fresh["entropy"]
