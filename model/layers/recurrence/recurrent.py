@@ -56,9 +56,9 @@ class Recurrent(Sublayer):
             if network is None:
                 continue
             network.reset_parameters()
-            if self.gain != 1:
-                with torch.no_grad():
-                    network.weight_hh_l0.mul_(self.gain)
+            weight_hh = network.all_weights[0][1]
+            with torch.no_grad():
+                weight_hh.mul_(self.gain)
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """(B, T, D) → (B, T, D). Padding comes after the pieces, so it has no influence on them."""
