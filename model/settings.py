@@ -27,7 +27,7 @@ class ModelSettings(StrictModel):
         0.1, ge=0, lt=1, description="dropout rate of sub-layer outputs and of embedding + position (P_drop)"
     )
     attention_dropout: float = Field(
-        0.0, ge=0, lt=1, description="dropout rate of attention weights; the paper has it for parsing only"
+        0.0, ge=0, lt=1, description="dropout rate of attention weights; the paper's base has none"
     )
     activation_dropout: float = Field(
         0.0, ge=0, lt=1, description="dropout rate after the activation; the paper has none"

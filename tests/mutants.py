@@ -30,7 +30,8 @@ ROOT = Path(__file__).parents[1]
 CORE = {  # folders and files by what their faults would harm
     "numbers": (
         "model", "experiments/training", "experiments/evaluation", "experiments/data/batching.py",
-        "ablations/extras/language_models/windows.py", "experiments/data/encoding", "reports/results",
+        "ablations/extras/language_models/windows.py", "ablations/extras/parsing/evalb.py", "experiments/data/encoding",
+        "reports/results",
     ),
     "identity": ("experiments/identity.py", "experiments/config", "ablations/planning"),
     "durability": ("experiments/store", "experiments/events", "experiments/jobs/attempts", "experiments/jobs/queue"),

@@ -64,28 +64,13 @@ key = "base"
 key = "h1"
 set = {model.num_heads = 1, model.d_k = 8, model.d_v = 8}
 """
-PARSING = """
-name = "trees"
-title = "Small trees"
-task = "parsing"
-[base]
-model = {num_layers = 1, d_model = 32, d_ff = 64, num_heads = 2, d_k = 16, d_v = 16, dropout = 0, attention_dropout = 0}
-data = {vocab_size = 150, target_vocab_size = 64}
-training = {train_steps = 60, warmup_steps = 30, learning_rate_scale = 1.0, tokens_per_batch = 800, precision = "fp32"}
-evaluation = {beam_size = 2, max_extra_length = 40}
-[[variation]]
-key = "trained"
-[[variation]]
-key = "untrained"
-fixed = {training.train_steps = 0}
-"""
 
 
 def write_study(folder: Path, kind: str, where: str = "nowhere") -> Path:
-    """A study of that kind ("own", "command", "translation", "parsing") in a folder."""
+    """A study of that kind ("own", "command", "translation") in a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "walking_in_a_bundle.py").write_text(OWN.replace("WHERE", where))
-    texts = {"own": OWN_STUDY, "command": COMMAND, "translation": TRANSLATION, "parsing": PARSING}
+    texts = {"own": OWN_STUDY, "command": COMMAND, "translation": TRANSLATION}
     path = folder / f"{kind}.toml"
     path.write_text(texts[kind])
     return path

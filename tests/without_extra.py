@@ -1,9 +1,10 @@
-"""Show that the core works without an extra: `python -m tests.without_extra [NAME] [--all]`.
+"""Show that the core works without an extra: `python -m tests.without_extra [NAME | --together] [--all]`.
 
 Copies the tracked files but for the extra's folder, and checks in the copy that `ablations --help` lists none of its
 commands, that what it added is refused with the list of what is installed, that no other module imports it, and that a
 subset of the everyday tests passes; with --all, all everyday tests. Without NAME the extras come in turn by the day of
-the commit: CI shows each of them within as many days as there are extras, and repeats the same one for a commit.
+the commit: CI shows each of them within as many days as there are extras, and repeats the same one for a commit. With
+--together the copy has no extra at all.
 """
 
 import argparse
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -59,11 +61,11 @@ def _git(*words: str) -> str:
     return subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False).stdout
 
 
-def copy_without(name: str, folder: Path) -> None:
-    """Copy the files of the working tree that git tracks, but for the extra's folder."""
+def copy_without(names: Sequence[str], folder: Path) -> None:
+    """Copy the files of the working tree that git tracks, but for the folders of these extras."""
     for file in filter(None, _git("ls-files", "-z").split("\0")):
         source, target = ROOT / file, folder / file
-        if source.is_file() and not Path(file).is_relative_to(EXTRAS / name):
+        if source.is_file() and not any(Path(file).is_relative_to(EXTRAS / name) for name in names):
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
 
@@ -85,11 +87,11 @@ class Copy:
         return output
 
 
-def check(name: str, everything: bool = False) -> None:
-    """Check the core without the extra `name`. Raises AssertionError."""
-    declared = tomllib.loads((ROOT / EXTRAS / name / "extra.toml").read_text(encoding="utf-8"))
-    with tempfile.TemporaryDirectory(prefix=f"without-{name}-") as folder:
-        copy_without(name, Path(folder))
+def check(names: Sequence[str], everything: bool = False) -> None:
+    """Check the core without these extras. Raises AssertionError."""
+    declared = [tomllib.loads((ROOT / EXTRAS / name / "extra.toml").read_text(encoding="utf-8")) for name in names]
+    with tempfile.TemporaryDirectory(prefix="without-") as folder:
+        copy_without(names, Path(folder))
         copy = Copy(Path(folder))
         for command in commands_of(declared):
             assert f"│ {command} " not in copy.run("-m", "ablations", "--help"), command
@@ -97,12 +99,13 @@ def check(name: str, everything: bool = False) -> None:
             assert f"There is no command {command!r}" in refused and "plan" in refused, refused
             print(f"refused command {command}")
         kinds = ("tasks", "sinks", "engines", "sections", "layers")
-        named = [f"{kind}:{one}" for kind in kinds for one in declared.get(kind, ())]
+        named = [f"{kind}:{one}" for each in declared for kind in kinds for one in each.get(kind, ())]
         refused = copy.run("-c", REFUSED, *named) if named else ""
         assert all(f"refused {one} " in refused for one in named), refused
         print(refused, end="")
-        importing = [str(file) for file in sorted(Path(folder).rglob("*.py")) if imports_extra(file, name)]
-        assert not importing, f"these files import the extra {name}: {', '.join(importing)}"
+        files = sorted(Path(folder).rglob("*.py"))
+        importing = [str(file) for file in files if any(imports_extra(file, name) for name in names)]
+        assert not importing, f"these files import a deleted extra: {', '.join(importing)}"
         tests = () if everything else SUBSET
         print(copy.run("-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)[-3000:])
 
@@ -118,10 +121,10 @@ def imports_extra(file: Path, name: str) -> bool:
     return any(f"{module}.".startswith(f"ablations.extras.{name}.") for module in found)
 
 
-def commands_of(declared: dict[str, dict[str, str]]) -> list[str]:
-    """The names of the commands that an extra adds."""
+def commands_of(declared: Sequence[dict[str, dict[str, str]]]) -> list[str]:
+    """The names of the commands that extras add."""
     code = "import sys; from model.extensions import load; print(*(n for p in sys.argv[1:] for n in load(p)))"
-    places = [*declared.get("commands", {}).values()]
+    places = [place for each in declared for place in each.get("commands", {}).values()]
     found = subprocess.run(
         [sys.executable, "-c", code, *places], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
@@ -129,15 +132,18 @@ def commands_of(declared: dict[str, dict[str, str]]) -> list[str]:
 
 
 def main() -> None:
-    """Check the extra that the command line names, or the one whose turn it is."""
+    """Check the extra that the command line names, the one whose turn it is, or all of them at once."""
     names = sorted(file.parent.name for file in (ROOT / EXTRAS).glob("*/extra.toml"))
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", nargs="?", choices=names)
+    parser.add_argument("--together", action="store_true", help="delete all extras at once")
     parser.add_argument("--all", action="store_true", help="run all everyday tests, not a subset")
     asked = parser.parse_args()
-    name = asked.name or in_turn(names)
-    print(f"without {name}:", flush=True)
-    check(name, asked.all)
+    if asked.together and asked.name:
+        parser.error("--together deletes all extras: leave out the name")
+    deleted = names if asked.together else [asked.name or in_turn(names)]
+    print(f"without {', '.join(deleted)}:", flush=True)
+    check(deleted, asked.all)
 
 
 if __name__ == "__main__":

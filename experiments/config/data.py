@@ -45,6 +45,11 @@ class DataConfig(StrictModel):
         """Whether every unit of the training text is a piece, so that `vocab_size` is not read."""
         return self.units in ("char", "byte")
 
+    @property
+    def target_symbols(self) -> int:
+        """Return the size of a target vocabulary of whole symbols between spaces; 0 if the target has `units` too."""
+        return 0
+
     @field_validator("corpus")
     @classmethod
     def _found_from_anywhere(cls, corpus: str) -> str:

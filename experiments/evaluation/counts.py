@@ -1,4 +1,4 @@
-"""Corpus scores of many sums of counts at once: BLEU in sacrebleu's arithmetic, F1. Imports no torch.
+"""BLEU of many sums of counts at once, in sacrebleu's arithmetic; the scores of a set. Imports no torch.
 
 An evaluation keeps one row of counts per sentence; sums over any sentences give their corpus score. So a report
 recomputes a recorded score, and resamples sentences for tests.
@@ -14,7 +14,6 @@ ORDERS = 4
 BLEU_COUNTS = (
     "sys_len", "ref_len", *(f"correct_{n}" for n in range(1, ORDERS + 1)), *(f"total_{n}" for n in range(1, ORDERS + 1))
 )  # fmt: skip
-BRACKET_COUNTS = ("matched", "gold", "parsed")
 _NO_SCORE = -9999999999.0  # sacrebleu's logarithm of a precision of zero
 
 
@@ -45,13 +44,6 @@ def _smoothed(correct: NDArray[Any], total: NDArray[Any]) -> NDArray[np.float64]
         logs = np.where(total > 0, np.log(precision), _NO_SCORE)
     summed: NDArray[np.float64] = logs.sum(axis=-1)
     return summed
-
-
-def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 3, BRACKET_COUNTS) → F1 (…), 0 to 100; 0 where there is no bracket."""
-    matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
-    score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
-    return score
 
 
 # --- The result of scoring a set

@@ -28,7 +28,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, done, total
 class Use(NamedTuple):
     """What a trained model of a task is used for."""
 
-    does: str  # "translate", "continue text" or "parse"
+    does: str  # a verb for messages; "translate" and "continue text" are what `ablations generate` can do
     by: str  # module:OBJECT of the class that loads it, `of_run` or from an exported folder by `load`
     readme: str  # how to use an exported model; {name} is its folder
 

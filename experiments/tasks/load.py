@@ -26,7 +26,6 @@ from model.strict import StrictModel
 
 BUILTIN = {
     "translation": "experiments.tasks.translation:TASK",
-    "parsing": "experiments.tasks.parsing:TASK",
     "command": "experiments.tasks.own.command:TASK",
     "imported": "experiments.tasks.own.command:IMPORTED",
 }

@@ -70,7 +70,7 @@ def of_builtin(data: DataConfig) -> Iterator[UserError]:
         )
 
 
-def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int) -> Iterator[UserError]:
+def of_corpus(config: RunConfig, corpus: Corpus, root: Path) -> Iterator[UserError]:
     """A vocabulary that the text cannot fill, pairs that fit no batch, lines beyond a learned position table.
 
     root: folder of prepared corpora.
@@ -82,7 +82,7 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path, target_symbols: int
     positions = model.longest
     try:
         sets = select_sets(corpus, config.evaluation.sets)
-        lengths = longest(corpus, data, model.shared_vocabulary, target_symbols, root)
+        lengths = longest(corpus, data, model.shared_vocabulary, root)
     except VocabularyTooLarge as error:
         yield NeedsCorpus(f"{error} Or name {_CORPUS}.") if data.corpus == "builtin" else error
         return
@@ -123,12 +123,12 @@ class Lengths:
 _known: dict[tuple[object, ...], Lengths | UserError] = {}  # in this process: the rows of a table share them
 
 
-def longest(corpus: Corpus, data: DataConfig, shared: bool, target_symbols: int, root: Path) -> Lengths:
+def longest(corpus: Corpus, data: DataConfig, shared: bool, root: Path) -> Lengths:
     """The longest sentences of a corpus; of a large one 0. Raises UserError as `prepare` does.
 
-    target_symbols: as in `prepare`; 0: the target is text. root: the folder of prepared corpora.
+    root: the folder of prepared corpora.
     """
-    name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
+    name = encoded_digest(corpus.training_digest(root), data, shared)
     digests = {each: corpus.set_digest(each, root) for each in corpus.sets}
 
     def lengths_of(encoded: EncodedCorpus) -> Lengths:
@@ -140,8 +140,7 @@ def longest(corpus: Corpus, data: DataConfig, shared: bool, target_symbols: int,
         if corpus.check(root)["train"] > LOOKED_AT:
             return Lengths(0, dict.fromkeys(digests, 0))
         with tempfile.TemporaryDirectory(prefix="ablations-corpus-") as folder:
-            arguments = (corpus, data, shared, Path(folder), lambda *_: None)
-            return lengths_of(prepare(*arguments, target_symbols=target_symbols))
+            return lengths_of(prepare(corpus, data, shared, Path(folder), lambda *_: None))
 
     sets = (root / name / "sets" / f"{each}-{its_digest}" for each, its_digest in digests.items())
     prepared = (root / name / "facts.json").exists() and all(place.is_dir() for place in sets)

@@ -1,7 +1,7 @@
-"""Tasks that train a network of this program, and those of them on pairs of lines: translation, parsing.
+"""Tasks that train a network of this program, and those of them on pairs of lines, such as translation.
 
 The planning half imports no torch; training and evaluation do. A task defines the origin of its text (`corpus`). One on
-pairs also says how its targets become pieces (`target_symbols`) and how outputs are scored (`score_outputs`).
+pairs also defines how outputs are scored (`score_outputs`).
 """
 
 import functools
@@ -65,7 +65,7 @@ def _shared(config: RunConfig) -> bool:
 
 
 class NetworkTask(Task):
-    """Translation, parsing, language models: whatever model/ computes, on an encoded corpus."""
+    """A task that trains a network of model/ on an encoded corpus."""
 
     def packages(self) -> tuple[str, ...]:
         return (*PACKAGES, *(super().packages() or ()))
@@ -81,10 +81,6 @@ class NetworkTask(Task):
     @abstractmethod
     def check_batches(self, config: Any, encoded: EncodedCorpus) -> None:
         """Raises UserError for a training set that cannot be batched, before any run starts."""
-
-    def target_symbols(self, config: Any) -> int:
-        """The size of a target vocabulary of whole symbols; 0: word-pieces, as many as for the source."""
-        return 0
 
     def typical_length(self, config: Any) -> int:
         """Pieces of a sentence, before a corpus is measured."""
@@ -111,19 +107,17 @@ class NetworkTask(Task):
         source, target = (config.data.vocab_size,) * 2
         if config.data.sized_by_text:
             source, target = sizes_by_text(self.corpus(config), config.data, _shared(config))
-        return self.target_symbols(config) or target, source
+        return config.data.target_symbols or target, source
 
     def prepare(self, config: RunConfig, store: Path, progress: Progress) -> dict[str, Any]:
         """Train the tokenizer and encode the corpus, once; see experiments/data/encoding/prepare.py for the errors."""
-        corpus, symbols = self.corpus(config), self.target_symbols(config)
-        root = store / "corpora"
-        encoded = prepare(corpus, config.data, _shared(config), root, progress, target_symbols=symbols)
+        encoded = prepare(self.corpus(config), config.data, _shared(config), store / "corpora", progress)
         self.check_batches(config, encoded)
         return encoded.facts
 
     def encoded(self, config: RunConfig, context: AttemptContext) -> EncodedCorpus:
         """The encoded corpus of a run."""
-        name = encoded_digest(context.spec.inputs["corpus"], config.data, _shared(config), self.target_symbols(config))
+        name = encoded_digest(context.spec.inputs["corpus"], config.data, _shared(config))
         return open_encoded(context.store / "corpora", name)
 
     def evaluated(self, config: RunConfig, evaluation: EvaluationSpec, context: AttemptContext) -> EncodedSet:
@@ -159,7 +153,7 @@ class NetworkTask(Task):
             return self.vocab_sizes(config)
         target = self.encoded(config, context).facts["vocab_size"]["target"]
         source = self.encoded(config, context).facts["vocab_size"].get("source", target)
-        return self.target_symbols(config) or target, source
+        return config.data.target_symbols or target, source
 
     def num_params(self, config: RunConfig) -> int | None:
         unchanged, change = count.num_params(config.model, *self.vocab_sizes(config)), self._change(config)
@@ -270,7 +264,7 @@ LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
 
 
 class SequenceTask(NetworkTask):
-    """A task on pairs of lines. Subclasses define the corpus, the target's symbols and the scores."""
+    """A task on pairs of lines. Subclasses define the corpus and the scores."""
 
     evaluation_parts = (LIKELIHOOD, DECODE, SCORE)
     part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
@@ -298,10 +292,9 @@ class SequenceTask(NetworkTask):
         return super().evaluation_settings(config) | self.scoring(config)
 
     def preflight(self, config: RunConfig, store: Path) -> list[UserError]:
-        corpus, symbols = self.corpus(config), self.target_symbols(config)
         return [
             *of_settings(config.training, config.evaluation),
-            *of_corpus(config, corpus, store / "corpora", symbols),
+            *of_corpus(config, self.corpus(config), store / "corpora"),
             *self.network_preflight(config),
         ]
 

@@ -145,8 +145,9 @@ def example(tmp_path: Path) -> Case:
 
 
 CASES: list[Any] = [
-    *(translation, parsing, own, command),
+    *(translation, own, command),
     pytest.param(algorithmic, marks=pytest.mark.extra("algorithmic")),
+    pytest.param(parsing, marks=pytest.mark.extra("parsing")),
     *(pytest.param(case, marks=pytest.mark.nightly) for case in (characters, example)),
 ]
 

@@ -126,7 +126,7 @@ def test_table3_compiles_and_reads_as_the_paper(tmp_path: Path) -> None:
 
 
 STUDIES = [
-    pytest.param(name, marks=[] if name in ("table2", "table3", "table4", "modifications") else pytest.mark.nightly)
+    pytest.param(name, marks=[] if name in ("table2", "table3", "modifications") else pytest.mark.nightly)
     for name in builtin_studies()
 ]
 

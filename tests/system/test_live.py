@@ -101,7 +101,7 @@ def test_a_drained_table_is_not_done(cli: Cli, long: Path, tmp_path: Path) -> No
 
 
 def test_settings_are_those_of_the_task_and_can_be_set(cli: Cli, tmp_path: Path) -> None:
-    for name in ("translation", "parsing", "table3"):
+    for name in ("translation", "table3"):
         found = as_json(cli("settings", name, "--json"))
         assert {"name", "default", "values", "meaning"} == set(found[0])
         assert all(one["meaning"] for one in found if name != "table3"), [one for one in found if not one["meaning"]]

@@ -13,7 +13,6 @@ from ablations.cli.terminal import aligned, print_json
 from ablations.extras.attention_analysis.figures import draw_attention, draw_heads
 from ablations.service import choose_run
 from ablations.service.selected import Selectors
-from experiments.data.corpora.trees import TreeCorpus
 from experiments.errors import UserError, explain_os_errors
 from experiments.identity import digest
 from experiments.messages import number
@@ -110,12 +109,12 @@ def _heads(
     task = load_task(found.config.task)
     assert isinstance(task, SequenceTask)
     corpus = task.corpus(found.config)
-    from ablations.extras.attention_analysis.heads import MEASURES, Line, of_run, positional_heads
+    from ablations.extras.attention_analysis.heads import MEASURES, HasSpans, Line, of_run, positional_heads
 
-    trees = corpus.read_trees("dev") if isinstance(corpus, TreeCorpus) else itertools.repeat(None)
+    spans = corpus.source_spans("dev") if isinstance(corpus, HasSpans) else itertools.repeat(None)
     lines = [
-        Line(source, target, None if tree is None else [bracket[1:] for bracket in tree.brackets])
-        for (source, target), tree in zip(itertools.islice(corpus.read("dev"), count), trees, strict=False)
+        Line(source, target, brackets)
+        for (source, target), brackets in zip(itertools.islice(corpus.read("dev"), count), spans, strict=False)
     ]
     rows = of_run(found.config, found.attempt, checkpoint, task.vocab_sizes(found.config), lines)
     if not rows:

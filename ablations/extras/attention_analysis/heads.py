@@ -5,9 +5,9 @@ pair is its memory position minus its query's. Queries count that have a previou
 either they have less to choose from. Pairs of the future, which a decoder never sees, do not count.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -126,6 +126,14 @@ def positional_heads(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str],
         positional, heads = found.get((row["kind"], row["weights"]), (0, 0))
         found[row["kind"], row["weights"]] = (positional + (row["positional"] >= POSITIONAL), heads + 1)
     return found
+
+
+@runtime_checkable
+class HasSpans(Protocol):
+    """A corpus that knows the brackets of its source sentences, such as that of the extra `parsing`."""
+
+    def source_spans(self, set_name: str) -> Iterator[list[tuple[int, int]]]:
+        """Yield the brackets of each sentence as (first word, word behind the last)."""
 
 
 class Line(NamedTuple):

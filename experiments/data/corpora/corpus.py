@@ -1,6 +1,6 @@
 """A corpus: text in named sets, read from files or generated, and the digests that identify it. Imports no torch.
 
-Parallel text (parallel.py) and trees over sentences (trees.py) are pairs of lines; running text has one side.
+Parallel text (parallel.py) has pairs of lines; the corpora of other tasks may have one side.
 """
 
 import difflib
@@ -25,7 +25,7 @@ Files = tuple[Path, ...]
 class Corpus(ABC):
     """Rows of text in named sets: "train", "dev" and test sets, each with its files. A row has a line for each side.
 
-    `source` and `target` name the sides: languages, or "words" and "trees"; running text has no source.
+    `source` and `target` name the sides, for instance the languages; running text has no source.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES

@@ -25,13 +25,13 @@ from experiments.store.checksummed import check_file, read_json
 FORMAT = 2  # format of the folder; part of the digest
 
 
-def encoded_digest(training_digest: str, data: DataConfig, shared: bool = True, target_symbols: int = 0) -> str:
+def encoded_digest(training_digest: str, data: DataConfig, shared: bool = True) -> str:
     """The name of an encoded corpus: digest of its content, tokenizer settings, dropping rule and format."""
     return digest(
         {
             "format": FORMAT,
             "corpus": training_digest,
-            "tokenizer": tokenizer_settings(data, shared, target_symbols),
+            "tokenizer": tokenizer_settings(data, shared),
             "max_pieces": data.max_pieces,
         }
     )

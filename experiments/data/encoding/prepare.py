@@ -226,20 +226,18 @@ def prepare(
     root: Path,
     progress: Progress,
     workers: int | None = None,
-    target_symbols: int = 0,
 ) -> EncodedCorpus:
     """The encoded corpus under `root` (a store's corpora), created if missing; missing test sets are added.
 
     shared: one vocabulary for both sides. workers: threads; all cores of this process if None.
-    target_symbols: the target is a line of symbols, of which at most so many are learnt; 0: it is text.
     Raises UserError for an unreadable or changing corpus, for a `data.vocab_size` that the text does not allow, and for
     a full or read-only disk. May be interrupted, and called twice at once.
     """
     corpus = corpus.pinned(root)
     counts = corpus.check(root)
-    name = encoded_digest(corpus.training_digest(root), data, shared, target_symbols)
+    name = encoded_digest(corpus.training_digest(root), data, shared)
     threads = workers or len(os.sched_getaffinity(0))
-    work = _Work(corpus, data, shared, target_symbols, counts.get("train", 0), progress, threads)
+    work = _Work(corpus, data, shared, counts.get("train", 0), progress, threads)
     with explain_os_errors(f"prepare the corpus {corpus.name} under {root}"):
         root.mkdir(parents=True, exist_ok=True)
         make_once(root / name, lambda folder: work.make_train(folder, name))
@@ -259,12 +257,11 @@ class _Work:
         corpus: Corpus,
         data: DataConfig,
         shared: bool,
-        target_symbols: int,
         pairs: int,
         progress: Progress,
         threads: int,
     ) -> None:
-        self.corpus, self.data, self.shared, self.target_symbols = corpus, data, shared, target_symbols
+        self.corpus, self.data, self.shared = corpus, data, shared
         self.pairs, self.progress, self.threads = pairs, progress, threads  # pairs of train; 0: lines, not counted
         self._held: list[Row] | None = None  # a small training set, read (or generated) once for all steps
 
@@ -279,7 +276,6 @@ class _Work:
             folder,
             lambda: self._train_rows(doing),
             self.pairs,
-            self.target_symbols,
         )
         trained, tokenizers = time.monotonic(), self._by_side(models)
         (folder / "train").mkdir()
@@ -289,7 +285,7 @@ class _Work:
         if not encoder.kept:
             self._refuse_empty("train", encoder)
         facts_of_train = encoder.facts()
-        _check_words(self.data, SIDES[: 1 if self.target_symbols else 2], facts_of_train, self.corpus.name)
+        _check_words(self.data, SIDES[: 1 if self.data.target_symbols else 2], facts_of_train, self.corpus.name)
         seconds = max(time.monotonic() - trained, 1e-9)
         facts = {
             "digest": name,
@@ -298,7 +294,7 @@ class _Work:
             "shared": self.shared,
             "vocab_size": {side: tokenizer.vocab_size for side, tokenizer in tokenizers.items()},
             "tokenizer": {
-                "settings": tokenizer_settings(self.data, self.shared, self.target_symbols),
+                "settings": tokenizer_settings(self.data, self.shared),
                 "sha256": {name: model.sha256 for name, model in zip(model_names(self.shared), models, strict=True)},
                 "sentencepiece": version("sentencepiece"),
                 "seconds": round(trained - started, 3),
@@ -367,7 +363,6 @@ def learn_tokenizers(
     folder: Path,
     read: Callable[[], Iterator[Row]],
     pairs: int,
-    target_symbols: int = 0,
 ) -> tuple[Tokenizer, Tokenizer]:
     """Train source and target tokenizers on the training set alone, write them to `folder`, and load them.
 
@@ -378,7 +373,7 @@ def learn_tokenizers(
     for model, numbers in {names[0]: columns}.items() if shared else zip(names, ([0], [1]), strict=True):
         lines = (row[number] for row in _sampled(corpus, read, pairs) for number in numbers)
         what = "the training text" if shared else f"the {SIDES[numbers[0]]} side of the training text"
-        symbols = target_symbols if model == "target.model" else 0
+        symbols = data.target_symbols if model == "target.model" else 0
         train_tokenizer(lines, data, folder / model, f"{what} of {corpus.name}", symbols=symbols)
     source = Tokenizer.load(folder / names[0])
     return source, source if shared else Tokenizer.load(folder / names[1])

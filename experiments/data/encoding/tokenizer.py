@@ -50,7 +50,7 @@ _UNITS: dict[str, dict[str, Any]] = {
 }
 # For running text: every character comes back, those that were not learnt as bytes; a line's end is a piece.
 RUNNING_TEXT: dict[str, Any] = {"byte_fallback": True, "add_dummy_prefix": False, "user_defined_symbols": ["\n"]}
-# For lines of symbols, such as a tree's: every word is a piece, up to the size; rarer ones are unknown.
+# For a target of whole symbols (`data.target_symbols`): every word is a piece, up to the size; rarer ones are unknown.
 _SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
 _ERRORS_ONLY = 2  # SentencePiece's minloglevel: hides its progress from the terminal
 
@@ -59,7 +59,7 @@ class VocabularyTooLarge(UserError):  # noqa: N818 - what is wrong
     """The text does not allow so many pieces."""
 
 
-def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) -> dict[str, Any]:
+def tokenizer_settings(data: DataConfig, shared: bool) -> dict[str, Any]:
     """Everything besides the training text that determines the pieces; part of identities."""
     settings: dict[str, Any] = {"units": "byte", "shared": shared}
     if data.units != "byte":
@@ -69,8 +69,9 @@ def tokenizer_settings(data: DataConfig, shared: bool, target_symbols: int = 0) 
         settings["units"] = "wordpiece"
     if _mark(data) in _EACH:
         settings["unknown"] = ONE_EACH
-    target = {**_SYMBOLS, "vocab_size": target_symbols, "unknown": ONE_EACH}
-    return {**settings, "target": target} if target_symbols else settings
+    if data.target_symbols:
+        settings["target"] = {**_SYMBOLS, "vocab_size": data.target_symbols, "unknown": ONE_EACH}
+    return settings
 
 
 def _learnt(data: DataConfig) -> dict[str, Any]:

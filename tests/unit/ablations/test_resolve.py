@@ -210,7 +210,7 @@ def test_impossible_values_name_row_profile_and_who_set_them(own_study, rows_of,
         ('[columns]\nmodel.dk = "x"\n' + BASE, "[columns]: there is no setting model.dk."),
         (row("x", "set = {model = 3}"), 'row "x": model is a group of settings, set one of them: model.num_layers'),
         (row("x", "set = {seed = 3}"), "seed is not set like this: seeds are 1..N"),
-        (row("x", "set = {task = 'parsing'}"), "task is not set like this: the study's own `task` names it"),
+        (row("x", "set = {task = 'command'}"), "task is not set like this: the study's own `task` names it"),
         (row("x", "set = {qqqq = 3}"), "there is no setting qqqq. The settings are: model.num_layers"),
         (
             row("x", "paper = {blue = 3}"),

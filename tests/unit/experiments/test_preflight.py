@@ -18,7 +18,6 @@ from experiments.data.encoding.tokenizer import VocabularyTooLarge, train_tokeni
 from experiments.dotted import nested
 from experiments.errors import NeedsCorpus, UserError
 from experiments.tasks import preflight
-from experiments.tasks.parsing import TASK as PARSING
 from experiments.tasks.translation import TASK
 from experiments.training import kept_checkpoints
 from tests.small_training import run
@@ -116,25 +115,15 @@ def test_the_built_in_corpus_allows_fewer_pieces_than_is_said(tmp_path: Path, si
         train_tokenizer(lines, DataConfig(vocab_size=preflight.BUILTIN_PIECES), tmp_path / "model", "the text")
 
 
-@pytest.mark.parametrize(
-    ("given", "size"),
-    [
-        ({}, 37000),
-        ({}, 2999),
-        ({"data": {"units": "word"}}, 2999),
-        ({"task": "parsing", "data": {"builtin_pairs": 2000}}, 37000),
-    ],
-)
+@pytest.mark.parametrize(("units", "size"), [("bpe", 37000), ("bpe", 2999), ("word", 2999)])
 def test_a_vocabulary_beyond_the_built_in_corpus_needs_another_or_the_size_that_is_named(
-    given: dict[str, Any], size: int, tmp_path: Path
+    units: str, size: int, tmp_path: Path
 ) -> None:
-    """The named size is accepted, whether the built-in text is sentences, words or trees."""
-    task = PARSING if "task" in given else TASK
-    values = {"task": "translation", **given, "training": {"tokens_per_batch": 1000}}
+    """The named size is accepted."""
 
     def refusals(vocab_size: int) -> list[UserError]:
-        data = {"builtin_pairs": 1200, **given.get("data", {}), "vocab_size": vocab_size}
-        return task.preflight(task.config_type.model_validate_json(json.dumps({**values, "data": data})), tmp_path)
+        data = {"builtin_pairs": 1200, "units": units, "vocab_size": vocab_size}
+        return TASK.preflight(RunConfig.from_mapping({"data": data, "training": {"tokens_per_batch": 1000}}), tmp_path)
 
     (error,) = refusals(size)
     assert isinstance(error, NeedsCorpus) and "--corpus DIR" in str(error) and str(size) in str(error)

@@ -12,8 +12,6 @@ from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
 from experiments.identity import run_identity
 from experiments.tasks.network import sizes_by_text
-from experiments.tasks.parsing import TASK as PARSING
-from experiments.tasks.parsing import ParsingConfig
 from experiments.tasks.translation import TASK
 from model.network import build_model
 
@@ -116,14 +114,3 @@ def test_counting_is_remembered_and_another_text_counted_anew(folder: Path) -> N
         german.write("ein Wort\n")
     again = sizes_by_text(TASK.corpus(settings), settings.data, True)
     assert again == (first[0] + 1, first[1] + 1)
-
-
-@pytest.mark.parametrize("units", ["unigram", "word", "char", "byte"])
-def test_of_trees_the_sentences_have_units_and_the_symbols_stay_symbols(tmp_path: Path, units: str) -> None:
-    data = {"vocab_size": 120, "target_vocab_size": 64, "builtin_pairs": 300, "units": units}
-    settings = ParsingConfig.from_mapping({"data": data})
-    facts = PARSING.prepare(settings, tmp_path, lambda *_: None)
-    target, source = PARSING.vocab_sizes(settings)
-    assert source == facts["vocab_size"]["source"] and target == 64 >= facts["vocab_size"]["target"]
-    assert facts["train"]["target"]["unknown"] == 0
-    assert not PARSING.preflight(settings, tmp_path / "elsewhere")

@@ -1,4 +1,4 @@
-"""Small stores written by real children: translation, parsing, language, a user's function and command."""
+"""Small stores written by real children: translation, language, a user's function and command."""
 
 import itertools
 import shutil
@@ -67,24 +67,6 @@ paper = {params = 130}
 key = "greedy"
 ensemble = {of = "base", seeds = [1, 2]}
 set = {evaluation.beam_size = 1}
-"""
-PARSING = f"""
-name = "trees"
-title = "Trees"
-task = "parsing"
-
-[base]
-{SIZES}
-data = {{vocab_size = 100, builtin_pairs = 100, target_vocab_size = 100}}
-training = {{train_steps = 4, warmup_steps = 10, tokens_per_batch = 400, precision = "fp32"}}
-evaluation = {{beam_size = 1, max_extra_length = 3}}
-
-[[variation]]
-key = "base"
-
-[[variation]]
-key = "pre"
-set = {{model.norm = "pre"}}
 """
 LANGUAGE = f"""
 name = "words"
@@ -193,7 +175,7 @@ def write(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 STUDIES = {
-    "translation": "small", "parsing": "trees", "own": "mine", "command": "walk", "ensembles": "together",
+    "translation": "small", "own": "mine", "command": "walk", "ensembles": "together",
     **({"language": "words"} if "language_modelling" in named_tasks() else {}),  # of an extra
 }  # fmt: skip
 
@@ -209,7 +191,6 @@ def make_all(folder: Path) -> None:
     letters = write(folder / "letters", _parallel())
     text = TRANSLATION.replace("data = {", f'data = {{corpus = "{letters}", ')
     write(folder / "translation", {"small.toml": text, "together.toml": ENSEMBLES})
-    write(folder / "parsing", {"trees.toml": PARSING})
     if "language" in STUDIES:
         write(folder / "language", {"words.toml": LANGUAGE})
     write(folder / "command", {"walk.toml": COMMAND, "walk.py": WALK})

@@ -30,7 +30,7 @@ from reports.table.cost import by_time, counted, training_seconds
 from tests.unit.reports.real import Made, said, write
 
 KINDS: list[Any] = [
-    *("translation", "parsing", "ensembles", "own", "command"),
+    *("translation", "ensembles", "own", "command"),
     pytest.param("language", marks=pytest.mark.extra("language_models")),
 ]
 
@@ -67,7 +67,6 @@ def test_notes_of_data(small):
     assert said(table, "unknown pieces in train: source 0.00%, target 0.00%")
     assert said(table, "Evaluated: dev (20 sentences, 3 of them also in train), test (10 sentences, 0 of them")
     assert not said(table, str(small["translation"].study.parent.parent))
-    assert said(small["parsing"].table(), "words–trees, 100 training pairs, 100 pieces for words and", "for trees")
 
 
 def test_notes_of_training_and_software(small):
@@ -146,11 +145,6 @@ def test_a_column_that_is_not_tested_between_sentences_says_so(small):
     table = small["translation"].table("sentences")
     assert said(table, "p < .05 against base, between sentences")
     assert said(table, "PPL (dev): not tested between sentences")
-    parsing = small["parsing"].table("sentences")
-    assert said(parsing, "complete match % (dev): not tested", "no shares per example") and not said(
-        parsing, "F1 (dev)"
-    )
-    assert parsing.rows[1].measures["f1"].test is not None
     assert said(small["own"].table("sentences", rows="data"), "base is not in the table")
 
 

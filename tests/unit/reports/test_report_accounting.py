@@ -30,7 +30,7 @@ from reports.table.cost import spent_on
 from tests.unit.reports.real import Made, said, write
 
 KINDS: list[Any] = [
-    *("translation", "parsing", "ensembles", "own", "command"),
+    *("translation", "ensembles", "own", "command"),
     pytest.param("language", marks=pytest.mark.extra("language_models")),
 ]
 

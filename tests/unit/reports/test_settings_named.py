@@ -16,6 +16,7 @@ from experiments.dotted import flatten
 from experiments.identity import digest
 from experiments.run_spec import EvaluationSpec
 from experiments.run_state import RunState
+from experiments.tasks.base import Task
 from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
 from model.cost import num_params
@@ -61,23 +62,16 @@ def another(kind: Any, value: Any) -> Any:
 
 # How the sets are decoded stands in notes of its own; identity and place of the corpus likewise.
 ELSEWHERE = ("task", "seed", "data.corpus", "evaluation.sets", "evaluation.rules")
-TASKS = {name: load_task(name) for name in ("translation", "parsing")}
-# Settings that both tasks have are changed in the first.
-TASK_OF = {name: task for task in reversed(TASKS) for name in fields(TASKS[task].config_type)}
-CHANGES = [
-    (task, name, another(fields(TASKS[task].config_type)[name], dict(flatten(TASKS[task].config_type()))[name]))
-    for name, task in TASK_OF.items()
-    if name not in ELSEWHERE
-]
+TRANSLATION = load_task("translation")
 
 
-def said(task: str, base: dict[str, Any], tmp_path: Path) -> list[str]:
+def said(task: Task, base: dict[str, Any], tmp_path: Path) -> list[str]:
     """The notes and the paragraph under a base row that changes some settings, with nothing trained."""
     study = Study.model_validate(
-        {"name": "s", "title": "S", "task": task, "base": base, "variation": [{"key": "base"}]}
+        {"name": "s", "title": "S", "task": task.name, "base": base, "variation": [{"key": "base"}]}
     )
-    plan = plan_study(study, Selection(), Inputless(TASKS[task]), tmp_path, lambda *_: RunState("missing"))
-    table = build_table(table_spec(plan, TASKS[task].columns), FakeStore())
+    plan = plan_study(study, Selection(), Inputless(task), tmp_path, lambda *_: RunState("missing"))
+    table = build_table(table_spec(plan, task.columns), FakeStore())
     return [" ".join(note.text for note in table.footnotes), paragraph(table)]
 
 
@@ -98,16 +92,22 @@ class Inputless:
         return list(self._task.evaluations(plain, store))
 
 
-@pytest.mark.parametrize(("task", "name", "value"), CHANGES, ids=[f"{task}-{name}" for task, name, _ in CHANGES])
-def test_a_setting_of_base_is_named_where_a_row_reads_it(task: str, name: str, value: Any, tmp_path: Path) -> None:
+def check_setting(task: Task, name: str, tmp_path: Path) -> None:
+    """A changed setting of base is named exactly where the task reads it."""
+    value = another(fields(task.config_type)[name], dict(flatten(task.config_type()))[name])
     if value is None:
         pytest.skip("it has one value only")
     more = {"training.keep_checkpoints": 9, "training.eval_steps": 5} if name == "evaluation.checkpoint" else {}
     value = "average:7" if name == "evaluation.checkpoint" else value
     names = (show(name, value), f"{value:,}" if isinstance(value, int) else "no number")
-    unread = TASKS[task].config_type().unread([name])
+    unread = task.config_type().unread([name])
     for text, usual in zip(said(task, {name: value, **more}, tmp_path), said(task, more, tmp_path), strict=True):
         assert (text == usual) if unread else (text != usual and any(shown in text for shown in names))
+
+
+@pytest.mark.parametrize("name", [name for name in fields(TRANSLATION.config_type) if name not in ELSEWHERE])
+def test_a_setting_of_base_is_named_where_a_row_reads_it(name: str, tmp_path: Path) -> None:
+    check_setting(TRANSLATION, name, tmp_path)
 
 
 class Unmeasured(Inputless):

@@ -31,7 +31,6 @@ KINDS = (
     "own",
     "command",
     pytest.param("translation", marks=pytest.mark.slow),
-    pytest.param("parsing", marks=pytest.mark.nightly),
 )
 FORMATS = list(RENDERERS)
 
@@ -68,7 +67,7 @@ def test_the_same_table_from_a_bundle_of_any_task(finished, tmp_path):
     assert "walking_in_a_bundle" not in set(sys.modules) - before
     for format_ in FORMATS:
         assert printed(there, format_) == printed(chosen, format_, there.bundle), format_
-    if kind in ("translation", "parsing"):
+    if kind == "translation":
         assert page(table_of(there), there) == page(replace(table_of(chosen), bundle=there.bundle), chosen)
 
 
@@ -77,8 +76,8 @@ def test_what_was_computed_again_is_said(finished, tmp_path):
     runs, word = read_bundle(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "in").checked
     assert runs == "4 runs as planned"
     again, _, recorded = word.partition("The sender's word: ")
-    assert {"translation": "bleu (dev), parameters", "parsing": "f1 (dev)"}.get(kind, "nothing") in again
-    assert {"translation": "perplexity (dev)", "parsing": "malformed"}.get(kind, "all numbers") in recorded
+    assert {"translation": "bleu (dev), parameters"}.get(kind, "nothing") in again
+    assert {"translation": "perplexity (dev)"}.get(kind, "all numbers") in recorded
 
 
 def words_that_tell(chosen):
@@ -142,9 +141,9 @@ def records(files, last):
 
 def settings_of_the_plan(head, files):
     row = head["plan"]["rows"][0]
-    group, name, value = {
-        "translation": ("model", "dropout", 0.9), "parsing": ("model", "dropout", 0.9),
-    }.get(head["plan"]["study"]["task"], (None, "size" if "size" in row["config"] else "rate", 9))  # fmt: skip
+    group, name, value = {"translation": ("model", "dropout", 0.9)}.get(
+        head["plan"]["study"]["task"], (None, "size" if "size" in row["config"] else "rate", 9)
+    )
     (row["config"][group] if group else row["config"])[name] = value
 
 
@@ -198,7 +197,7 @@ def test_plan_and_runs_agree_or_nothing_is_printed(finished, tmp_path, change):
 
 def test_a_score_that_its_counts_do_not_give_is_refused(finished, tmp_path):
     chosen, kind = finished
-    metric = {"translation": "bleu", "parsing": "f1"}.get(kind)
+    metric = {"translation": "bleu"}.get(kind)
     if metric is None:
         pytest.skip("its metrics are as recorded, and said to be")
 

@@ -7,17 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.corpora.tree import Tree, delinearise, parse_line, to_text
-from experiments.evaluation.evalb import (
-    DELETED,
-    SentenceScore,
-    Status,
-    score_parses,
-    score_sentence,
-    summarise,
-)
-from tests.evalb_files import score_files
-from tests.trees import LABELS, quick, trees
+from ablations.extras.parsing.evalb import DELETED, SentenceScore, Status, score_sentence, summarise
+from ablations.extras.parsing.linear import delinearise
+from ablations.extras.parsing.scores import score_parses
+from ablations.extras.parsing.tests.evalb_files import score_files
+from ablations.extras.parsing.tests.random_trees import LABELS, quick, trees
+from ablations.extras.parsing.tree import Tree, to_text
+from ablations.extras.parsing.treebank import parse_line
+from experiments.tasks import versions
 
 # Not st.randoms: that draws floats, which hypothesis refuses once a model has made the processor flush denormals.
 chances = st.integers(0, 2**32).map(random.Random)
@@ -206,3 +203,13 @@ def test_outputs_are_repaired_scored_and_written(tmp_path: Path) -> None:
     assert (scores.metrics["evalb_errors"], scores.metrics["evalb_skipped"]) == (0.0, 1.0)
     assert [len((tmp_path / name).read_text().splitlines()) for name in ("gold.mrg", "parses.mrg")] == [4, 4]
     assert (tmp_path / "parses.mrg").read_text().splitlines()[2] == "(TOP (X (NN e)))"
+
+
+def test_other_numbers_need_another_version_of_scoring(tmp_path: Path) -> None:
+    labels = ["S", "NP", "VP", "DT", "NN", "VB", "/S", "/NP", "/VP"]
+    gold, parse = "S NP DT NN /NP VP VB /VP /S", "S NP DT NN VB /NP /S"
+    found = score_parses(["the dog runs"], [parse], [gold], labels, tmp_path).metrics
+    assert {versions.SCORING: {name: found[name] for name in SCORES}} == {1: pytest.approx(SCORES)}
+
+
+SCORES = {"precision": 50.0, "recall": 100 / 3, "f1": 40.0, "tagging_accuracy": 100.0}

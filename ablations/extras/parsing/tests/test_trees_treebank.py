@@ -7,20 +7,10 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 
-from experiments.data.corpora.tree import (
-    BadTree,
-    Bracket,
-    Tree,
-    base_label,
-    cleaned,
-    parse,
-    parse_line,
-    read_trees,
-    steps,
-    to_text,
-)
+from ablations.extras.parsing.tests.random_trees import quick, trees
+from ablations.extras.parsing.tree import Bracket, Tree, base_label, cleaned, steps, to_text
+from ablations.extras.parsing.treebank import BadTree, parse, parse_line, read_trees
 from experiments.errors import UserError
-from tests.trees import quick, trees
 
 MRG = """\
 # a comment, and an empty line

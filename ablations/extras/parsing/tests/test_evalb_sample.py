@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.evaluation.evalb import Status, summarise
-from tests.evalb_files import score_files
+from ablations.extras.parsing.evalb import Status, summarise
+from ablations.extras.parsing.tests.evalb_files import score_files
 
 FOLDER = Path(os.environ.get("EVALB_SAMPLE", ""))
 pytestmark = pytest.mark.skipif(

@@ -4,8 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.data.corpora.tree import Repairs, Tree, delinearise, linearise, parse_line, to_text
-from tests.trees import LABELS, TAGS, quick, trees
+from ablations.extras.parsing.linear import Repairs, delinearise, linearise
+from ablations.extras.parsing.tests.random_trees import LABELS, TAGS, quick, trees
+from ablations.extras.parsing.tree import Tree, to_text
+from ablations.extras.parsing.treebank import parse_line
 
 EXAMPLE = parse_line("(S (NP (DT the) (NN dog)) (VP (VBD slept)) (. .))")
 

@@ -1,20 +1,25 @@
 """The parsing task without training: identities, sizes, scores and files."""
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from ablations.extras.parsing.evalb import Status, score_sentence, summarise
+from ablations.extras.parsing.scores import with_golds_punctuation
+from ablations.extras.parsing.task import TASK, ParsingConfig
+from ablations.extras.parsing.tests.evalb_files import score_files
+from ablations.extras.parsing.treebank import parse_line
 from experiments.config.run_config import RunConfig
-from experiments.data.corpora.tree import parse_line
 from experiments.data.encoding.encoded import EncodedSet
-from experiments.evaluation.evalb import Status, score_sentence, summarise, with_golds_punctuation
-from experiments.identity import run_identity
+from experiments.dotted import defaults
+from experiments.errors import NeedsCorpus, UserError
+from experiments.identity import digest, run_identity
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.load import load_task
-from experiments.tasks.parsing import TASK, ParsingConfig
 from model.network import build_model
-from tests.evalb_files import score_files
+from tests.unit.reports.test_settings_named import check_setting
 
 pytestmark = pytest.mark.slow
 
@@ -57,6 +62,39 @@ def test_run_ids_are_frozen() -> None:
 
 
 PINNED = "fbbeba3cb49a2b42"
+
+
+def test_every_default_is_what_it_was() -> None:
+    """A new setting with a default of its own changes this: write the new digest here. A changed default must not."""
+    assert digest(dict(defaults(ParsingConfig))) == "eb8efd934c7039c8"
+
+
+@pytest.mark.parametrize("name", ["data.train_extra", "data.target_vocab_size", "data.builtin_extra"])
+def test_a_setting_of_base_is_named_where_a_row_reads_it(name: str, tmp_path: Path) -> None:
+    check_setting(load_task("parsing"), name, tmp_path)
+
+
+@pytest.mark.parametrize("units", ["unigram", "word", "char", "byte"])
+def test_the_sentences_have_units_and_the_symbols_stay_symbols(tmp_path: Path, units: str) -> None:
+    data = {"vocab_size": 120, "target_vocab_size": 64, "builtin_pairs": 300, "units": units}
+    settings = ParsingConfig.from_mapping({"data": data})
+    facts = TASK.prepare(settings, tmp_path, lambda *_: None)
+    target, source = TASK.vocab_sizes(settings)
+    assert source == facts["vocab_size"]["source"] and target == 64 >= facts["vocab_size"]["target"]
+    assert facts["train"]["target"]["unknown"] == 0
+    assert not TASK.preflight(settings, tmp_path / "elsewhere")
+
+
+def test_a_vocabulary_beyond_the_generated_sentences_needs_the_size_that_is_named(tmp_path: Path) -> None:
+    def refusals(vocab_size: int) -> list[UserError]:
+        data = {"builtin_pairs": 2000, "vocab_size": vocab_size}
+        values = {"data": data, "training": {"tokens_per_batch": 1000}}
+        return TASK.preflight(ParsingConfig.from_mapping(values), tmp_path)
+
+    (error,) = refusals(37000)
+    assert isinstance(error, NeedsCorpus) and "--corpus DIR" in str(error) and "37000" in str(error)
+    named = re.search(r"data\.vocab_size(?:=| to )(\d+)", str(error))
+    assert named is not None and refusals(int(named[1])) == []
 
 
 def test_evaluations_name_the_rules(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Constituency parsing as sequence to sequence (section 6.3, Table 4): words in, a line of brackets out, EVALB's F1.
 
-An evaluation keeps outputs.txt, what was decoded before any repair, and what experiments/evaluation/evalb.py
-writes.
+An evaluation keeps outputs.txt, which holds the outputs before any repair, and the files that scores.py writes.
 """
 
 from collections.abc import Sequence
@@ -11,14 +10,14 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 
+from ablations.extras.parsing.corpus import TreeCorpus, TreeData, resolve
+from ablations.extras.parsing.scores import BRACKET_COUNTS, f1, score_parses
 from experiments.config.evaluation import EvaluationConfig
 from experiments.config.run_config import NOT_IN_RUN_ID, RunConfig
 from experiments.config.task_config import SettingRoles
 from experiments.config.training import TrainingConfig
-from experiments.data.corpora.trees import TreeCorpus, TreeData, resolve
 from experiments.data.encoding.encoded import EncodedSet
-from experiments.evaluation.counts import BRACKET_COUNTS, SetScores, f1
-from experiments.evaluation.evalb import score_parses
+from experiments.evaluation.counts import SetScores
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.sequence import TRANSLATE, SequenceTask
@@ -96,9 +95,6 @@ class Parsing(SequenceTask):
 
     def corpus(self, config: ParsingConfig) -> TreeCorpus:
         return resolve(config.data)
-
-    def target_symbols(self, config: ParsingConfig) -> int:
-        return config.data.target_vocab_size
 
     def scoring(self, config: ParsingConfig) -> dict[str, Any]:
         return {"rules": "COLLINS"}

@@ -7,20 +7,14 @@ Sums are over brackets, not over sentences.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import IntEnum
-from pathlib import Path
 
-import numpy as np
+from ablations.extras.parsing.tree import Bracket, Tree, without_words
 
-from experiments.data.corpora.tree import NO_TAG, Bracket, Repairs, Tree, delinearise, to_text, without_words
-from experiments.evaluation.counts import SetScores
-
-# --- EVALB's rules: which labels and words are left out, which count as equal
-# Those of COLLINS.prm, with which results on the Wall Street Journal are reported. Sekine and Collins 1997.
-
-
+# The rules are those of COLLINS.prm, with which results on the Wall Street Journal are reported (Sekine and Collins
+# 1997): which labels and words are left out, and which count as equal.
 SIGNATURE = "EVALB|labeled F1|rules: COLLINS|punctuation: gold's"
 DELETED = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})  # a word with its tag; of brackets only the label
 TRACES = "-NONE-"  # words that a sentence's length does not count
@@ -28,14 +22,13 @@ CUTOFF_LENGTH = 40  # sentences up to so many words are summed once more on thei
 
 
 def _equal(label: str) -> str:
-    """The label that stands for all that count as equal to it."""
+    """Return the label that represents all labels that count as equal."""
     return "ADVP" if label == "PRT" else label
 
 
-# --- Scores of sentences
-
-
 class Status(IntEnum):
+    """Whether a sentence counts in the sums, as in EVALB's output."""
+
     VALID = 0
     ERROR = 1  # the sides have other words, or the text is no tree: in no sum
     SKIPPED = 2  # the parse has no words that count: in no sum
@@ -65,7 +58,7 @@ def _percent(part: int, whole: int) -> float:
 
 
 def score_sentence(gold: Tree | None, parse: Tree | None) -> SentenceScore:
-    """One parse against its gold tree; None is text that was no tree."""
+    """Score one parse against its gold tree; None is text that was no tree."""
     length = sum(tag != TRACES for tag in gold.tags) if gold else 0
     if parse is not None and DELETED.issuperset(parse.tags):
         return SentenceScore(length, Status.SKIPPED)
@@ -88,7 +81,7 @@ def score_sentence(gold: Tree | None, parse: Tree | None) -> SentenceScore:
 
 
 def summarise(scores: Iterable[SentenceScore], longest: int | None = None) -> dict[str, float]:
-    """EVALB's summary by metric name, over sentences or those of at most `longest` words.
+    """Return EVALB's summary by metric name, over all sentences or those of at most `longest` words.
 
     Percent, except average_crossing (brackets per sentence), evalb_errors and evalb_skipped (sentences).
     """
@@ -114,63 +107,12 @@ def summarise(scores: Iterable[SentenceScore], longest: int | None = None) -> di
 
 
 def _counted_brackets(tree: Tree) -> list[Bracket]:
-    """Without function tags and without brackets of a deleted label; equal labels as one."""
+    """Return the brackets that count: labels without function tags, equal labels as one, deleted labels left out."""
     cut = (Bracket(_equal(label.partition("-")[0].partition("=")[0]), *span) for label, *span in tree.brackets)
     return [bracket for bracket in cut if bracket.label not in DELETED]
 
 
 def _crossing(expected: Iterable[Bracket], parsed: Iterable[Bracket]) -> int:
-    """Brackets of `parsed` that overlap one of `expected` without either holding the other."""
+    """Count brackets of `parsed` that overlap one of `expected` while neither contains the other."""
     spans = {(start, end) for _, start, end in expected}
     return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in parsed)
-
-
-# --- Score lines of symbols as trees
-
-
-def score_parses(
-    sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], labels: Sequence[str], folder: Path
-) -> SetScores:
-    """Repair and score the outputs; write parses.mrg and gold.mrg, one tree per line, which EVALB reads too.
-
-    labels: all pieces of the target's vocabulary.
-    """
-    brackets = [label[1:] for label in labels if label.startswith("/") and len(label) > 1]
-    words = [source.split(" ") if source else [] for source in sources]
-    gold = [delinearise(w, _symbols(r))[0] for w, r in zip(words, references, strict=True)]
-    made = [delinearise(w, _symbols(o), brackets) for w, o in zip(words, outputs, strict=True)]
-    parses = [with_golds_punctuation(tree, g) for (tree, _), g in zip(made, gold, strict=True)]
-    sentences = [score_sentence(g, p) for g, p in zip(gold, parses, strict=True)]
-    _write(folder / "gold.mrg", gold)
-    _write(folder / "parses.mrg", parses)
-    return _scores(sentences, [repairs for _, repairs in made])
-
-
-def _symbols(line: str) -> list[str]:
-    """Parted by ASCII spaces alone: a label may hold another one."""
-    return [symbol for symbol in line.split(" ") if symbol]
-
-
-def _write(path: Path, trees: Sequence[Tree]) -> None:
-    path.write_text("".join(f"{to_text(tree)}\n" for tree in trees), encoding="utf-8")
-
-
-def with_golds_punctuation(parse: Tree, gold: Tree) -> Tree:
-    """The parse, where gold's tags decide which words the rules delete.
-
-    A sentence in which the parser confuses comma and noun would be an error of EVALB and not counted: a parser with bad
-    tags would be scored only on sentences with good tags. Wrong tags still count as wrong.
-    """
-    tags = [g if g in DELETED else NO_TAG if p in DELETED else p for p, g in zip(parse.tags, gold.tags, strict=True)]
-    return Tree(parse.words, tuple(tags), parse.brackets)
-
-
-def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs]) -> SetScores:
-    """Metrics: EVALB's, the same up to 40 words, and the repairs, by sentences and by kind."""
-    metrics = summarise(sentences) | {f"f1_up_to_{CUTOFF_LENGTH}": summarise(sentences, CUTOFF_LENGTH)["f1"]}
-    malformed = sum(map(bool, repairs))
-    metrics |= {"malformed": 100 * malformed / len(repairs), "malformed_sentences": float(malformed)}
-    for kind in asdict(Repairs()):
-        metrics[f"repaired_{kind}"] = float(sum(getattr(each, kind) for each in repairs))
-    statistics = np.array([[s.matched, s.gold, s.parsed] for s in sentences], dtype=np.int64)
-    return SetScores(metrics, {"f1": SIGNATURE}, statistics)

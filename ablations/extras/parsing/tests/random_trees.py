@@ -3,7 +3,8 @@
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from experiments.data.corpora.tree import Tree, parse_line
+from ablations.extras.parsing.tree import Tree
+from ablations.extras.parsing.treebank import parse_line
 
 LABELS = ("S", "NP", "VP", "PP", "ADVP", "PRT", "SBAR")
 TAGS = ("DT", "NN", "VBD", ",", ".", "``", "PRP$")

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+from ablations.extras.parsing import corpus as corpus_module
+from ablations.extras.parsing.corpus import TreeData, resolve
+from ablations.extras.parsing.generated import HELD_OUT, RECIPE_VERSION, generate_trees, mistaken, recipe_digest
+from ablations.extras.parsing.linear import Repairs, delinearise, linearise
+from ablations.extras.parsing.tree import to_text
 from experiments.data.corpora import corpus as corpora
-from experiments.data.corpora import trees as corpus_module
 from experiments.data.corpora.lexicon import Dice
-from experiments.data.corpora.tree import Repairs, delinearise, linearise, to_text
-from experiments.data.corpora.tree_grammar import HELD_OUT, RECIPE_VERSION, generate_trees, mistaken, recipe_digest
-from experiments.data.corpora.trees import TreeData, resolve
 from experiments.data.encoding.encoded import encoded_digest
 from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
@@ -163,8 +164,8 @@ def test_another_parsers_mistakes_are_trees_of_the_same_words() -> None:
 
 
 def test_encoded_with_whole_symbols_on_the_target_side(folder: Path, tmp_path: Path) -> None:
-    config, corpus = data(folder, vocab_size=24), resolve(data(folder))
-    encoded = prepare(corpus, config, False, tmp_path / "c", lambda *_: None, workers=1, target_symbols=64)
+    config, corpus = data(folder, vocab_size=24, target_vocab_size=64), resolve(data(folder))
+    encoded = prepare(corpus, config, False, tmp_path / "c", lambda *_: None, workers=1)
     source, target = encoded.tokenizers
     assert source.vocab_size == 24
     assert set(target.vocabulary[4:]) == {"S", "NP", "DT", "NN", "/NP", "VP", "VBD", "/VP", ".", "/S"}
@@ -172,5 +173,6 @@ def test_encoded_with_whole_symbols_on_the_target_side(folder: Path, tmp_path: P
     assert len(encoded.train["target"][0]) == 10
     assert target.decode([5, 63]).endswith("⁇ ")  # a model over 64 symbols may say one that was never learnt
     assert encoded.set("dev").target == ("NP NN /NP",)
-    assert encoded.digest == encoded_digest(corpus.training_digest(), config, False, 64)
-    assert encoded.digest != encoded_digest(corpus.training_digest(), config, False, 65)
+    assert encoded.digest == encoded_digest(corpus.training_digest(), config, False)
+    more = data(folder, vocab_size=24, target_vocab_size=65)
+    assert encoded.digest != encoded_digest(corpus.training_digest(), more, False)

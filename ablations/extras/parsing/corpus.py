@@ -13,11 +13,13 @@ from typing import Any
 
 from pydantic import Field
 
+from ablations.extras.parsing.generated import HELD_OUT, generate_trees, recipe_digest
+from ablations.extras.parsing.linear import linearise
+from ablations.extras.parsing.tree import Tree, cleaned
+from ablations.extras.parsing.treebank import read_trees
 from experiments.config.data import MOST_GENERATED, DataConfig
 from experiments.config.field_types import Names
 from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, listed, named_sets, refuse_no_folder
-from experiments.data.corpora.tree import Tree, cleaned, linearise, read_trees
-from experiments.data.corpora.tree_grammar import HELD_OUT, generate_trees, recipe_digest
 from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.store.user_cache import UserCache
@@ -39,6 +41,10 @@ class TreeData(DataConfig):
         20000, ge=1, le=MOST_GENERATED, description='trees that the built-in corpus knows as "extra"'
     )
 
+    @property
+    def target_symbols(self) -> int:
+        return self.target_vocab_size
+
 
 # --- The corpus
 
@@ -56,7 +62,7 @@ class TreeCorpus(Corpus):
     extra: int = 0  # number of further training trees that are generated
 
     def read_trees(self, set_name: str) -> Iterator[Tree]:
-        """The trees in the form that is learnt: without root, empty words and function tags."""
+        """Yield the trees in the form that is learnt: without root, empty words and function tags."""
         if self.generated:
             yield from generate_trees(set_name, self.generated)
             if set_name == "train":
@@ -65,8 +71,13 @@ class TreeCorpus(Corpus):
         for path in self.files(set_name):
             yield from map(cleaned, read_trees(path, self.sha256(path)))
 
+    def source_spans(self, set_name: str) -> Iterator[list[tuple[int, int]]]:
+        """Yield the brackets of each tree as (first word, word behind the last)."""
+        for tree in self.read_trees(set_name):
+            yield [(bracket.start, bracket.end) for bracket in tree.brackets]
+
     def read(self, set_name: str) -> Iterator[tuple[str, str]]:
-        """(words, symbols), each separated by spaces. Raises UserError for a file without trees."""
+        """Yield (words, symbols), each separated by spaces. Raises UserError for a label that cannot be written."""
         for number, tree in enumerate(self.read_trees(set_name), start=1):
             try:
                 symbols = linearise(tree)
@@ -75,7 +86,10 @@ class TreeCorpus(Corpus):
             yield " ".join(tree.words), " ".join(symbols)
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read every tree once; files with known content are not read again, because a treebank takes seconds."""
+        """Read every tree once. Files with known content are not read again, because a treebank takes seconds.
+
+        Raises UserError for a file without trees.
+        """
         if self.generated:
             return {"train": self.generated + self.extra, **HELD_OUT}
         counts = dict.fromkeys(("train", *self.sets), 0)
@@ -100,7 +114,7 @@ class TreeCorpus(Corpus):
 
 
 def resolve(data: TreeData) -> TreeCorpus:
-    """The corpus of a configuration, found by file names. Raises UserError for missing files."""
+    """Return the corpus of a configuration, found by file names. Raises UserError for missing files."""
     if data.source or data.target:
         raise UserError("data.source and data.target name languages; a corpus of trees has none. Leave them out.")
     if data.builtin_version != 1:
@@ -148,7 +162,7 @@ def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
 
 
 def _find(folder: Path, name: str) -> list[Path]:
-    """The file with a name, or all files of trees in the folder of that name, sorted by path."""
+    """Return the file with a name, or all files of trees in the folder of that name, sorted by path."""
     place = folder / name
     if place.is_dir():
         return sorted(path for path in place.rglob("*") if _stem(path) is not None and path.is_file())
@@ -158,7 +172,7 @@ def _find(folder: Path, name: str) -> list[Path]:
 
 
 def _stem(path: Path) -> str | None:
-    """The name without its ending; None if it is not a file of trees."""
+    """Return the name without its ending; None if it is not a file of trees."""
     name = path.name.removesuffix(".gz")
     ending = next((ending for ending in ENDINGS if name.endswith(ending)), None)
     return name.removesuffix(ending) if ending else None

@@ -2,9 +2,10 @@
 
 import re
 
+from ablations.extras.parsing.evalb import DELETED, score_sentence
+from ablations.extras.parsing.tree import Tree
+from ablations.extras.parsing.treebank import BadTree, parse_line
 from experiments.data.corpora.files import read_lines
-from experiments.data.corpora.tree import BadTree, Tree, parse_line
-from experiments.evaluation.evalb import DELETED, score_sentence
 
 _TAGGED = re.compile(r"\(([^\s()]*)\s+([^\s()]*)\s*\)")  # (TAG word); EVALB takes the word of "(NP )" to be ""
 _LOOSE = re.compile(r"(?:^|[\s)])[^\s()]")  # text that follows no opening bracket

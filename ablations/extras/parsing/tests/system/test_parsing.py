@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.data.corpora.tree import to_text
-from experiments.data.corpora.tree_grammar import generate_trees
-from experiments.evaluation.evalb import summarise
-from tests.evalb_files import score_files
-
-from .conftest import Cli, as_json
+from ablations.extras.parsing.evalb import summarise
+from ablations.extras.parsing.generated import generate_trees
+from ablations.extras.parsing.tests.evalb_files import score_files
+from ablations.extras.parsing.tree import to_text
+from tests.system.conftest import Cli, as_json
 
 pytestmark = pytest.mark.slow
 

@@ -1,16 +1,13 @@
 """Random English sentences with their trees, in the labels of the Penn Treebank, over the built-in corpus's words.
 
 Each function gives bracketed text. Prepositional phrases attach to noun or verb, brackets repeat (a noun phrase in a
-noun phrase), particles, questions and clauses inside clauses occur: what a parser must tell apart.
+noun phrase), and particles, questions and clauses inside clauses occur. Imports no torch.
 """
 
-from collections.abc import Iterator
-from functools import cache
-
+from ablations.extras.parsing.tree import Tree
+from ablations.extras.parsing.treebank import parse_line
 from experiments.data.corpora import lexicon
 from experiments.data.corpora.lexicon import Dice, Noun, Verb
-from experiments.data.corpora.tree import Bracket, Tree, parse_line
-from experiments.identity import digest
 
 MIN_WORDS, MAX_WORDS = 4, 24
 _NAMES = tuple(name for name, _ in lexicon.NAMES)
@@ -20,7 +17,7 @@ _VOWELS = tuple("aeiou")
 
 
 def sentence(dice: Dice) -> Tree:
-    """One sentence of MIN_WORDS to MAX_WORDS words, its first in a capital."""
+    """Return a sentence of MIN_WORDS to MAX_WORDS words that begins with a capital letter."""
     while True:
         tree = parse_line(dice.pick(_SENTENCES)(dice))
         if MIN_WORDS <= len(tree) <= MAX_WORDS:
@@ -212,72 +209,3 @@ def _contrast(dice: Dice) -> str:
 
 
 _SENTENCES = (_statement,) * 9 + (_complex,) * 4 + (_report,) * 3 + (_question,) * 3 + (_contrast,) * 2
-
-
-# --- The built-in trees: a stream cut to a training set, fixed dev and test sets, and the output of "another parser"
-# The paper's second row trains on some 17 million sentences that other parsers parsed, with their mistakes. Here these
-# are trees of the grammar with random mistakes.
-
-
-# Increase it when the trees change: a test compares their hash.
-RECIPE_VERSION = 1
-HELD_OUT = {"dev": 300, "test": 300}
-_SEEDS = {"held out": 2_342_017, "train": 2_122_017, "extra": 1_722_017}
-_DROPPED, _RELABELLED, _RAISED = 3, 2, 12  # percent of brackets; of phrases at another's end
-_LABELS = ("NP", "VP", "PP", "ADVP", "ADJP", "SBAR", "S")
-
-
-def recipe_digest(trees: int, extra: int) -> str:
-    """16 hex digits that change with the recipe's version or the number of training trees."""
-    return digest({"version": RECIPE_VERSION, "trees": trees, "extra": extra, "held out": HELD_OUT, "seeds": _SEEDS})
-
-
-def generate_trees(split: str, trees: int = 0) -> Iterator[Tree]:
-    """Yield the trees of "train" or "extra" (the first `trees` of a stream), "dev" or "test" (of fixed size).
-
-    No sentence of dev or test occurs in another split.
-    """
-    if split in HELD_OUT:
-        yield from _held_out()[split]
-        return
-    held_out = {each.words for part in _held_out().values() for each in part}
-    dice, mistakes = Dice(_SEEDS[split]), Dice(_SEEDS[split] + 1)
-    while trees > 0:
-        made = sentence(dice)
-        if made.words not in held_out:
-            yield mistaken(mistakes, made) if split == "extra" else made
-            trees -= 1
-
-
-@cache
-def _held_out() -> dict[str, tuple[Tree, ...]]:
-    """Dev and test: no sentence twice."""
-    dice = Dice(_SEEDS["held out"])
-    by_words: dict[tuple[str, ...], Tree] = {}
-    while len(by_words) < sum(HELD_OUT.values()):
-        made = sentence(dice)
-        by_words.setdefault(made.words, made)
-    trees = iter(by_words.values())
-    return {name: tuple(next(trees) for _ in range(count)) for name, count in HELD_OUT.items()}
-
-
-def mistaken(dice: Dice, original: Tree) -> Tree:
-    """The tree as a parser might get it wrong: brackets lost, mislabelled, phrases attached too high."""
-    brackets: list[Bracket] = []
-    for bracket in original.brackets:
-        whole = bracket[1:] == (0, len(original))
-        if not whole and dice.chance(_DROPPED):
-            continue
-        label = dice.pick(_LABELS) if not whole and dice.chance(_RELABELLED) else bracket.label
-        brackets.append(bracket._replace(label=label))
-        if label in ("PP", "SBAR") and len(brackets) > 1 and dice.chance(_RAISED):
-            _raise_last(brackets)
-    return Tree(original.words, original.tags, tuple(brackets))
-
-
-def _raise_last(brackets: list[Bracket]) -> None:
-    """Attach the last bracket above the noun phrase that ends with it, if there is one: that one ends before it."""
-    start, end = brackets[-1].start, brackets[-1].end
-    above = [i for i, b in enumerate(brackets[:-1]) if b.start < start and b.end >= end]
-    if above and brackets[above[-1]].label == "NP" and brackets[above[-1]].end == end:
-        brackets[above[-1]] = brackets[above[-1]]._replace(end=start)

@@ -1,0 +1,113 @@
+"""Read trees in the format of the Penn Treebank: any number to a file, on one line or many. Imports no torch.
+
+    (TAG word)  (LABEL child child …)  ( (S …) )      brackets of the text itself are written -LRB- -RRB-
+
+Between trees, a line that starts with # ; % or * is a comment. Only ASCII spaces separate: a word may hold a no-break
+space.
+"""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ablations.extras.parsing.tree import Bracket, Tree
+from experiments.data.corpora.files import read_lines
+from experiments.errors import UserError
+
+_TOKENS = re.compile(r"[()]|[^ \t\r\n\f\v()]+")
+_COMMENT = ("#", ";", "%", "*")
+
+
+class BadTree(ValueError):  # noqa: N818 - it is the text that is bad
+    """Text that is not a tree: the reason, and its line (from 1)."""
+
+    def __init__(self, line: int, what: str) -> None:
+        super().__init__(what)
+        self.line = line
+
+
+@dataclass
+class _Open:
+    """A bracket that is not closed yet."""
+
+    line: int
+    start: int  # words before it
+    place: int  # among the tree's brackets
+    texts: list[str] = field(default_factory=list)  # its label, and the word of a tag
+    children: int = 0
+
+
+def read_trees(path: Path, sha256: str = "") -> Iterator[Tree]:
+    """Yield the trees of a file (.gz too).
+
+    Raises UserError with file and line for text that is not a tree, and for content with another hash than `sha256`.
+    """
+    try:
+        yield from parse(read_lines(path, sha256))
+    except BadTree as bad:
+        raise UserError(f"{path}, line {bad.line}: {bad}") from None
+
+
+def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
+    """Yield the trees in some lines. Raises BadTree, also for an empty bracket unless `allow_empty`."""
+    opened: list[_Open] = []
+    words, tags, brackets = list[str](), list[str](), list[Bracket | None]()  # None: not closed yet
+    number = at_margin = 0  # the first line that opens a bracket at its margin inside a tree: perhaps the next tree
+    for number, line in enumerate(lines, start=1):
+        if not opened and line.startswith(_COMMENT):
+            continue
+        if opened and line.startswith("("):
+            at_margin = at_margin or number
+        for match in _TOKENS.finditer(line):
+            token, top = match[0], opened[-1] if opened else None
+            if token == "(":
+                if top:
+                    top.children += 1
+                    if len(top.texts) == 2:
+                        raise BadTree(number, f'a bracket opens beside the word "{top.texts[1]}". {_FORM}')
+                opened.append(_Open(number, len(words), len(brackets)))
+                brackets.append(None)
+            elif not top:
+                what = "a closing bracket too many." if token == ")" else f'"{token}" stands outside of any bracket. '
+                raise BadTree(number, what if token == ")" else what + _FORM)
+            elif token != ")":
+                if top.children or len(top.texts) == 2:
+                    raise BadTree(number, f'"{token}" has no tag of its own. {_FORM}')
+                top.texts.append(token)
+            else:
+                opened.pop()
+                if len(top.texts) == 2:
+                    brackets.pop()  # it was a tag
+                    tags.append(top.texts[0])
+                    words.append(top.texts[1])
+                elif top.start == len(words) and allow_empty:
+                    brackets.pop()  # what it held is popped already
+                elif not top.children:
+                    raise BadTree(number, f'the bracket "({"".join(top.texts)})" holds nothing. {_FORM}')
+                else:
+                    brackets[top.place] = Bracket("".join(top.texts), top.start, len(words))
+                if not opened:
+                    yield Tree(tuple(words), tuple(tags), tuple(bracket for bracket in brackets if bracket))
+                    words, tags, brackets, at_margin = [], [], [], 0
+    if opened:
+        near = f" Line {at_margin} may begin the next tree." if at_margin else ""
+        missing = f"{len(opened)} closing bracket{'s are' if len(opened) > 1 else ' is'} missing up to line {number}"
+        raise BadTree(opened[0].line, f"the tree that begins here is never closed: {missing}.{near}")
+
+
+def parse_line(line: str) -> Tree:
+    """Return all trees of a line, side by side, as one Tree: EVALB's files have one tree per line. Raises BadTree.
+
+    Empty brackets are left out, as EVALB does.
+    """
+    words: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+    brackets: tuple[Bracket, ...] = ()
+    for tree in parse([line], allow_empty=True):
+        brackets += tuple(Bracket(label, start + len(words), end + len(words)) for label, start, end in tree.brackets)
+        words, tags = words + tree.words, tags + tree.tags
+    return Tree(words, tags, brackets)
+
+
+_FORM = "A tree is (LABEL child child …), and each word (TAG word)."
