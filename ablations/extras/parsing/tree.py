@@ -89,7 +89,7 @@ def steps(tree: Tree) -> Iterator[Step]:
 
 
 def to_text(tree: Tree, root: str = "TOP") -> str:
-    """Return one line of brackets, as in treebanks, inside a bracket with the label `root` (for "": no such bracket)."""
+    """Return one line of brackets, as in treebanks, inside a bracket with the label `root` ("": without it)."""
     parts = []
     for word, opening, closing in steps(tree):
         opens = "".join(f"({label} " for label in opening)
