@@ -21,8 +21,6 @@ from experiments.tasks.load import load_task
 from model.network import build_model
 from tests.unit.reports.test_settings_named import check_setting
 
-pytestmark = pytest.mark.slow
-
 SPEC = EvaluationSpec("dev", {"rules": "COLLINS"}, {"set": "0"})
 LABELS = ["<pad>", "<s>", "</s>", "<unk>", "S", "/S", "NP", "/NP", "VP", "/VP", "NN", "VB", "."]
 SOURCES = ["dogs sleep .", "rain", ""]
@@ -44,6 +42,7 @@ def test_it_is_built_in_and_defaults_are_the_papers() -> None:
         ParsingConfig.model_validate({"model": {"shared_vocabulary": True}})
 
 
+@pytest.mark.slow
 def test_the_model_has_a_vocabulary_for_each_side() -> None:
     config = ParsingConfig()
     model = build_model(config.model, *TASK.vocab_sizes(config), device="meta")
@@ -74,6 +73,7 @@ def test_a_setting_of_base_is_named_where_a_row_reads_it(name: str, tmp_path: Pa
     check_setting(load_task("parsing"), name, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("units", ["unigram", "word", "char", "byte"])
 def test_the_sentences_have_units_and_the_symbols_stay_symbols(tmp_path: Path, units: str) -> None:
     data = {"vocab_size": 120, "target_vocab_size": 64, "builtin_pairs": 300, "units": units}
