@@ -60,12 +60,8 @@ def identity_of(
 
 def named_settings(config: TaskConfig) -> dict[str, Any]:
     """The settings that name a run, by dotted name: those that differ from the declared defaults."""
-    roles = config.roles()
-    settings = _without(difference(config, defaults(type(config))), ("task", "seed", *roles.not_in_run_id))
-    if not roles.always_named:
-        return settings
-    compared = roles.compared_as(dict(flatten(config)))
-    return settings | {name: compared[name] for name in roles.always_named if name in compared}
+    changed = difference(config, defaults(type(config)))
+    return _without(changed, ("task", "seed", *config.roles().not_in_run_id))
 
 
 def eval_identity(run_id: str, settings: Mapping[str, Any], inputs: Mapping[str, str]) -> str:
@@ -134,14 +130,15 @@ def without_runs(inputs: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in inputs.items() if not _MEMBER.fullmatch(name) and name not in theirs}
 
 
-def lineage(config: TaskConfig, inputs: Mapping[str, str]) -> str:
+def lineage(config: TaskConfig, inputs: Mapping[str, str], command: str = "") -> str:
     """Equal for runs that differ only in train_steps, where the schedule lets the longer continue the shorter.
 
-    Of a user's trainer all settings count: a default that changed since the shorter run is a difference.
+    Of a user's trainer all settings count, and its command: a default that changed since the shorter run is a
+    difference.
     """
     roles = config.roles()
     settings = named_settings(config) if roles.frozen_defaults else identity_settings(config)
-    settings = _without(settings, roles.not_in_lineage)
+    settings = _without(settings, roles.not_in_lineage) | ({"command": command} if command else {})
     return digest({"task": config.task, "seed": config.seed, "settings": settings, "inputs": dict(inputs)})
 
 

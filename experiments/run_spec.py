@@ -69,20 +69,16 @@ class TrainerSpec:
         return _validated(_trainer_reader(), values)
 
     @property
-    def beside_settings(self) -> tuple[str, ...]:
-        """The names that a TaskConfig has for facts of a row or of a run's name, beside the user's settings."""
-        return (*(("command",) if self.command else ()), *(OF_TREES if self.tree else ()))
+    def trees(self) -> tuple[str, ...]:
+        """The trees that the run and its record need."""
+        return tuple(tree for tree in (self.tree, self.base) if tree)
 
-    @property
-    def as_settings(self) -> dict[str, Any]:
-        """The facts that are given, by the names of `beside_settings`."""
-        values = {name: getattr(self, _FACTS[name]) for name in self.beside_settings}
-        return {name: value for name, value in values.items() if value}
+    def to_json(self) -> dict[str, Any]:
+        """The fields that are given; `from_json` reads them."""
+        return {name: value for name, value in asdict(self).items() if value}
 
 
 NO_TRAINER = TrainerSpec()  # of a built-in task
-OF_TREES = ("code_tree", "code_base", "code_lines")  # in the TaskConfig of a study with rows that change code
-BESIDE_SETTINGS = ("command", *OF_TREES)  # all names of `TrainerSpec.beside_settings`
 # Name among the settings in records of version 0.1.0 → field of TrainerSpec.
 _FACTS = {
     "command": "command",
@@ -94,7 +90,7 @@ _FACTS = {
     "code_base": "base",
     "code_lines": "lines",
 }
-_OF_FUNCTIONS = ("folder_links", "code_globs", *OF_TREES)
+_OF_FUNCTIONS = ("folder_links", "code_globs", "code_tree", "code_base", "code_lines")
 
 
 def separate(settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainerSpec]:
@@ -162,16 +158,6 @@ class RunSpec:
         return self.steps if self.steps is None or self.parent_run is None else self.steps - self.parent_run.step
 
     @property
-    def task_settings(self) -> dict[str, Any]:
-        """The settings and the facts of the row and of its name together, as the task's configuration has them."""
-        return {**self.config, **self.trainer.as_settings}
-
-    @property
-    def named_settings(self) -> dict[str, Any]:
-        """The settings that may name the run: the user's, and the command that passes them."""
-        return {**self.config, **({"command": self.trainer.command} if self.trainer.command else {})}
-
-    @property
     def portable(self) -> Self:
         """This record without the study's folder, for files that move with a store."""
         return replace(self, folder="")
@@ -221,13 +207,10 @@ def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
 def run_spec(
     config: TaskConfig, run_id: str, inputs: Mapping[str, str], trainer: TrainerSpec = NO_TRAINER, **fields: Any
 ) -> RunSpec:
-    """Return the record of a run with validated settings; `fields`: those that do not follow from the settings.
-
-    trainer: of the task, with the facts that are equal for all rows.
-    """
-    steps = None if members_in(inputs) else total_steps(config)
-    settings = config.model_dump(mode="json")
-    of_row = {_FACTS[name]: settings.pop(name) for name in trainer.beside_settings if name in settings}
-    trainer = replace(trainer, **of_row)
-    of_settings = {"steps": steps, "lineage": lineage(config, inputs), "trainer": trainer}
-    return RunSpec(run_id, settings, dict(inputs), **{**of_settings, **fields})
+    """Return the record of a run with validated settings; `fields`: those that do not follow from the settings."""
+    of_settings: dict[str, Any] = {
+        "steps": None if members_in(inputs) else total_steps(config),
+        "lineage": lineage(config, inputs, trainer.command),
+        "trainer": trainer,
+    }
+    return RunSpec(run_id, config.model_dump(mode="json"), dict(inputs), **{**of_settings, **fields})

@@ -37,7 +37,7 @@ from experiments.messages import duration, number
 from experiments.store import ledger
 from experiments.store.budget import Account
 from experiments.store.layout import MARKER, Store
-from experiments.tasks.own.run_code import CODE, NO_TREE
+from experiments.tasks.own.run_code import NO_TREE
 from reports.render.cells import fixed
 from reports.render.markdown import pipe
 from reports.results.dunnett import ALPHA
@@ -114,8 +114,8 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run, state in zip(planned.trainings, states, strict=True):
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.planned_row.overrides.items())
-        tree = run.spec.trainer.tree
-        if tree and CODE in run.planned_row.overrides:
+        if planned.changes_code(run.planned_row):
+            tree = run.spec.trainer.tree
             changes = run.variation.label if tree.startswith(NO_TREE) else f"{run.variation.label} ({tree[:12]})"
         size = _size(run, predicted)
         typer.echo(

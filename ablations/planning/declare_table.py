@@ -1,17 +1,20 @@
 """Describe the table of a plan for reports, which know neither studies nor plans."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.planned import Plan, PlannedRow, PlannedRun
+from ablations.study.overrides import setting_names
+from ablations.study.study import Study
 from experiments.tasks.columns import Column
 from reports.spec.note import Note
-from reports.spec.table_spec import RowSpec, TableRun, TableSpec
+from reports.spec.table_spec import CODE_LINES, RowSpec, TableRun, TableSpec
 
 
 def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:
     """Return the table of a plan's rows. metrics: the columns of the task, or those that the study declares."""
     study, profile = plan.study, plan.study.profiles[plan.profile]
-    overrides = {row.variation.key: row.overrides for row in plan.rows}
+    planned = {row.variation.key: row for row in plan.rows}
     runs: dict[str, list[TableRun]] = {}
     for run in plan.runs:
         runs.setdefault(run.row, []).append(_run(run))
@@ -22,7 +25,9 @@ def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:
             label=row.label,
             paper=row.paper,
             declared=row.declared,
-            overrides=overrides.get(row.key, {}),
+            overrides=planned[row.key].overrides if row.key in planned else {},
+            facts=_facts(planned[row.key], study) if row.key in planned else {},
+            changes_code=row.key in planned and plan.changes_code(planned[row.key]),
             diff=row.diff,
             runs=tuple(runs.get(row.key, ())),
         )
@@ -53,6 +58,12 @@ def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:
         sections=study.sections,
         paper_sizes=not profile.set and profile.scale == type(profile.scale)(),
     )
+
+
+def _facts(row: PlannedRow, study: Study) -> dict[str, Any]:
+    """Values of the row beside its settings that the study prints as columns."""
+    printed = CODE_LINES in study.columns and CODE_LINES not in setting_names(type(row.config))
+    return {CODE_LINES: row.trainer.lines} if printed else {}
 
 
 def _run(run: PlannedRun) -> TableRun:

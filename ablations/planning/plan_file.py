@@ -9,7 +9,7 @@ from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig
 from experiments.identity import NO_SEED
-from experiments.run_spec import BESIDE_SETTINGS, NO_TRAINER, EvaluationSpec, TrainerSpec, run_spec, separate
+from experiments.run_spec import NO_TRAINER, EvaluationSpec, TrainerSpec, run_spec, separate
 from experiments.run_state import RunState
 from experiments.tasks.load import describe, is_built_in, recorded_type
 
@@ -28,6 +28,7 @@ def plan_to_json(plan: Plan) -> dict[str, Any]:
                 "config": row.config.model_dump(mode="json"),
                 "seeds": list(row.seeds),
                 "overrides": dict(row.overrides),
+                **_trainer(row),
             }
             for row in plan.rows
         ],
@@ -50,20 +51,19 @@ def _run(run: PlannedRun) -> dict[str, Any]:
         "evaluations": [asdict(evaluation) for evaluation in run.evaluations],
         **({"named_by": dict(spec.named_by)} if spec.named_by is not None else {}),
         **({"added": dict(run.added)} if run.added else {}),
-        **({} if run.config.setting_roles.frozen_defaults else {"trainer": _trainer(spec.trainer)}),
     }
 
 
-def _trainer(trainer: TrainerSpec) -> dict[str, Any]:
-    """The facts of a user's trainer that are given; its command is in the row."""
-    return {name: value for name, value in asdict(trainer).items() if value and name != "command"}
+def _trainer(row: PlannedRow) -> dict[str, Any]:
+    return {} if row.config.setting_roles.frozen_defaults else {"trainer": row.trainer.to_json()}
 
 
 def _config(run: PlannedRun, plan: Plan) -> dict[str, Any]:
     """The settings of a parent run; those of an ensemble's member are the ensemble's."""
     if not any(other.spec.parent_run and other.spec.parent_run.run_id == run.run_id for other in plan.runs):
         return {}
-    return {"config": run.config.model_dump(mode="json"), "overrides": dict(run.planned_row.overrides)}
+    row = run.planned_row
+    return {"config": run.config.model_dump(mode="json"), "overrides": dict(row.overrides), **_trainer(row)}
 
 
 def plan_from_json(data: Mapping[str, Any]) -> Plan:
@@ -73,8 +73,8 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     """
     # sections that studies had in bundles written before; of 0.1.0 one is kept in tests/unit/ablations/stores
     given = {name: given for name, given in data["study"].items() if name not in ("sinks", "same_as", "guard")}
-    study = Study.from_mapping(given)
-    data = _without_facts(data, study.task)
+    data = _without_facts({**data, "study": given})
+    study = Study.from_mapping(data["study"])
     config_type = recorded_type(study.task, data["settings"])
     variations = {row.key: row for row in study.variations}
     rows = {item["key"]: _row(item, variations[item["key"]], config_type, item["seeds"]) for item in data["rows"]}
@@ -84,39 +84,44 @@ def plan_from_json(data: Mapping[str, Any]) -> Plan:
     return Plan(study, data["profile"], tuple(rows.values()), runs, notes, paper_keys, members)
 
 
-def _without_facts(data: Mapping[str, Any], task: str) -> Mapping[str, Any]:
+def _without_facts(data: Mapping[str, Any]) -> Mapping[str, Any]:
     """The plan as it is written now: version 0.1.0 had the facts of a user's trainer among the settings.
 
     Raises ValueError for facts of wrong types.
     """
-    if is_built_in(task) or any("trainer" in run for run in data["runs"]):
+    study = data["study"]
+    task = study.get("task", "translation")
+    if is_built_in(task) or any("trainer" in row for row in data["rows"]):
         return data
 
-    def settings(config: Mapping[str, Any]) -> dict[str, Any]:
-        kept = {*separate({**config, "task": task})[0], *BESIDE_SETTINGS}
-        return {name: value for name, value in config.items() if name in kept}
+    def apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainerSpec]:
+        own, trainer = separate({**settings, "task": task})
+        return {name: value for name, value in own.items() if name in settings}, trainer
 
-    def trainer(config: Mapping[str, Any]) -> dict[str, Any]:
-        return {"trainer": _trainer(separate({**config, "task": task})[1])}
+    def row(item: Mapping[str, Any]) -> dict[str, Any]:
+        config, trainer = apart(item["config"])
+        return {**item, "config": config, "overrides": apart(item["overrides"])[0], "trainer": trainer.to_json()}
 
-    configs = {row["key"]: row["config"] for row in data["rows"]}
-    described = data["settings"]
+    defaults, of_base = apart(data["settings"]["defaults"])
+    variations = [
+        {**variation, "fixed": apart(variation["fixed"])[0]} if variation.get("fixed") else variation
+        for variation in study["variation"]
+    ]
     return {
         **data,
-        "settings": {**described, "defaults": settings(described["defaults"])},
-        "rows": [{**row, "config": settings(row["config"])} for row in data["rows"]],
-        "runs": [{**run, **trainer(configs[run["row"]])} for run in data["runs"]],
-        "members": [
-            {**run, **trainer(run["config"]), "config": settings(run["config"])} if "config" in run else run
-            for run in data["members"]
-        ],
+        "study": {**study, "code_tree": of_base.tree, "variation": variations},
+        "settings": {**data["settings"], "defaults": defaults},
+        "rows": [row(item) for item in data["rows"]],
+        "members": [row(item) if "config" in item else item for item in data["members"]],
     }
 
 
 def _row(
     item: Mapping[str, Any], variation: Variation, config_type: type[TaskConfig], seeds: Iterable[int]
 ) -> PlannedRow:
-    return PlannedRow(variation, config_type.from_mapping(item["config"]), tuple(seeds), item["overrides"], ())
+    config = config_type.from_mapping(item["config"])
+    trainer = TrainerSpec.from_json(item.get("trainer", {})) if not config.setting_roles.frozen_defaults else NO_TRAINER
+    return PlannedRow(variation, config, tuple(seeds), item["overrides"], (), trainer)
 
 
 def _row_of(
@@ -133,14 +138,6 @@ def _row_of(
     return _row(item, variation, type(reader.config), [item["seed"]])
 
 
-def _trainer_again(item: Mapping[str, Any], row: PlannedRow) -> TrainerSpec:
-    """The facts of a run's trainer. Raises ValueError for wrong types."""
-    if row.config.setting_roles.frozen_defaults:
-        return NO_TRAINER
-    command = getattr(row.config, "command", "") if row.config.task == "command" else ""
-    return TrainerSpec.from_json({**item.get("trainer", {}), "command": command})
-
-
 def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
     """A run of a row."""
     config = row.config_of(item["seed"]) if item["seed"] != NO_SEED else row.config
@@ -148,7 +145,7 @@ def _run_again(item: Mapping[str, Any], row: PlannedRow) -> PlannedRun:
         config,
         item["run_id"],
         item["inputs"],
-        _trainer_again(item, row),
+        row.trainer,
         named_by=item.get("named_by"),
         num_params=item["num_params"],
         cost=item["cost"],

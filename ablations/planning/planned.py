@@ -12,7 +12,7 @@ from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig
 from experiments.records import TRAINING
-from experiments.run_spec import EvaluationSpec, RunSpec
+from experiments.run_spec import NO_TRAINER, EvaluationSpec, RunSpec, TrainerSpec
 from experiments.run_state import RunState
 from experiments.store.run_names import RunName
 
@@ -38,6 +38,7 @@ class PlannedRow:
     seeds: tuple[int, ...]
     overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
     replaced: tuple[Replaced, ...]
+    trainer: TrainerSpec = NO_TRAINER  # of a user's trainer, with the row's code if that is changed
     repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
     parent_run: "PlannedRow | None" = None  # of a branch: the row that it begins with, with its own seeds
     shared_steps: int = 0  # of a branch: the steps that its parent run trains
@@ -50,9 +51,9 @@ class PlannedRow:
 # --- Runs, evaluations and the plan of all rows
 
 
-StateOf = Callable[[str, list[str], TaskConfig], RunState]  # run_id, eval_ids, settings
-# settings, inputs → the name of the run (store/run_names.py)
-Find = Callable[[TaskConfig, Mapping[str, str]], RunName]
+StateOf = Callable[[str, list[str], TaskConfig, TrainerSpec], RunState]  # run_id, eval_ids, settings, trainer
+# settings, inputs, trainer → the name of the run (store/run_names.py)
+Find = Callable[[TaskConfig, Mapping[str, str], TrainerSpec], RunName]
 
 
 @dataclass(frozen=True)
@@ -145,6 +146,10 @@ class Plan:
 
         return replace(self, runs=tuple(map(unmarked, self.runs)), members=tuple(map(unmarked, self.members)))
 
+    def changes_code(self, row: PlannedRow) -> bool:
+        """Whether a row has other code than base."""
+        return row.trainer.tree != self.study.code_tree
+
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:
         """The members of an ensemble, by seed; [] for a training."""
         return [member for member in self.members if member.run_id in run.spec.members]
@@ -176,6 +181,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
             "num_params": run.spec.num_params,
             "cost": run.spec.cost,
             "overrides": dict(run.planned_row.overrides),
+            **({"code_tree": run.spec.trainer.tree} if run.spec.trainer.tree else {}),
             "described": run.config.described(),
             "paper": {key: run.variation.paper.get(key) for key in plan.paper_keys},
             "state": run.state,

@@ -19,11 +19,10 @@ from experiments.dotted import defaults, difference, flatten
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.messages import nearest, show
-from experiments.run_spec import OF_TREES
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
-from experiments.tasks.own.run_code import BASE, LINES
 from reports.spec.sentences import parse
+from reports.spec.table_spec import CODE_LINES
 
 
 @dataclass(frozen=True)
@@ -68,10 +67,11 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
             )
         seeds = (NO_SEED,) if row.ensemble else tuple(row_seeds(study, row, selection))
         config = config.model_copy(update={"seed": seeds[0]})
-        planned.append(_branched(context, PlannedRow(row, config, seeds, changed, replaced), reference))
+        trainer = row.trainer_of(task.trainer)
+        planned.append(_branched(context, PlannedRow(row, config, seeds, changed, replaced, trainer), reference))
     planned = merge_repeats(planned)
     refuse_equal(planned, study.origin, name)
-    refuse_cancelled(planned, study.origin, name)
+    refuse_cancelled(planned, study, name)
     return planned
 
 
@@ -84,7 +84,7 @@ def _branched(context: Context, row: PlannedRow, reference: Mapping[str, Any]) -
     step = first_step(row.variation, context.profile_name, context.profile, where)
     config, _ = row_config(context, of)
     check_branch(row.variation, config, row.config, step, context.task, where)
-    parent_run = PlannedRow(of, config, row.seeds, _changes(config, reference), ())
+    parent_run = PlannedRow(of, config, row.seeds, _changes(config, reference), (), row.trainer)
     return replace(row, parent_run=parent_run, shared_steps=step)
 
 
@@ -104,14 +104,13 @@ def check_words(context: Context) -> None:
     for claim in study.claims:
         _check(parse(claim.check).number, [*(numbers | dict.fromkeys(COSTS))], f'claim "{claim.check}"', study, "")
     measured = [f"{when}{name}" for when in MEASURED for name in context.task.init_stats]
-    of_code = [LINES] if context.task.trainer.tree else []
+    of_code = [CODE_LINES] if context.task.trainer.tree else []
     check_names(study.columns, [*known, *measured, *of_code], f"{study.origin}, [columns]", given)
     for name, profile in study.profiles.items():
         check_names(profile.set, known, f'{study.origin}, profile "{name}"', given)
     check_ratios(context.profile, known, f'{study.origin}, profile "{context.profile_name}"')
     for row in study.variations:
-        declared = [name for name in row.declared if not (row.change and name in OF_TREES)]
-        check_names(declared, known, f'{study.origin}, row "{row.key}"', given)
+        check_names(row.declared, known, f'{study.origin}, row "{row.key}"', given)
         for key in row.paper:
             _check(key, paper_keys(study, context.task), f'row "{row.key}"', study, "published ")
     for name, (_, option) in context.selection.forced.items():
@@ -163,12 +162,7 @@ def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig,
 
 
 def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in difference(config, reference).items() if name not in _not_of_row(config)}
-
-
-def _not_of_row(config: TaskConfig) -> set[str]:
-    """What is no change that a row makes: the seed, and the code to which its patch is applied."""
-    return {"seed", *({BASE} & config.setting_roles.given_elsewhere.keys())}
+    return {name: value for name, value in difference(config, reference).items() if name != "seed"}
 
 
 # --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason
@@ -188,11 +182,14 @@ def merge_repeats(rows: list[PlannedRow]) -> list[PlannedRow]:
 
 
 def _settings_digest(row: PlannedRow) -> str:
-    """Equal for rows of the same settings; for ensembles, of the same members too, and for branches of one place."""
+    """Equal for rows of the same settings and code; for ensembles, of the same members too, and for branches of one
+    place.
+    """
     ensemble, branch = row.variation.ensemble, row.variation.branch
     return digest(
         [
-            row.config.model_dump(mode="json", exclude=_not_of_row(row.config)),
+            row.config.model_dump(mode="json", exclude={"seed"}),
+            row.trainer.tree,
             ensemble and list(ensemble.seeds),
             branch and [branch.row, row.shared_steps],
             row.variation.imported and row.variation.key,
@@ -217,12 +214,13 @@ def refuse_equal(rows: list[PlannedRow], origin: str, profile: str) -> None:
                 )
 
 
-def refuse_cancelled(rows: list[PlannedRow], origin: str, profile: str) -> None:
+def refuse_cancelled(rows: list[PlannedRow], study: Study, profile: str) -> None:
     """Refuse a row whose changes were all replaced: it would print base's numbers under its own name."""
     for row in rows:
-        if row.replaced and not row.overrides and not row.variation.ensemble and not row.parent_run:
+        changed = row.overrides or row.trainer.tree != study.code_tree
+        if row.replaced and not changed and not row.variation.ensemble and not row.parent_run:
             raise UserError(
-                f'{origin}: the row "{row.variation.key}" equals base under profile '
+                f'{study.origin}: the row "{row.variation.key}" equals base under profile '
                 f'"{profile}".{_lost(row)} Leave out the row with --rows, or do not replace that setting.'
             )
 

@@ -20,7 +20,7 @@ from experiments.identity import (
     with_members,
     with_parent_run,
 )
-from experiments.run_spec import EvaluationSpec, TrainerSpec, run_spec
+from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.store.run_names import RunName, named_by_of, plain_name
 from experiments.tasks.base import Task, settings_read
 
@@ -60,7 +60,7 @@ def runs_of(
             digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps))
         digests, name = _named(row, config, digests, inputs, state_of)
         facts = {"num_params": num_params, "cost": cost}
-        runs.append(_planned(row, config, name, digests, specs, state_of, task.trainer, **facts))
+        runs.append(_planned(row, config, name, digests, specs, state_of, **facts))
     return runs
 
 
@@ -73,9 +73,13 @@ def _named(
     """
     variation = row.variation
     changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
-    found = [(changed, inputs.find(config, changed)) for changed in (with_code_change(data, one) for one in changes)]
-    in_store = (each for each in found if len(found) > 1 and state_of(each[1].run_id, [], config).state != "missing")
-    return next(in_store, found[0])
+    digests = [with_code_change(data, one) for one in changes]
+    found = [(changed, inputs.find(config, changed, row.trainer)) for changed in digests]
+    if len(found) > 1:
+        for changed, name in found:
+            if state_of(name.run_id, [], config, row.trainer).state != "missing":
+                return changed, name
+    return found[0]
 
 
 def imported_runs(
@@ -87,7 +91,7 @@ def imported_runs(
     runs = []
     for seed in row.seeds:
         config = row.config_of(seed)
-        runs.append(_planned(row, config, find(config, inputs), inputs, specs, state_of, task.trainer))
+        runs.append(_planned(row, config, find(config, inputs, row.trainer), inputs, specs, state_of))
     return runs
 
 
@@ -104,10 +108,8 @@ def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateO
     inputs = with_members(members[0].spec.inputs, [member.run_id for member in members])
     of_one = members[0].spec.num_params
     num_params = None if of_one is None else of_one * len(members)
-    name = plain_name(row.config, inputs)
-    return _planned(
-        row, row.config, name, inputs, members[0].evaluations, state_of, members[0].spec.trainer, num_params=num_params
-    )
+    name = plain_name(row.config, inputs, row.trainer)
+    return _planned(row, row.config, name, inputs, members[0].evaluations, state_of, num_params=num_params)
 
 
 def _planned(
@@ -117,13 +119,12 @@ def _planned(
     inputs: Mapping[str, str],
     specs: Iterable[EvaluationSpec],
     state_of: StateOf,
-    trainer: TrainerSpec,
     **facts: Any,
 ) -> PlannedRun:
     """A run of the row with its evaluations and its state. facts: its number of parameters and its cost."""
-    spec = run_spec(config, name.run_id, inputs, trainer, named_by=named_by_of(name), **facts)
+    spec = run_spec(config, name.run_id, inputs, row.trainer, named_by=named_by_of(name), **facts)
     evaluations = tuple(evaluation.named(spec.run_id) for evaluation in specs)
-    state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], config)
+    state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], config, row.trainer)
     return PlannedRun(spec, row, state, evaluations, added=name.added)
 
 

@@ -58,7 +58,7 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
     different = {_prepared_key(chosen.task, run): run for run in runs}  # one run per preparation
     try:
         for run in different.values():
-            chosen.task.prepare(run.config, chosen.store.root, progress)
+            chosen.task.with_trainer(run.spec.trainer).prepare(run.config, chosen.store.root, progress)
             if chosen.task.inputs(run.config, chosen.store.root) != without_runs(run.spec.inputs):
                 raise UserError(
                     f"The inputs of {run.row} have changed since its run was planned a moment ago. Nothing was queued: "
@@ -76,9 +76,8 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     store, runs = chosen.store, list(runs)
     code = chosen.task.code
     keep_rows(chosen, plan, runs)
-    for tree in dict.fromkeys(tree for run in runs for tree in (run.spec.trainer.tree, run.spec.trainer.base)):
-        if tree:  # once more: `forget` may have removed it while no run had it
-            keep(tree, store.root)
+    for tree in dict.fromkeys(tree for run in runs for tree in run.spec.trainer.trees):
+        keep(tree, store.root)  # once more: `forget` may have removed it while no run had it
     turn = turns(chosen, plan)
     jobs = [replace(_job(chosen, plan, run, stale, code), turn=turn(run), limit=limit) for run in runs]
     rows: dict[str, Any] = {}
@@ -146,15 +145,19 @@ def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
 
 
 def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
-    """The row of a run with its decoding; its settings where they are not those in the run's folder."""
+    """The row of a run with its decoding and its trees; its settings where they are not those in the run's folder."""
     first = spec_of(store, run.run_id, forgiving=True)
-    usual = dict(flatten(first.task_settings)) if first else {}
+    usual = dict(flatten(first.config)) if first else {}
     settings = {name: value for name, value in flatten(run.config) if usual.get(name, value) != value}
-    return TableRow(member(plan, run), {e.set: e.eval_id for e in run.evaluations}, settings)
+    evaluations = {evaluation.set: evaluation.eval_id for evaluation in run.evaluations}
+    return TableRow(member(plan, run), evaluations, settings, run.spec.trainer.trees)
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:
-    return digest(settings_read(run.config, task.prepare_reads))
+    """The digest of what `Task.prepare` reads: equal for runs that share one preparation."""
+    trainer = run.spec.trainer
+    trees = {"code_tree": trainer.tree, "code_base": trainer.base} if trainer.tree else {}
+    return digest({**settings_read(run.config, task.prepare_reads), **trees})
 
 
 def member(plan: Plan, run: PlannedRun) -> Member:

@@ -9,6 +9,7 @@ from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member
 from experiments.jobs.queue.queue import Queue
 from experiments.records import TRAINING
+from experiments.run_spec import TrainerSpec
 from experiments.run_state import RunState
 from experiments.store.ensembles import changed
 from experiments.store.layout import Store, rows_of
@@ -40,7 +41,7 @@ def run_states(store: Store, task: Task) -> StateOf:
     parts = task.code
     first = "decode" if "decode" in parts else "score"
 
-    def state_of(run_id: str, eval_ids: list[str], config: TaskConfig) -> RunState:
+    def state_of(run_id: str, eval_ids: list[str], config: TaskConfig, trainer: TrainerSpec) -> RunState:
         in_queue = queued.get(run_id)
         try:
             result = store.result(run_id)
@@ -60,7 +61,7 @@ def run_states(store: Store, task: Task) -> StateOf:
         if result is None:
             return RunState("failed" if in_queue == "failed" else "missing")
         old = {part for found in evaluations if found for part in stale_parts(found, parts)}
-        files = task.changed_code(config, result, store.root)
+        files = task.with_trainer(trainer).changed_code(config, result, store.root)
         other = bool(files) or bool(changed(store, result)) or other_weights(store, result)
         stale = (*[TRAINING] * other, *(part for part in parts if part in old))
         word = "stale" if stale else "finished"

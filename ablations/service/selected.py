@@ -128,9 +128,8 @@ def task_of(study: Study) -> Task:
         globs=tuple(study.code),
         tree=study.code_tree,
     )
-    declared = nested(study.base) | ({"command": study.command} if study.command else {})
     try:
-        task = task.with_settings(declared, trainer)
+        task = task.with_settings(nested(study.base), trainer)
     except UserError as error:
         raise UserError(f"{study.origin}: {error}") from None
     for name in [metric.name for metric in study.metrics] if task.metrics else ():

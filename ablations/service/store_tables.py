@@ -169,8 +169,6 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
     if present is None or not config:
         return {}
     planned, usual = identity_settings(present.config), defaults(type(present.config))
-    beside = present.spec.trainer.beside_settings
-    planned = {name: value for name, value in planned.items() if name not in beside}
     recorded = {name: value for name, value in flatten(config) if name in planned}
     return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
 
@@ -259,7 +257,8 @@ def orphans(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> list[Or
 
 def _near(others: Iterable[KnownRun], run: PlannedRun, store: Store) -> Iterator[Orphan]:
     """Runs of other settings; not those that differ in what their row changes: these were meant otherwise."""
-    planned, usual = planned_settings(run.config), usual_settings(run.config)
+    trainer = run.spec.trainer
+    planned, usual = planned_settings(run.config, trainer), usual_settings(run.config, trainer)
     kind = kind_of(run.config.task, run.config.seed, run.spec.inputs)
     for other in others:
         if other.of_unknown_change:

@@ -225,7 +225,7 @@ def _named(
     run: PlannedRun, config: TaskConfig, inputs: Mapping[str, str], specs: Sequence[EvaluationSpec]
 ) -> PlannedRun:
     """The run with other settings and inputs and the name that they give, missing in the store."""
-    name = plain_name(config, inputs)
+    name = plain_name(config, inputs, run.spec.trainer)
     spec = run_spec(
         config,
         name.run_id,

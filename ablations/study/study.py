@@ -19,7 +19,7 @@ from experiments.labels import Group, Key, Text
 from experiments.messages import show, suggestion
 from experiments.store.code_change import told_apart
 from experiments.tasks.own.patterns import check_pattern
-from experiments.tasks.own.run_code import BASE, CODE, GIVEN_BY_STUDY, LINES, NO_TREE
+from experiments.tasks.own.run_code import NO_TREE
 from model.strict import StrictModel
 from reports.spec.choices import TableChoices
 from reports.spec.sentences import Cited, Claim, compared, parse
@@ -192,9 +192,7 @@ class Study(Match):
     @property
     def factors(self) -> dict[str, str]:
         """Settings printed as columns, with their heads."""
-        names = dict.fromkeys(
-            name for row in self.variations for name in row.declared if not (row.change and name == BASE)
-        )
+        names = dict.fromkeys(name for row in self.variations for name in row.declared)
         return self.columns or {name: name.rpartition(".")[2] for name in names}
 
     def profile_named(self, name: str | None) -> tuple[str, Profile]:
@@ -258,7 +256,7 @@ def load_study(name_or_path: str, many: bool = False) -> Study:
 
 
 def _with_trees(study: Study) -> Study:
-    """A study whose rows, base too, have the setting `code_tree`. Raises UserError (ablations/study/code_rows.py)."""
+    """A study with the trees of its rows' code, base's too. Raises UserError (ablations/study/code_rows.py)."""
     where, rows, changes = study.origin, list[Variation](), dict[int, tuple[str, str, int]]()
     try:
         if not study.command and ":" not in study.task:
@@ -269,8 +267,6 @@ def _with_trees(study: Study) -> Study:
         code.begin([Path(study.origin).name, *patches], study.links, study.protected.paths, study.base_commit)
         for row in study.variations:
             where = f'{study.origin}, row "{row.key}"'
-            if wrong := [name for name in row.declared if name in GIVEN_BY_STUDY]:
-                raise UserError(f"{wrong[0]} is not set like this: {GIVEN_BY_STUDY[wrong[0]]}.")
             if row.change:
                 try:
                     made_of = code.of(row.change)
@@ -281,18 +277,23 @@ def _with_trees(study: Study) -> Study:
                     rows.append(row)
                     continue
                 settings = (f"{name} = {show(value)}" for name, value in row.declared.items())
-                made = {"label": row.label or ", ".join([made_of.words, *settings]), "design": row.design or "code"}
-                made |= {"diff": made_of.diff}
-                of_code = {CODE: made_of.tree, LINES: made_of.lines, BASE: made_of.base}
-                row = row.model_copy(update={**made, "fixed": {**row.fixed, **of_code}})
+                made = {
+                    "label": row.label or ", ".join([made_of.words, *settings]),
+                    "design": row.design or "code",  # rows of equal trees are one
+                    "diff": made_of.diff,
+                    "code_tree": made_of.tree,
+                    "code_base": made_of.base,
+                    "code_lines": made_of.lines,
+                }
+                row = row.model_copy(update=made)
                 changes[len(rows)] = made_of.change, made_of.tree, made_of.line
-            rows.append(row)  # with a design: rows of equal trees are one
+            rows.append(row)
     except UserError as error:
         raise UserError(f"{where}: {error}") from None
     for place, change in zip(changes, told_apart(list(changes.values())), strict=True):
         row = rows[place]
-        fixed = {**row.fixed, CODE: f"{NO_TREE}{change}"} if row.refused else row.fixed  # as different as the changes
-        rows[place] = row.model_copy(update={"code_change": change, "fixed": fixed})
+        tree = f"{NO_TREE}{change}" if row.refused else row.code_tree  # as different as the changes
+        rows[place] = row.model_copy(update={"code_change": change, "code_tree": tree})
     begun = {
         "code_tree": code.base,
         "code_note": code.note(),
@@ -307,7 +308,7 @@ def _refused(row: Variation, code: RefusedCode) -> Variation:
     first, *others = code.changes or (digest({"refused": [row.key, *map(str, row.change or ())]}),)
     made: dict[str, Any] = {"label": row.label or code.words, "design": row.design or "code", "refused": code.why}
     made |= {"code_change": first, "other_changes": tuple(others)}
-    return row.model_copy(update={**made, "fixed": {**row.fixed, LINES: 0, BASE: ""}})
+    return row.model_copy(update=made)
 
 
 # --- Checks of what a study says of its printed table: `pivot`

@@ -1,6 +1,7 @@
 """A row of a study, and a profile: a size of the whole table."""
 
 from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
@@ -13,6 +14,7 @@ from experiments.dotted import Overrides, dotted
 from experiments.errors import UserError
 from experiments.labels import Group, Key, Text
 from experiments.messages import show
+from experiments.run_spec import TrainerSpec
 from model.strict import StrictModel
 
 # A table of settings in a study file: {model.num_heads = 4} and {"model.num_heads" = 4} are both read as the latter.
@@ -70,6 +72,9 @@ class Variation(Match):
         None, strict=False, description="of the patch its hunks, or of the range its commits, by number; all if unset"
     )
     diff: str = Field("", description="what the row's code has otherwise than base's; the program fills it in")
+    code_tree: str = Field("", description="git's digest of the row's code, if it is changed; likewise")
+    code_base: str = Field("", description="git's digest of base's code, if the row has a patch; likewise")
+    code_lines: int = Field(0, description="the size of the change in lines; likewise")
     code_change: str = Field("", description="digest of the row's change of code; the program fills it in")
     other_changes: tuple[str, ...] = Field((), strict=False, description="others that it may have had; likewise")
     refused: str = Field("", description="why the row's code cannot be made now; likewise")
@@ -109,6 +114,12 @@ class Variation(Match):
         """Whether the row changes nothing."""
         changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
         return not (changes or self.imported or self.change)
+
+    def trainer_of(self, study: TrainerSpec) -> TrainerSpec:
+        """The facts of the row's trainer: those of the study, with the row's own code if it changes code."""
+        if not self.change:
+            return study
+        return replace(study, tree=self.code_tree, base=self.code_base, lines=self.code_lines)
 
     @property
     def change(self) -> Change | None:

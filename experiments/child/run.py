@@ -261,8 +261,7 @@ def _check_identities(attempt: AttemptSpec, config: TaskConfig) -> None:
     if run.named_by is None:
         named = {run.run_id: run_identity(config, run.inputs)}
     else:
-        compared_as = config.roles().compared_as
-        named = {run.run_id: name_given_by(run.named_by, run.named_settings, run.inputs, compared_as)}
+        named = {run.run_id: name_given_by(run.named_by, run.config, run.inputs, run.trainer.command)}
     for item in attempt.evaluations:
         named[item.eval_id] = eval_identity(run.run_id, item.settings, item.inputs)
     for identity, made in named.items():

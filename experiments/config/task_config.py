@@ -1,8 +1,8 @@
 """The part of a configuration that every task has, and the roles of settings in it. Imports no torch."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -25,9 +25,6 @@ class SettingRoles:
     # Whether defaults never change. A user may edit those of a trainer at any time; then a run is also compared with
     # the settings that it recorded (store/run_names.py).
     frozen_defaults: bool = False
-    always_named: tuple[str, ...] = ()  # settings that name a run also where they have their defaults
-    # The settings as they are compared with those of a record, where a part of one counts alone (a command's words).
-    compared_as: Callable[[Mapping[str, Any]], dict[str, Any]] = dict
     # settings that rows cannot set → where they are set
     given_elsewhere: Mapping[str, str] = field(default_factory=lambda: GIVEN_ELSEWHERE)
 

@@ -17,6 +17,7 @@ from typing import Any
 from experiments.config.task_config import TaskConfig
 from experiments.events.lines import LineError, decode, encode
 from experiments.identity import identity_settings
+from experiments.run_spec import TrainerSpec
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import open_regular
 from experiments.store.layout import Store
@@ -75,9 +76,9 @@ class Redaction:
             text = text.replace(path, instead)
         return _PATH.sub(lambda found: f"…/{found[0].rstrip('/').rpartition('/')[2]}", text)
 
-    def names_run(self, config: TaskConfig) -> bool:
-        """Whether the redaction changes settings that are part of the run's identity."""
-        settings = identity_settings(config)
+    def names_run(self, config: TaskConfig, trainer: TrainerSpec) -> bool:
+        """Whether the redaction changes settings that are part of the run's identity, or the trainer's command."""
+        settings = {**identity_settings(config), "command": trainer.command}
         return bool(self.value(settings) != json.loads(json.dumps(settings)))
 
     def without_fields(self, record: Mapping[str, Any]) -> dict[str, Any]:

@@ -20,13 +20,13 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.records import Member
-from experiments.run_spec import RunSpec, recorded_spec
+from experiments.run_spec import RunSpec, recorded_spec, separate
 from experiments.store import locks
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import read_regular
@@ -221,6 +221,7 @@ class TableRow:
     member: Member
     evaluations: Mapping[str, str] = field(default_factory=dict)  # set → eval_id
     settings: Mapping[str, Any] = field(default_factory=dict)  # by dotted name, where config.json has others
+    trees: tuple[str, ...] = ()  # of its code, and of base's, if its study has rows that change code
 
 
 def description_of(store: Store, run_id: str, *, forgiving: bool = False) -> dict[str, Any]:
@@ -265,15 +266,25 @@ def rows_of(store: Store, run_id: str) -> list[TableRow]:
         with contextlib.suppress(KeyError, TypeError, ValueError):
             study, profile, corpus, row, group = map(str, one["member"])
             f"{study}{profile}{corpus}{row}{group}".encode()  # ValueError for half a surrogate pair
-            rows.append(TableRow((study, profile, corpus, row, group), dict(one["evaluations"]), dict(one["settings"])))
+            settings, trees = dict(one["settings"]), tuple(map(str, one.get("trees", ())))
+            if settings and "trees" not in one:  # of version 0.1.0, which had facts of the trainer among the settings
+                settings, trees = _without_facts(store, run_id, settings)
+            rows.append(TableRow((study, profile, corpus, row, group), dict(one["evaluations"]), settings, trees))
     return rows
+
+
+def _without_facts(store: Store, run_id: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The settings of a row of version 0.1.0 without facts of its trainer, and its trees. Raises ValueError."""
+    spec = spec_of(store, run_id, forgiving=True)
+    own, trainer = separate({**settings, "task": spec.task if spec else ""})
+    return {name: value for name, value in own.items() if name in settings}, trainer.trees
 
 
 def keep_row(store: Store, run_id: str, row: TableRow) -> None:
     """Record that a run belongs to a row. Its decoding of a set takes the place of an earlier one of the same row."""
     rows = {known.member[:4]: known for known in rows_of(store, run_id)}  # a row may come to another group
     known = rows.get(row.member[:4])
-    new = TableRow(row.member, {**(known.evaluations if known else {}), **row.evaluations}, row.settings)
+    new = replace(row, evaluations={**(known.evaluations if known else {}), **row.evaluations})
     if new != known:
         rows[row.member[:4]] = new
         path = store.run_folder(run_id) / ROWS

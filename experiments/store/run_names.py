@@ -18,11 +18,12 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from experiments.command_words import compared_words
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import defaults, flatten
 from experiments.errors import Damaged, UserError
 from experiments.identity import CODE_CHANGE, digest, identity_of, identity_settings, named_settings
-from experiments.run_spec import recorded_spec
+from experiments.run_spec import NO_TRAINER, RunSpec, TrainerSpec, recorded_spec
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.layout import Store, description_of
 from experiments.store.results import RESULT_FILE
@@ -30,9 +31,9 @@ from experiments.store.results import RESULT_FILE
 COUNTED = "counted.json"  # in a run's folder: settings that it did not record, as its numbers were printed
 _VERSION = 1
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
+_TREE = "code_tree"  # in the name of a run of version 0.1.0
 # Runs of version 0.1.0 were named by all settings that they recorded, except these.
-_TREE, _LINES = "code_tree", "code_lines"
-_NOT_IN_OLD_NAMES = ("task", "seed", "output_progress", "folder_links", _LINES)
+_NOT_IN_OLD_NAMES = ("task", "seed", "output_progress", "folder_links", "code_lines")
 
 
 class RunName(NamedTuple):
@@ -48,7 +49,7 @@ class KnownRun(NamedTuple):
     """A run of the store, by what it recorded."""
 
     name: RunName
-    settings: Mapping[str, Any]  # by dotted name, without task and seed, with those that it was counted with
+    settings: Mapping[str, Any]  # `recorded_settings`, without task and seed, with those that it was counted with
     counted: Mapping[str, Any]  # those of them that it did not record
     kind: str  # equal for runs of the same task, seed, data and change of code
     finished: bool
@@ -56,9 +57,16 @@ class KnownRun(NamedTuple):
     of_unknown_change: bool = False  # its row changes code; version 0.1.0 recorded only the tree that this gave
 
 
-def plain_name(config: TaskConfig, inputs: Mapping[str, str], changed: Mapping[str, Any] = _NOTHING) -> RunName:
-    """The name of a run from its settings alone."""
+def plain_name(
+    config: TaskConfig,
+    inputs: Mapping[str, str],
+    trainer: TrainerSpec = NO_TRAINER,
+    changed: Mapping[str, Any] = _NOTHING,
+) -> RunName:
+    """The name of a run from its settings and the fixed words of its command alone."""
     settings = named_settings(config)
+    if trainer.command:
+        settings["command"] = compared_words(trainer.command)["command"]
     run_id = identity_of(config.task, config.seed, settings, inputs, changed)
     return RunName(run_id) if config.roles().frozen_defaults else RunName(run_id, settings, changed)
 
@@ -70,30 +78,29 @@ class RunNames:
         self._store, self._belongs = store, belongs
         self._by_settings: dict[type, dict[tuple[str, Hashable], list[KnownRun]]] = {}
 
-    def find(self, config: TaskConfig, inputs: Mapping[str, str]) -> RunName:
+    def find(self, config: TaskConfig, inputs: Mapping[str, str], trainer: TrainerSpec = NO_TRAINER) -> RunName:
         """The name of a planned run."""
-        plain = plain_name(config, inputs)
+        plain = plain_name(config, inputs, trainer)
         if config.roles().frozen_defaults:
             return plain
-        named = self._named(config, inputs, plain)
+        named = self._named(config, inputs, trainer, plain)
         known = self._recorded(named.run_id)
         if known is None or not known.finished:
-            tree = str(dict(flatten(config)).get(_TREE, ""))
-            others = [other for other in self._equal(config, inputs) if other.name.run_id != named.run_id]
-            others.sort(key=lambda other: other.tree != tree)  # version 0.1.0 has a run of each tree
+            others = [other for other in self._equal(config, inputs, trainer) if other.name.run_id != named.run_id]
+            others.sort(key=lambda other: other.tree != trainer.tree)  # version 0.1.0 has a run of each tree
             best = next((other for other in others if other.finished), None)
             best = best or (others[0] if others and known is None else None)
             if best is not None:
-                return best.name._replace(added=_added(best, planned_settings(config)))
+                return best.name._replace(added=_added(best, planned_settings(config, trainer)))
         return named
 
     def finished(self) -> list[KnownRun]:
         """The finished runs."""
         return [known for known in self._every if known.finished]
 
-    def _named(self, config: TaskConfig, inputs: Mapping[str, str], name: RunName) -> RunName:
+    def _named(self, config: TaskConfig, inputs: Mapping[str, str], trainer: TrainerSpec, name: RunName) -> RunName:
         """The plain name, or the name with a digest of the defaults that changed since its run was recorded."""
-        planned, usual = planned_settings(config), usual_settings(config)
+        planned, usual = planned_settings(config, trainer), usual_settings(config, trainer)
         while (known := self._recorded(name.run_id)) is not None:
             names = differing(settings_of_known(config, known, usual), planned, usual)
             added = _added(known, planned)
@@ -102,12 +109,12 @@ class RunNames:
             changed = {**name.changed, **{one: planned.get(one) for one in names}}
             if changed == name.changed:
                 return name._replace(added=added)
-            name = plain_name(config, inputs, changed)
+            name = plain_name(config, inputs, trainer, changed)
         return name
 
-    def _equal(self, config: TaskConfig, inputs: Mapping[str, str]) -> Iterator[KnownRun]:
+    def _equal(self, config: TaskConfig, inputs: Mapping[str, str], trainer: TrainerSpec) -> Iterator[KnownRun]:
         """The study's runs whose records have the planned settings."""
-        planned, usual = planned_settings(config), usual_settings(config)
+        planned, usual = planned_settings(config, trainer), usual_settings(config, trainer)
         if type(config) not in self._by_settings:
             found: dict[tuple[str, Hashable], list[KnownRun]] = {}
             self._by_settings[type(config)] = found
@@ -138,16 +145,16 @@ class RunNames:
         except ValueError:
             return None
         # the name of a run of version 0.1.0 has the facts of its trainer, which its record has among the settings
-        name = recorded_name(run_id, record, config if "trainer" not in record else spec.named_settings, inputs)
+        name = recorded_name(run_id, record, config if "trainer" not in record else spec.config, inputs)
         if name is None:
             return None
-        settings, trainer = dict(flatten(spec.named_settings)), spec.trainer
+        settings, trainer = recorded_settings(spec), spec.trainer
         finished = (self._store.run_folder(run_id) / RESULT_FILE).exists()
         if finished:
             with contextlib.suppress(Damaged):  # the table leaves it out
                 result = self._store.result(run_id)
                 if result and result.spec:
-                    settings |= dict(flatten(result.spec.named_settings))
+                    settings |= recorded_settings(result.spec)
                     trainer = result.spec.trainer if result.spec.trainer.tree else trainer
         tree = trainer.tree if _TREE in (name.settings or {}) else ""  # then the run was queued by version 0.1.0
         unknown = bool(tree and trainer.lines)
@@ -157,22 +164,26 @@ class RunNames:
         return KnownRun(name, {**settings, **counted}, counted, kind, finished, tree, unknown)
 
 
-def planned_settings(config: TaskConfig) -> dict[str, Any]:
-    """The settings of a configuration as they are compared with those of a record."""
-    return config.roles().compared_as(identity_settings(config))
+def planned_settings(config: TaskConfig, trainer: TrainerSpec) -> dict[str, Any]:
+    """The settings of a configuration, and the parts of its command, as they are compared with those of a record."""
+    return {**identity_settings(config), **compared_words(trainer.command)}
 
 
-def usual_settings(config: TaskConfig) -> dict[str, Any]:
-    """The defaults of a configuration as they are compared with those of a record."""
-    return config.roles().compared_as(defaults(type(config)))
+def usual_settings(config: TaskConfig, trainer: TrainerSpec) -> dict[str, Any]:
+    """The defaults of a configuration, and the parts of its command, as they are compared with those of a record."""
+    return {**defaults(type(config)), **compared_words(trainer.command)}
+
+
+def recorded_settings(spec: RunSpec) -> dict[str, Any]:
+    """The settings of a record, and the parts of its command, by dotted name."""
+    return {**dict(flatten(spec.config)), **compared_words(spec.trainer.command)}
 
 
 def compared_settings(config: TaskConfig, recorded: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a record as they are compared with those of a configuration."""
+    """Those of the recorded settings that are compared with the settings of a configuration."""
     roles = config.roles()
     groups = tuple(name for name in roles.not_in_run_id if name.endswith("."))
-    kept = {n: v for n, v in recorded.items() if n not in roles.not_in_run_id and not n.startswith(groups)}
-    return roles.compared_as(kept)
+    return {n: v for n, v in recorded.items() if n not in roles.not_in_run_id and not n.startswith(groups)}
 
 
 def settings_of_known(config: TaskConfig, known: KnownRun, usual: Mapping[str, Any]) -> dict[str, Any]:
@@ -214,21 +225,27 @@ def name_given_by(
     named_by: Mapping[str, Any],
     config: Mapping[str, Any],
     inputs: Mapping[str, str],
-    compared_as: Callable[[Mapping[str, Any]], dict[str, Any]] = dict,
+    command: str | None = None,
 ) -> str:
     """The run_id that a record of a run's name gives; "" if the settings that it names are not those of the run.
 
-    named_by: as `named_by_of` writes it. config: nested, with task and seed. compared_as: of the task's roles.
+    named_by: as `named_by_of` writes it. config: nested, with task and seed. command: of the trainer, which the name
+    must have; None: it is not checked.
     """
     settings, changed = named_by.get("settings"), named_by.get("changed defaults") or {}
     if not isinstance(settings, Mapping) or not isinstance(changed, Mapping):
         return ""
     flat = dict(flatten(config))
-    compared = compared_as(flat)
+    words = compared_words(command or "")
     named = {**settings, **{name: value for name, value in changed.items() if value is not None}}
     for name, value in named.items():
-        theirs = flat.get(name, value), compared.get(name, value)
-        if value not in theirs and name not in _TRAVELLING and not (name == "command" and compared_as is dict):
+        if name in words:
+            same = value in (words[name], command)
+        elif name == "command" and flat.get("task") == "command":
+            same = True
+        else:
+            same = name in _TRAVELLING or value == flat.get(name, value)
+        if not same:
             return ""
     return identity_of(flat.get("task"), flat.get("seed"), settings, inputs, changed)
 

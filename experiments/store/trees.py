@@ -24,9 +24,6 @@ from experiments.store.spec import FILE as SPEC
 from experiments.store.spec import AttemptSpec
 
 TREES = "trees"  # in the store: an archive of each tree, read-only
-# Settings that say which code trains a run: its tree, base's tree if the row is base with a patch, and the size of the
-# difference in lines.
-CODE, BASE, LINES = "code_tree", "code_base", "code_lines"
 _DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 PACKED_S = 600.0  # at most, until another process has packed or removed a tree
 _MOST_LINKS = 40  # Linux follows no more in one path
@@ -123,9 +120,8 @@ def trees_of(store: Store, run_id: str) -> set[str]:
     for number in store.attempts(run_id):
         with contextlib.suppress(UserError, OSError):
             specs.append(AttemptSpec.read(store.attempt_folder(run_id, number) / SPEC).spec)
-    named = {tree for spec in specs if spec for tree in (spec.trainer.tree, spec.trainer.base)}
-    named |= {str(row.settings.get(name, "")) for row in rows_of(store, run_id) for name in (CODE, BASE)}
-    return named - {""}
+    of_rows = (row.trees for row in rows_of(store, run_id))
+    return {tree for trees in (*(spec.trainer.trees for spec in specs if spec), *of_rows) for tree in trees}
 
 
 def is_kept(store: Path, tree: str) -> bool:

@@ -84,10 +84,15 @@ class Task(ABC):
     def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
         """This task for a study's [base] or for a run's configuration, nested, and for the facts of its trainer.
 
-        Only a task without a fixed configuration (experiments/tasks/own/command.py) uses the settings, and only a
-        user's trainer has such facts.
+        Only a task without a fixed configuration (experiments/tasks/own/command.py) uses the settings.
         """
-        return self
+        return self.with_trainer(trainer)
+
+    def with_trainer(self, trainer: TrainerSpec) -> Self:
+        """This task for a run whose trainer has these facts; a built-in task has none."""
+        changed = copy.copy(self)
+        changed.trainer = trainer
+        return changed
 
     def packages(self) -> Sequence[str] | None:
         """Import names of the packages that the numbers depend on; None if another program computes them.

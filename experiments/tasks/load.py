@@ -18,7 +18,6 @@ from experiments.errors import UserError
 from experiments.run_spec import RunSpec
 from experiments.store.durable import states_of
 from experiments.tasks.base import Task
-from experiments.tasks.own.command import compared
 from experiments.tasks.own.function import FunctionTask
 from experiments.tasks.own.trainer_process import TrainerProcess
 from model.extensions import ExtensionError, added, load
@@ -72,13 +71,13 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
 
 def task_of(spec: RunSpec) -> Task:
     """The task that trains a run. Raises UserError if it cannot be loaded."""
-    return load_task(spec.task, spec.folder, spec.python).with_settings(spec.task_settings, spec.trainer)
+    return load_task(spec.task, spec.folder, spec.python).with_settings(spec.config, spec.trainer)
 
 
 def validated(task: Task, spec: RunSpec) -> TaskConfig:
     """The run's settings. Raises UserError for settings that another version queued."""
     try:
-        return task.config_type.from_mapping(spec.task_settings)
+        return task.config_type.from_mapping(spec.config)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         raise UserError(
@@ -142,7 +141,6 @@ def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
         tuple(map(str, roles["not_in_lineage"])),
         steps=str(roles["steps"]),
         frozen_defaults=bool(roles["frozen_defaults"]),
-        compared_as=compared if task == "command" else dict,
     )
     return made
 

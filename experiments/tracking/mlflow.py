@@ -241,9 +241,7 @@ class Tracker:
             study, profile, corpus, key, _ = row.member
             heading = self.headings.heading(study, profile, corpus, times[0])
             tags = {**about, **dict(zip(PLACE, row.member, strict=True)), SHARED: run.run_id}
-            names = run.spec.trainer.beside_settings
-            own = {name: value for name, value in row.settings.items() if name not in names}
-            values = {**dict(flatten(config(self._store, run))), **own}
+            values = {**dict(flatten(config(self._store, run))), **row.settings}
             yield View(
                 self.headings.experiment(study),
                 heading,

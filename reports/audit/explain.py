@@ -2,14 +2,12 @@
 
 import shlex
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from experiments.dotted import as_set, flatten
 from experiments.errors import UserError
 from experiments.messages import number, suggestion
-from experiments.run_spec import OF_TREES
 from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, named
 from reports.render.cells import plain
@@ -35,6 +33,8 @@ def explain(table: Table, cell: str) -> Explanation:
     found: Explanation = {"from_bundle": table.bundle} if table.bundle else {}
     found |= {"cell": cell, "study": table.spec.name, "row": row.key, "label": row.label}
     found["changes_from_base"] = dict(row.spec.overrides)
+    if row.spec.changes_code:
+        found["changes_code"] = True
     found |= {"diff": row.spec.diff.splitlines()} if row.spec.diff else {}
     for cost in costs:
         found[cost.name] = {"computed": cost.value(row, table), "trained": _recorded(row, cost.name)}
@@ -91,9 +91,8 @@ def _run(outcome: Outcome, columns: list[Column]) -> Explanation:
     found |= {"corpus": corpus_name(outcome), "inputs": dict(run.spec.inputs)}
     found["tokenizer"] = (facts.data.tokenizer.sha256 if facts else None) or None
     trainer = run.spec.trainer
-    found |= {"trainer": given} if (given := {name: value for name, value in asdict(trainer).items() if value}) else {}
-    beside = ("seed", *trainer.beside_settings)
-    found["configuration"] = {name: value for name, value in flatten(run.config) if name not in beside}
+    found |= {"trainer": given} if (given := trainer.to_json()) else {}
+    found["configuration"] = {name: value for name, value in flatten(run.config) if name != "seed"}
     sets = dict.fromkeys(column.set for column in columns)
     found["evaluations"] = [_evaluation(outcome, name, columns) for name in sets if name in outcome.scored]
     found["folder"] = f"runs/{run.run_id}"
@@ -119,10 +118,8 @@ SHORT = 10  # lines of an explanation, unless all is printed
 
 def in_short(found: Mapping[str, Any]) -> str:
     """What a reader asks first, in at most SHORT lines: the values, the runs behind them, and what made these."""
-    runs, changes = (
-        found["runs"],
-        changes_in_short(found["label"], found["changes_from_base"], _changes_code(found["runs"])),
-    )
+    runs = found["runs"]
+    changes = changes_in_short(found["label"], found["changes_from_base"], changes_code="changes_code" in found)
     last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
     signed = [signed for e in runs[0]["evaluations"] for signed in e["signature"].items()]
     last += [f"signature of {key}: {text}" for key, text in signed]
@@ -135,22 +132,11 @@ def in_short(found: Mapping[str, Any]) -> str:
     return "\n".join(map(plain, [*lines, *last])) + "\n"
 
 
-def _changes_code(runs: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether the study has rows that change code."""
-    return any("tree" in run.get("trainer", {}) for run in runs)
-
-
-def changes_in_short(label: str, changes: Mapping[str, Any], has_code: bool = True) -> str:
-    """What a row changes: its settings; for a change of code the row's label, such as "patch gelu.diff".
-
-    has_code: whether the study has rows that change code.
-    """
-    of_code = [name for name in changes if has_code and name in OF_TREES]
-    settings = {name: item for name, item in changes.items() if name not in of_code}
-    first = [label] if of_code else []
-    return ", ".join(
-        [*first, *(as_set(name, item) for name, item in settings.items() if name not in label or not first)]
-    )
+def changes_in_short(label: str, changes: Mapping[str, Any], *, changes_code: bool) -> str:
+    """What a row changes: its settings; for a change of code the row's label, such as "patch gelu.diff"."""
+    if not changes_code:
+        return ", ".join(as_set(name, item) for name, item in changes.items())
+    return ", ".join([label, *(as_set(name, item) for name, item in changes.items() if name not in label)])
 
 
 def _up_to(count: int, lines: Iterable[str], what: str) -> list[str]:

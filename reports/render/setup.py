@@ -56,7 +56,7 @@ def _sentences(table: Table) -> Iterator[str]:
     row = next(row for row in table.rows if row.key == base.run.row)
     if row.num_params is not None:
         yield f"The model of {row.key} has {number(row.num_params, 'parameter')}."
-    said = _SAID if ours else base.run.spec.trainer.beside_settings
+    said = _SAID if ours else ()
     others = ", ".join(unexpected(base.run.config, table.rows, said))
     if others:
         of = "other than the defaults (in brackets)" if ours else f"of {row.key}"

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.dotted import flatten
 from experiments.errors import Damaged, UserError
 from experiments.events.event_log import Tail
 from experiments.messages import number
@@ -17,7 +16,7 @@ from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import check_file
 from experiments.store.layout import Store
 from experiments.store.results import EvaluationResult, TrainingResult
-from experiments.store.run_names import compared_settings, planned_settings
+from experiments.store.run_names import compared_settings, planned_settings, recorded_settings
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.own.code_files import from_home
 from experiments.tasks.own.kept import first_sentences, patterns_of, read_kept
@@ -115,10 +114,10 @@ def valid_result(store: Store, run: TableRun) -> tuple[TrainingResult | None, st
         return None, ""
     if record.spec is not None and record.spec.inputs != run.spec.inputs:
         return None, f"{place}/result.json is of a training on other data. {REDO}."
-    theirs = dict(flatten(record.spec.named_settings)) if record.spec else {}
+    theirs = recorded_settings(record.spec) if record.spec else {}
     seed = {"seed": theirs["seed"]} if "seed" in theirs else {}
     theirs = {**compared_settings(run.config, theirs), **seed}
-    for name, value in (planned_settings(run.config) | {"seed": run.config.seed}).items():
+    for name, value in (planned_settings(run.config, run.spec.trainer) | {"seed": run.config.seed}).items():
         if name in theirs and theirs[name] != value:  # a missing one was added later
             return None, (
                 f"{place}/result.json is of a training with {name} = {theirs[name]}, and the plan has {value}. {REDO}."

@@ -15,6 +15,8 @@ from reports.spec.choices import TableChoices
 from reports.spec.note import Note
 from reports.spec.sentences import Cited, Claim
 
+CODE_LINES = "code_lines"  # a column that a study with rows that change code may name: the size of the change
+
 
 @dataclass(frozen=True)
 class TableRun:
@@ -58,6 +60,8 @@ class RowSpec:
     paper: Mapping[str, float] = field(default_factory=dict)  # published numbers
     declared: Mapping[str, Any] = field(default_factory=dict)  # settings of the row, before a profile scales them
     overrides: Mapping[str, Any] = field(default_factory=dict)  # changes from base, after scaling
+    facts: Mapping[str, Any] = field(default_factory=dict)  # values beside the settings that it prints
+    changes_code: bool = False
     diff: str = ""  # how its code differs from base's
     runs: tuple[TableRun, ...] = ()  # one for each seed, or one ensemble; none: the row is not selected
 

@@ -9,7 +9,6 @@ from typing import Any, Literal
 from experiments.dotted import flatten
 from experiments.identity import without_runs
 from experiments.messages import number
-from experiments.run_spec import OF_TREES
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from reports.results.results import NOT_RECORDED, Outcome, Scored
 from reports.results.table import Row, Table, differing_code, measured_alike, tokenizer_of
@@ -127,7 +126,7 @@ def _unknown(facts: Data) -> Iterator[str]:
 def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
-    said = [*_IN_TRAINING, *_of_code(outcome), *(name for name in table.settings if name in row.settings)]
+    said = [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)]
     others = unexpected(outcome.run.config, table.rows, said)
     if others and outcome.run.config.setting_roles.frozen_defaults:
         yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")
@@ -145,17 +144,11 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
             yield Note(f"{other.key}, base of its {place}, differs from {row.key} in: {differing}.")
 
 
-def _of_code(outcome: Outcome) -> tuple[str, ...]:
-    """The names of what rows that change code have beside the user's settings."""
-    return OF_TREES if outcome.run.spec.trainer.tree else ()
-
-
 _IN_TRAINING = ("training.train_steps", "training.tokens_per_batch", "training.warmup_steps")
 
 
 def _without_column(row: Row, table: Table) -> str:
-    others = (*table.settings, *_of_code(row.outcomes[0]))
-    hidden = {name: value for name, value in row.settings.items() if name not in others}
+    hidden = {name: value for name, value in row.settings.items() if name not in table.settings}
     return _in_words(hidden) if row is not table.base_row and row.key not in table.bases.values() else ""
 
 

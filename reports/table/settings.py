@@ -17,8 +17,8 @@ def changes(row: RowSpec, base: RowSpec | None) -> dict[str, Any]:
     """Return the settings in which a row's runs differ from the base row's; without a base, what the row changes."""
     if base is None:
         return dict(row.overrides)
-    reference = _settings(base.runs[0])
-    return {n: v for n, v in _settings(row.runs[0]).items() if v != reference.get(n)}
+    reference = _printable(base, base.runs[0])
+    return {n: v for n, v in _printable(row, row.runs[0]).items() if v != reference.get(n)}
 
 
 def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
 
 def at(row: Row, names: Collection[str]) -> dict[str, Any]:
     """A row's own values of some settings, among those that it reads."""
-    settings = _settings(row.outcomes[0].run)
+    settings = _printable(row.spec, row.outcomes[0].run)
     return {name: settings[name] for name in names if name in settings and row.reads(name)}
 
 
@@ -49,13 +49,14 @@ def here(row: Row) -> str:
 
 def between(row: Row, other: Row) -> dict[str, Any]:
     """The settings of `row` that `other` has otherwise."""
-    theirs = _settings(other.outcomes[0].run)
-    own = at(row, _settings(row.outcomes[0].run))
+    theirs = _printable(other.spec, other.outcomes[0].run)
+    own = at(row, _printable(row.spec, row.outcomes[0].run))
     return {name: value for name, value in own.items() if value != theirs.get(name)}
 
 
-def _settings(run: TableRun) -> dict[str, Any]:
-    return {name: value for name, value in flatten(run.config) if name not in ("seed", "task")}
+def _printable(row: RowSpec, run: TableRun) -> dict[str, Any]:
+    """The settings of a row's run, and the row's values beside them, by name."""
+    return {**{name: value for name, value in flatten(run.config) if name not in ("seed", "task")}, **row.facts}
 
 
 def columns(

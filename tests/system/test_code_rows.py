@@ -396,7 +396,8 @@ def test_no_study_sets_the_code_of_a_run(cli: Cli, mine: Path) -> None:
     commit(mine, "A trainer with such a setting")
     text = 'name = "w"\ntitle = "W"\ntask = "walking:TASK"\nvariation = [{{key = "base"}}{}]\n'
     (mine / "study.toml").write_text(text.format(f", {PATCHED}"))
-    assert "walking:TASK has the setting code_tree" in cli("plan", "study.toml", cwd=mine, code=2).stderr
+    plan = as_json(cli("plan", "study.toml", "--json", cwd=mine))
+    assert [run["overrides"] for run in plan] == [{}, {}] and plan[0]["code_tree"] != plan[1]["code_tree"]
     (mine / "study.toml").write_text(text.format(', {key = "q", set = {code_tree = "../y"}}'))
     plan = as_json(cli("plan", "study.toml", "--json", cwd=mine))
     assert [run["overrides"] for run in plan] == [{}, {"code_tree": "../y"}]
@@ -407,10 +408,7 @@ def test_forget_removes_the_trees_that_no_run_has(cli: Cli, mine: Path) -> None:
     (mine / "study.toml").write_text(rows(BASE, '{key = "p", patch = "no-gate.diff"}'))
     cli("run", "study.toml", "--devices", "cpu:2", cwd=mine)
     trees, before = mine / "runs/trees", accuracies(cli, mine)
-    found = {
-        run["row"]: run["overrides"].get("code_tree", "")
-        for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))
-    }
+    found = {run["row"]: run["code_tree"] for run in as_json(cli("plan", "study.toml", "--json", cwd=mine))}
     assert len(list(trees.glob("*.tar"))) == 2
     (trees / f"{'a' * 40}.tar").touch()  # what a kill leaves: an archive without its facts, a file half written
     (trees / f".{'b' * 40}.tar.0123456789abcdef").touch()
@@ -539,7 +537,7 @@ def test_studies_that_are_refused(cli: Cli, mine: Path, tmp_path: Path) -> None:
     assert "gone: " in said and "has no commit '1234567890'" in said
     for name in ("code_tree", "code_base", "code_lines"):
         wrong = rows(BASE, f'{{key = "x", patch = "p.diff", set = {{{name} = "../../x"}}}}')
-        assert f"{name} is not set like this" in refused(cli, mine, wrong, NO_GATE)
+        assert f"there is no setting {name}" in refused(cli, mine, wrong, NO_GATE)
         cli("plan", "study.toml", "--set", f"{name}=../../x", cwd=mine, code=2)
     assert "lies outside the repository" in refused(cli, mine, rows(BASE, '{key = "x", patch = "../p.diff"}'))
     (mine / "out.diff").symlink_to(tmp_path / "p.diff")

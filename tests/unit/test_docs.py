@@ -167,6 +167,8 @@ OF_THE_READER = {
     "code_change",
     "other_changes",
     "refused",
+    "code_base",
+    "code_lines",
 }
 WITH_A_SECTION = {"base", "profile", "variation", "metric", "table", "tune", "cited", "claim", "protected"}
 

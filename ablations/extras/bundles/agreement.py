@@ -18,7 +18,13 @@ from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store, description_of, spec_of
 from experiments.store.results import EvaluationResult
-from experiments.store.run_names import compared_settings, name_given_by, planned_settings, usual_settings
+from experiments.store.run_names import (
+    compared_settings,
+    name_given_by,
+    planned_settings,
+    recorded_settings,
+    usual_settings,
+)
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.render.printed import FROM_BUNDLE
@@ -112,12 +118,13 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
     description = description_of(store, run.run_id)
     about = spec_of(store, run.run_id) or result.spec
     named_by = _recorded(about, description or result.content)
-    for record, given in ((result.spec, _recorded(result.spec, result.content)), (about, named_by)):
+    for record in (result.spec, about):
         _equal(where, "run_id", run.run_id, record.run_id, "the record has")
-        theirs, ours = dict(flatten(given)), planned_settings(run.config)
+        theirs, ours = recorded_settings(record), planned_settings(run.config, run.spec.trainer)
         _equal(where, "task", task, theirs.get("task"), "the run recorded")
         theirs = compared_settings(run.config, theirs)
-        unrecorded = {**usual_settings(run.config), **run.added}  # of settings that were added later
+        # of settings that were added later
+        unrecorded = {**usual_settings(run.config, run.spec.trainer), **run.added}
         for name, value in ours.items():
             _equal(where, name, value, theirs.get(name, unrecorded.get(name)), "the run recorded")
         _equal(where, "inputs", dict(run.spec.inputs), dict(record.inputs), "the run recorded")
@@ -140,12 +147,9 @@ def _check_run(where: str, run: PlannedRun, store: Store, task: str, names: bool
 
 
 def _recorded(spec: RunSpec, content: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of a record, with the facts of its trainer that may name the run.
-
-    In version 0.1.0 these were all facts, which it recorded among the settings.
-    """
+    """The settings of a record, nested; version 0.1.0 recorded the facts of the trainer among them."""
     given = content.get("spec") or content
-    return spec.named_settings if "trainer" in given else given["config"]
+    return spec.config if "trainer" in given else given["config"]
 
 
 def _named(run: PlannedRun, recorded: Mapping[str, Any]) -> str:

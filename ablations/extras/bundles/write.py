@@ -106,7 +106,7 @@ def _head(
             row |= {"diff": "", "commit": "", "commits": ""}
             row["label"] = re.sub("^commit .*", "another commit", row["label"])
     # run_ids that depend on a path or a name that is left out cannot be computed by a reader
-    renamed = any(redaction.names_run(run.config) for run in plan.trainings)
+    renamed = any(redaction.names_run(run.config, run.spec.trainer) for run in plan.trainings)
     return {
         "bundle": VERSION,
         "left_out": redaction.what,

@@ -127,7 +127,7 @@ def setting_name(name: str) -> str:
 
 def reserved(part: str, top: bool) -> bool:
     """Whether a setting, or a group of settings, cannot have this name."""
-    fixed = (*GIVEN, *CommandConfig.model_fields)
+    fixed = (*GIVEN, *CommandConfig.setting_roles.given_elsewhere)
     return hasattr(CommandConfig, part) or (top and part in fixed and part not in ("seed", "device"))
 
 

@@ -17,7 +17,6 @@ study's folder, or, if the study has `links`, in a folder of its own in which th
 the run shall stop.
 """
 
-import copy
 import os
 import re
 import shutil
@@ -29,6 +28,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from experiments.attempt_context import AttemptContext
 from experiments.client.ablations_task.values import by_set
+from experiments.command_words import PLACEHOLDER, PYTHON, QUOTED, TOKEN, names
 from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig
 from experiments.dotted import flatten, unstorable
 from experiments.errors import Preempted, UserError, explain_os_errors
@@ -38,16 +38,14 @@ from experiments.store.durable import read_regular, whole_folder
 from experiments.store.imports import imported_names, module_files
 from experiments.tasks.own import shell
 from experiments.tasks.own.context import FINAL, close_folder, keep_metrics, open_folder
-from experiments.tasks.own.function import OwnTask, of_tree, with_code
+from experiments.tasks.own.function import OwnTask
 from experiments.tasks.own.kept import keep_readings
 from experiments.tasks.own.patterns import Readings
 from experiments.tasks.own.run_code import check_watched, imported, link_in, own_code
 from experiments.tasks.own.shell import (
-    PLACEHOLDER,
     expanded,
     flags,
     laid_over,
-    names,
     refuse_quoted,
     run_command,
     word,
@@ -59,26 +57,8 @@ GIVEN = ("seed", "folder", "metrics", "settings", "settings.yaml", "device", "th
 WORK = "work"  # in the run's folder: where a command with `links` runs
 
 
-def compared(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the parts of `command` in its place: its fixed words, and how it passes each setting.
-
-    An option for a new setting leaves the fixed words and the other settings as they are. So a run that was trained
-    before stays the same run.
-    """
-    if not isinstance(settings.get("command"), str):
-        return dict(settings)
-    fixed, passed = parts_of_command(settings["command"])
-    forms = {f"command {{{name}}}": form for name, form in passed.items()}
-    return {**settings, "command": fixed, **forms}
-
-
 ROLES = SettingRoles(
-    given_elsewhere={
-        **GIVEN_ELSEWHERE,
-        "command": "the study's own `command` gives it",
-    },
-    always_named=("command",),
-    compared_as=compared,
+    given_elsewhere={**GIVEN_ELSEWHERE, "command": "the study's own `command` gives it"},
 )
 
 
@@ -88,14 +68,13 @@ class CommandConfig(TaskConfig):
     model_config = ConfigDict(serialize_by_alias=True)
 
     setting_roles = ROLES
+    placed_in_command: ClassVar[tuple[str, ...]] = ()  # the settings that the study's command has a place for
     task: str = "command"
-    command: str = ""
 
     @model_validator(mode="after")
     def _fits_into_a_command(self) -> Self:
-        used = names(self.command)
         for name, value in flatten(self):
-            if name in used and (size := len(word(value).encode(errors="replace"))) > LONGEST_WORD:
+            if name in self.placed_in_command and (size := len(word(value).encode(errors="replace"))) > LONGEST_WORD:
                 raise ValueError(
                     f"{name} has {size:,} bytes, and a word of a command may have {LONGEST_WORD:,}: let the trainer "
                     "read {settings}, a JSON file with all settings"
@@ -115,12 +94,9 @@ class _Declared(OwnTask):
     def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
         """This task with the settings of a study, or of a run's configuration."""
         declared = {name: value for name, value in settings.items() if name not in GIVEN_ELSEWHERE}
-        fields = fields_of({**declared, **of_tree(trainer)}, self.base, self.typed)
-        changed = copy.copy(self)
-        changed.trainer = trainer
+        fields = fields_of(declared, self.base, self.typed)
+        changed = self.with_trainer(trainer)
         changed.config_type = create_model(self.name.title(), __base__=self.base, __module__=__name__, **fields)
-        if trainer.tree:
-            changed.config_type.setting_roles = with_code(self.base.setting_roles)
         return changed
 
     def packages(self) -> None:
@@ -131,8 +107,9 @@ class CommandTask(_Declared):
     base = CommandConfig
 
     def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
-        """Settings and command of a study, or of a run's configuration. Raises UserError for invalid ones."""
-        changed, command = super().with_settings(settings, trainer), str(settings.get("command", ""))
+        """This task with the settings and the command of a study or of a run. Raises UserError for invalid ones."""
+        changed, command = super().with_settings(settings, trainer), trainer.command
+        changed.config_type.placed_in_command = tuple(names(command))
         _check(command, changed.config_type)
         named = Scripts(command, self.folder)
         changed.interpreter = named.interpreter
@@ -141,13 +118,13 @@ class CommandTask(_Declared):
         return changed
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
-        named, home = laid_over(config.command), self.folder
+        named, home = laid_over(self.trainer.command), self.folder
         if home is None or self.trainer.tree:
             return []
         found = []
         if named and not is_file(home / named):
             found.append(UserError(f"The command lays the settings over {named}, and {home} has no such file."))
-        script = script_of(config.command)
+        script = script_of(self.trainer.command)
         if script and not is_file(home / script):
             found.append(UserError(f"The command runs {script}, which is not in {home}. Correct `command`."))
         return found
@@ -163,23 +140,23 @@ class CommandTask(_Declared):
         files["metrics.out"].unlink(missing_ok=True)
         given = {**settings, **{name.removesuffix(".json").removesuffix(".out"): file for name, file in files.items()}}
         given |= {"folder": folder, "device": device.kind, "threads": device.threads}
-        patterns, links = self.trainer.patterns, self.trainer.links
+        command, patterns, links = self.trainer.command, self.trainer.patterns, self.trainer.links
         readings = Readings(patterns, self.trainer.progress, context.emit)
         home = self.folder or Path.cwd()
         self._refuse_changed(config, context, "after the run was planned")
         before = self.code_now(config, context.store)
         if self.trainer.tree:
             with own_code(self.trainer, context, home, folder / WORK) as where:
-                write_yaml(files["settings.yaml"], config, where)
-                ended = run_command(config.command, given, where, context, readings, look_for_python=True)
+                write_yaml(files["settings.yaml"], config, command, where)
+                ended = run_command(command, given, where, context, readings, look_for_python=True)
                 if ended.is_python:
                     check_watched(context)
         else:
             where = link_in(folder / WORK, home, links) if links else home
-            write_yaml(files["settings.yaml"], config, home)
-            ended = run_command(config.command, given, where, context, readings, str(home) if links else "")
+            write_yaml(files["settings.yaml"], config, command, home)
+            ended = run_command(command, given, where, context, readings, str(home) if links else "")
         self._refuse_changed(config, context, "while the run trained")
-        wrote = files["metrics.out"] if "metrics" in names(config.command) else None
+        wrote = files["metrics.out"] if "metrics" in names(command) else None
         reported = (ended.metrics if wrote is None else shell.written(wrote)) or {}
         if ended.stopped and not (readings.complete if patterns else reported):
             raise Preempted(None)  # it saved its state and ended successfully before it had metrics
@@ -192,12 +169,12 @@ class CommandTask(_Declared):
     def _not_reported(self, name: str, set_: str, reported: Mapping[str, Mapping[str, float]], config: Any) -> str:
         if any(reported.values()):
             return super()._not_reported(name, set_, reported, config)
-        given = "metrics" in names(config.command)
+        given = "metrics" in names(self.trainer.command)
         done = "wrote no metrics in the file that it was given for them" if given else "printed no metrics"
         return (
             f'The command succeeded but {done}. End with JSON: {{"{name}": 93.2}}, or give the [[metric]] of the study '
             rf"a pattern that finds it in what it printed, which is kept: pattern = '{name}: ([\d.]+)'. The command: "
-            f"{expanded(config.command, dict(flatten(config)))}"
+            f"{expanded(self.trainer.command, dict(flatten(config)))}"
         )
 
 
@@ -296,15 +273,15 @@ def _check(command: str, config_type: type[TaskConfig]) -> None:
                 )
 
 
-def write_yaml(file: Path, config: CommandConfig, home: Path) -> None:
-    """Write the settings, nested, as YAML: alone, or laid over the file of `home` that the command names.
+def write_yaml(file: Path, config: CommandConfig, command: str, home: Path) -> None:
+    """Write the settings, nested, as YAML: alone, or laid over the file of `home` that the trainer's command names.
 
     Whatever the settings do not name stays as that file has it. The seed replaces one that the file has at its top.
     """
     import yaml  # a hundredth of a second that a plan does not need
 
     nested = config.model_dump(mode="json", exclude={*config.setting_roles.given_elsewhere} - {"seed"})
-    if named := laid_over(config.command):
+    if named := laid_over(command):
         content = _read_yaml(home / named)
         if "seed" not in content:
             del nested["seed"]
@@ -382,9 +359,6 @@ _PROGRAM = re.compile(
 _OF_PYTHON, _OF_A_SHELL = re.compile(rb"#!.*\bpython[\d.]*\b"), re.compile(rb"#!.*\b(ba|da|z|k)?sh\b")
 _HEAD, _LONGEST_SHELL = 256, 1 << 20  # bytes read of any file; of a shell script, whose own commands count too
 _DEEPEST = 3  # scripts and quoted commands within another
-_PART = r"\\[\s\S]|'[^']*'|\"(?:\\[\s\S]|[^\"\\])*\""  # escaped or quoted
-# A comment, a word, or else a blank, an operator, or a quote that does not end.
-_TOKEN = re.compile(rf"(?<![^\s;|&()])#.*|((?:{_PART}|[^\s\\'\"`;|&()<>])+)|[\s\S]")
 
 
 class Scripts:
@@ -446,16 +420,13 @@ class Scripts:
 
 def _words(text: str, strict: bool) -> Iterator[str]:
     """The words of shell commands without their quotes, and their operators. strict: refuse a quote without end."""
-    for token in _TOKEN.finditer(text):
+    for token in TOKEN.finditer(text):
         if strict and token[0] in ("'", '"') and "<<" not in text:  # a document may have apostrophes
             raise UserError(f"The command is not one that a shell reads: a quote has no end: {text[token.start() :]}")
         if token[1] is not None:
-            yield re.sub(_PART, _unquoted, token[1])
+            yield re.sub(QUOTED, _unquoted, token[1])
         elif not token[0].isspace():
             yield token[0]
-
-
-_PYTHON = re.compile(r"(\S*/)?(python|pypy)[\d.]*")
 
 
 def script_of(command: str) -> str:
@@ -463,41 +434,8 @@ def script_of(command: str) -> str:
     words = iter(_words(command, strict=False))
     first = next((word for word in words if not re.fullmatch(r"\w+=.*", word)), "")  # CUDA_VISIBLE_DEVICES=0 python …
     script = next((word for word in words if word not in ("-u", "-O", "-OO", "-B", "-I", "-s", "-E")), "")
-    certain = _PYTHON.fullmatch(first) and re.fullmatch(r"[\w./-]+\.py", script) and not script.startswith("-")
+    certain = PYTHON.fullmatch(first) and re.fullmatch(r"[\w./-]+\.py", script) and not script.startswith("-")
     return script if certain else ""
-
-
-_OUTSIDE = ("folder", "metrics", "device", "threads")  # placeholders that change no number: places, and the device
-
-
-def parts_of_command(command: str) -> tuple[str, dict[str, str]]:
-    """The words of a command that no setting changes, and for each setting the option that passes it.
-
-    An option is `--lr {lr}`, `lr={lr}` or a flag `{bn:--bn}`. Other words with placeholders are among the fixed ones,
-    because their order counts; so is {seed}. The Python interpreter and the places of outputs are in neither.
-    """
-    fixed, passed = list[str](), dict[str, str]()
-    places = [place[0] for place in PLACEHOLDER.finditer(command)]
-    marks = iter(range(len(places)))  # a placeholder may have a bar, which is an operator elsewhere
-    for token in _TOKEN.finditer(PLACEHOLDER.sub(lambda place: f"\0{next(marks)}\0", command)):
-        if token[1] is None:
-            if not token[0].isspace():
-                fixed.append(token[0])
-            continue
-        text = re.sub("\0([0-9]+)\0", lambda mark: places[int(mark[1])], token[1])
-        used = shell.names(text)
-        alone = PLACEHOLDER.fullmatch(text)
-        before = fixed[-1] if fixed and alone and alone[2] is None and re.fullmatch("--?[^{}=]+", fixed[-1]) else ""
-        option = before or (alone and alone[2] is not None) or re.match(r"[-+~\w.]+=", text)
-        if not used or not option or "seed" in used or "settings" in used or "settings.yaml" in used:
-            if not _PYTHON.fullmatch(text):
-                fixed.append(text)
-            continue
-        if before:
-            fixed.pop()
-        form = f"{before} {text}".strip()
-        passed |= {name: f"{passed[name]} {form}" if name in passed else form for name in used if name not in _OUTSIDE}
-    return " ".join(fixed), passed
 
 
 def _unquoted(part: re.Match[str]) -> str:

@@ -14,16 +14,14 @@ again. It runs in a process of its own (process.py). See docs/own-task.md.
 
 import base64
 import contextlib
-import copy
 import hashlib
 import logging
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import date, datetime, time
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar, Union
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
 from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
 
@@ -35,7 +33,7 @@ from experiments.dotted import unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
 from experiments.identity import code_change_in, digest, eval_identity, without_runs
 from experiments.records import CONTEXT_GB
-from experiments.run_spec import NO_TRAINER, OF_TREES, EvaluationSpec, TrainerSpec
+from experiments.run_spec import EvaluationSpec
 from experiments.store.checksummed import check_file, read_json
 from experiments.store.durable import open_regular
 from experiments.store.imports import local_files
@@ -66,11 +64,7 @@ from experiments.tasks.own.context import (
 )
 from experiments.tasks.own.kept import first_sentences, outdated, patterns_of, read_kept
 from experiments.tasks.own.run_code import (
-    BASE,
-    CODE,
     COPY,
-    GIVEN_BY_STUDY,
-    LINES,
     NO_TREE,
     check_watched,
     code_top,
@@ -88,7 +82,7 @@ N = TypeVar("N", int, float)
 class OwnTask(Task):
     """A trainer of the user's, which trains and scores at once. Its code is the user's files."""
 
-    prepare_reads: tuple[str, ...] | None = (CODE, BASE)
+    prepare_reads: tuple[str, ...] | None = ()
     interpreter = ""  # the program that runs the user's code, as the study names it; "": this program's, or none
     named: tuple[Path, ...] = ()  # the files at which the user's code begins
     reuses_parts = False  # an evaluation only reads files, and those that it reads follow the study's patterns
@@ -96,10 +90,6 @@ class OwnTask(Task):
     def __init__(self, name: str, config_type: type[TaskConfig], columns: Sequence[Column] = ()) -> None:
         self.name, self.config_type, self.columns = name, config_type, tuple(columns)
         self._trees: dict[str, PlannedTree] = {}
-
-    def tree(self, config: Any) -> str:
-        """Git's digest of the code of a run; "" where the study has no rows that change code."""
-        return str(getattr(config, CODE, "")) if self.trainer.tree else ""
 
     # --- the files of its code
 
@@ -113,7 +103,7 @@ class OwnTask(Task):
 
         Of a run whose code is a tree: the tree, and linked data.
         """
-        home, tree = self.folder or Path.cwd(), self.tree(config)
+        home, tree = self.folder or Path.cwd(), self.trainer.tree
         copy = WorkingCopy(code_top(home), store)
         linked = copy.linked(home, self.trainer.links)
         if tree:
@@ -136,7 +126,7 @@ class OwnTask(Task):
         meanwhile counts as changed, because nothing says which of its states was used. place: of a run whose code is a
         tree, its copy.
         """
-        home, tree = self.folder or Path.cwd(), self.tree(config)
+        home, tree = self.folder or Path.cwd(), self.trainer.tree
         top, seen = code_top(home), imported_files(context.folder)
         copy = WorkingCopy(top, context.store)
         links = [os.path.relpath(home.resolve() / name, top) for name in self.trainer.links]
@@ -163,14 +153,14 @@ class OwnTask(Task):
         """The same files without the row's change, for the record of a row that changes code."""
         if not code_change_in(context.spec.inputs):
             return {}
-        base = getattr(config, BASE, "") if self.trainer.tree else ""
+        base = self.trainer.base
         return {"base_files": {**archived_digests(context.store, base, used), **data} if base else {}}
 
     def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
         """The recorded files of a run that have changed, or are gone."""
         if result.code_files is None:
             return ["its files are not recorded"]
-        home, tree = self.folder or Path.cwd(), self.tree(config)
+        home, tree = self.folder or Path.cwd(), self.trainer.tree
         if tree.startswith(NO_TREE):
             return ["the row's change, which does not apply to the present code"]
         top = code_top(home)
@@ -233,9 +223,8 @@ class OwnTask(Task):
 
     def prepare(self, config: Any, store: Path, progress: Progress) -> dict[str, Any]:
         """Pack the run's tree, if its code is one, into the store: the plan that made it is this process's."""
-        for name in (CODE, BASE) if self.trainer.tree else ():
-            if tree := getattr(config, name, ""):
-                keep(tree, store)
+        for tree in self.trainer.trees:
+            keep(tree, store)
         return {}
 
     def evaluate(
@@ -304,22 +293,6 @@ class FunctionTask(OwnTask):
         paths = [home / path for path in self._process.answer("reads", settings_of(config)) or ()]
         return {f"{number}-{path.name}": path for number, path in enumerate(paths)}
 
-    def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
-        """This task with what a study says of its runs. Raises UserError for settings that its rows need themselves."""
-        changed = copy.copy(self)
-        changed.trainer = trainer
-        if not trainer.tree:
-            return changed
-        if taken := [name for name in OF_TREES if name in self.config_type.model_fields]:
-            raise UserError(
-                f"{self.name} has the setting {taken[0]}, and rows that change code have this name for themselves: "
-                "give the setting another name."
-            )
-        fields: Any = {name: (type(value), value) for name, value in of_tree(trainer).items()}
-        changed.config_type = create_model("Tree", __base__=self.config_type, __module__=__name__, **fields)
-        changed.config_type.setting_roles = with_code(self.config_type.setting_roles)
-        return changed
-
     def versions(self) -> dict[str, str]:
         """Versions of the trainer's interpreter and of the packages that its code imports."""
         return self._process.versions(self.packages() or ())
@@ -371,7 +344,7 @@ class FunctionTask(OwnTask):
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
         before = self.code_now(config, context.store)
-        home, tree = self.folder or Path.cwd(), self.tree(config)
+        home, tree = self.folder or Path.cwd(), self.trainer.tree
         own = own_code(self.trainer, context, home, context.folder / COPY) if tree else contextlib.nullcontext(home)
         with own as place:
             python = str(home / self.interpreter) if self.interpreter else ""
@@ -390,17 +363,6 @@ class FunctionTask(OwnTask):
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
         return {"step": total_steps(config), **named, **close_folder(context, theirs | files | imported(context))}
-
-
-def of_tree(trainer: TrainerSpec) -> dict[str, Any]:
-    """What base has beside its settings in a study with rows that change code."""
-    return {CODE: trainer.tree, LINES: 0, BASE: ""} if trainer.tree else {}
-
-
-def with_code(roles: SettingRoles) -> SettingRoles:
-    """The roles of a configuration that has the code of a row beside its settings."""
-    elsewhere = {**roles.given_elsewhere, **GIVEN_BY_STUDY}
-    return replace(roles, not_in_run_id=(*roles.not_in_run_id, *OF_TREES), given_elsewhere=elsewhere)
 
 
 def column(*arguments: Any, **options: Any) -> Column:

@@ -1,8 +1,8 @@
 """The code of a run whose study has rows that change code: a copy of its tree, the links, and a watch on its imports.
 
-Every row of such a study has the setting `code_tree`, base too: git's digest of all files of its tree
-(experiments/store/trees.py). It says which code trains the run, and is part of no name. `links` are then what git does
-not track and the run needs.
+Every row of such a study has a tree, base too: `TrainerSpec.tree`, git's digest of all its files
+(experiments/store/trees.py). It says which code trains the run, and is part of no run_id. `links` are then what git
+does not track and the run needs.
 """
 
 import contextlib
@@ -19,19 +19,10 @@ from experiments.errors import UserError
 from experiments.run_spec import TrainerSpec
 from experiments.store.durable import clear, make_folder, parts_below
 from experiments.store.repository import top_of
-from experiments.store.trees import BASE as BASE
-from experiments.store.trees import CODE as CODE
-from experiments.store.trees import LINES as LINES
 from experiments.store.trees import altered, remove_copy, unpack
 
 COPY, WATCHED = "code", "watch"  # in a run's folder: the copy of its tree, and what is seen of its imports
-NO_TREE = "0" * 24  # begins the `code_tree` of a row whose code cannot be made: nothing runs on it
-# What rows that change code give beside the settings. It is part of no run_id.
-GIVEN_BY_STUDY = {
-    CODE: "`patch`, `commit` or `commits` of a row gives it",
-    LINES: "`patch`, `commit` or `commits` of a row gives it",
-    BASE: "`patch` of a row gives it",
-}
+NO_TREE = "0" * 24  # begins the tree of a row whose code cannot be made: nothing runs on it
 MODULES, ELSEWHERE, PACKAGES = "modules.txt", "imported-elsewhere.txt", "packages.txt"  # there
 WATCH = str(Path(experiments.client.watch.__file__).parent)
 HOME = Path(experiments.__file__).parents[1]  # the folder of this program's packages

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from experiments.attempt_context import AttemptContext
+from experiments.command_words import PLACEHOLDER
 from experiments.errors import Preempted, TrainerFailed, UserError
 from experiments.events.lines import LAST_STEP
 from experiments.processes.keeper import Kept, kept
@@ -29,23 +30,12 @@ from experiments.tasks.own.context import of_point
 from experiments.tasks.own.patterns import Readings, report_progress
 from experiments.tasks.own.run_code import WATCH, environment
 
-# --- `{name}` in a command: the place of a setting's value. No value is ever read as shell code
-# `{name:--flag}` is the place of a flag, for a setting that is true or false (`flag`).
-# `{settings.yaml:FILE}` is the place of FILE with the settings laid over it (`laid_over`).
+# --- The values of settings in a command (experiments/command_words.py). No value is ever read as shell code
 # A placeholder becomes the expansion of an environment variable ("${ABLATIONS_VALUE_0}"), whose value the shell does
 # not parse. Inside of quotes in the command it would end them, so a quoted placeholder is refused.
 
 
-_FLAG = r"-[^{}|\s]*"
-# ${HOME} is the shell's
-_FILE = r"(?<=\{settings\.yaml:)[^-{}|][^{}|]*"
-PLACEHOLDER = re.compile(rf"(?<!\$)\{{([A-Za-z_][\w.]*)(?::(?:((?:{_FLAG})?\|{_FLAG}|{_FLAG})|({_FILE})))?\}}")
 _INSIDE = {"'": "single quotes", '"': "double quotes", "`": "backquotes", "\\": "a backslash", "<": "a here-document"}
-
-
-def names(command: str) -> list[str]:
-    """The settings that a command has a place for, in its order."""
-    return [placeholder[1] for placeholder in PLACEHOLDER.finditer(command)]
 
 
 def flags(command: str) -> dict[str, str]:

@@ -117,7 +117,7 @@ def test_rows_that_differ_in_nothing_that_counts_are_refused(own_study, plan_of,
 def test_state_is_looked_up_by_run_and_its_evaluations(task):
     asked = []
 
-    def state_of(run_id: str, eval_ids: list[str], _config: object) -> RunState:
+    def state_of(run_id: str, eval_ids: list[str], *_: object) -> RunState:
         asked.append((run_id, eval_ids))
         return RunState("stale", ("score",))
 

@@ -327,14 +327,11 @@ class TestRunsOfCodeIn010:
     ) -> None:
         store = Store.open(tmp_path / "store")
         trees = [letter * 40 for letter in "abcdef"]
-        task = load_task("command", str(tmp_path)).with_settings(
-            {name: value for name, value in self.CONFIG.items() if name != "folder_links"},
-            TrainerSpec(self.CONFIG["command"], tree=trees[0]),
-        )
+        base = TrainerSpec(self.CONFIG["command"], tree=trees[0])
+        config = load_task("command", str(tmp_path)).with_settings({"lr": 0.1}, base).config_type(seed=1)
 
         def found(tree: str) -> str:
-            config = task.config_type(seed=1, code_tree=tree)
-            return RunNames(store).find(config, {}).run_id
+            return RunNames(store).find(config, {}, replace(base, tree=tree)).run_id
 
         nothing = found(trees[0])
         patched = {self.record(store, tree, 2, trained_now) for tree in trees}
@@ -342,7 +339,7 @@ class TestRunsOfCodeIn010:
         bases = {tree: self.record(store, tree, 0, trained_now) for tree in trees[:-1]}
         assert {tree: found(tree) for tree in bases} == bases
         assert found(trees[-1]) in bases.values()
-        patch = RunNames(store).find(task.config_type(seed=1, code_tree=trees[0]), {"code change": "1" * 16}).run_id
+        patch = RunNames(store).find(config, {"code change": "1" * 16}, base).run_id
         assert patch not in {*patched, *bases.values()}
 
 
@@ -358,10 +355,10 @@ def test_a_run_of_010_is_found_whatever_its_study_says_of_its_output_and_its_fol
     write_json(store.run_folder(run_id) / "result.json", {**record, "attempt": 1})
     trainer = TrainerSpec(settings["command"], (("test", "acc", "acc=(.*)", "last"),), "step (.*)", ("data",))
     assert store.result(run_id).spec.trainer == trainer
-    task = load_task("command", str(tmp_path)).with_settings({"command": settings["command"], "lr": 0.1}, trainer)
-    assert RunNames(store).find(task.config_type(seed=1), {}).run_id == run_id
+    task = load_task("command", str(tmp_path)).with_settings({"lr": 0.1}, trainer)
+    assert RunNames(store).find(task.config_type(seed=1), {}, trainer).run_id == run_id
     (known,) = RunNames(store).finished()
-    assert known.settings == {"command": settings["command"], "lr": 0.1}
+    assert known.settings == {"command": "train.py {lr}", "lr": 0.1}
 
 
 class TestWhatARecordSays:

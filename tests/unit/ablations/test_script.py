@@ -12,6 +12,7 @@ from ablations.service.selected import task_of
 from ablations.study.study import Study, load_study
 from experiments.dotted import flatten, nested
 from experiments.errors import UserError
+from experiments.run_spec import TrainerSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.command import script_of, write_yaml
 from experiments.tasks.own.patterns import Readings
@@ -239,7 +240,7 @@ def test_a_configuration_file_keeps_whatever_no_setting_names(tmp_path):
 
     def given(**changed):
         config = task.config_type.model_validate(nested({**base, **changed}))
-        write_yaml(tmp_path / "given.yaml", config, tmp_path)
+        write_yaml(tmp_path / "given.yaml", config, study.command, tmp_path)
         return yaml.safe_load((tmp_path / "given.yaml").read_text())
 
     assert given() == {**original, "seed": 1}
@@ -339,9 +340,8 @@ def test_what_names_no_script_is_refused(tmp_path, monkeypatch, given):
 def test_a_script_that_is_not_there_is_refused_where_it_is_certain(tmp_path, command, script):
     assert script_of(command) == script
     if script and "/usr" not in command:
-        task = load_task("command", str(tmp_path)).with_settings(
-            {"command": command, **({"lr": 1} if "{lr}" in command else {})}
-        )
+        settings = {"lr": 1} if "{lr}" in command else {}
+        task = load_task("command", str(tmp_path)).with_settings(settings, TrainerSpec(command))
         assert "runs train.py, which is not in" in str(task.preflight(task.config_type(), tmp_path)[0])
         (tmp_path / script).write_text("")
         assert task.preflight(task.config_type(), tmp_path) == []

@@ -7,6 +7,7 @@ import pytest
 from ablations.service.run_states import run_states
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.work_queue import WorkQueue
+from experiments.run_spec import NO_TRAINER
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from tests.made_jobs import evaluation, made_job
@@ -28,7 +29,7 @@ def test_a_row_that_was_never_asked_for_has_not_failed(tmp_path: Path, task: Fak
         write_json(store.run_folder(RUN) / "result.json", {"run_id": RUN, "attempt": 1})
     state_of, config = run_states(store, task), task.config_type()
     left = "score" if trained else ""  # the fake task has no part that decodes
-    asked, both, other = (state_of(RUN, ids, config) for ids in ([ASKED], [OTHER, ASKED], [OTHER]))
+    asked, both, other = (state_of(RUN, ids, config, NO_TRAINER) for ids in ([ASKED], [OTHER, ASKED], [OTHER]))
     assert asked == both and (asked.state, asked.to_make) == ("failed", left)
     assert (other.state, other.to_make) == ("missing" if trained else "failed", left)
     assert asked.stale == (("training",) if trained else ())  # its record names no code

@@ -13,7 +13,7 @@ import pytest
 from experiments.attempt_context import AttemptContext
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
-from experiments.run_spec import RunSpec
+from experiments.run_spec import RunSpec, TrainerSpec
 from experiments.store.retention import remove, size
 from experiments.tasks.load import load_task
 from experiments.tasks.own import command
@@ -83,7 +83,7 @@ def test_what_lies_in_a_trainers_folder_loses_no_training(tmp_path: Path, make: 
 
 def test_a_resumed_command_finds_its_folder_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Links to its newest checkpoint, also absolute ones; what cannot be copied is left out, or named."""
-    task = load_task("command", str(tmp_path)).with_settings({"command": "true"})
+    task = load_task("command", str(tmp_path)).with_settings({}, TrainerSpec("true"))
     open_folder(context(tmp_path / "one"))
     home = tmp_path / "one" / "final"
     (home / "sub").mkdir()

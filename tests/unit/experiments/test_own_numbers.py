@@ -14,7 +14,7 @@ from experiments.client.ablations_task import RunContext, UserError
 from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.events.lines import LAST_STEP
-from experiments.run_spec import EvaluationSpec, RunSpec
+from experiments.run_spec import EvaluationSpec, RunSpec, TrainerSpec
 from experiments.store.checksummed import read_json
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
@@ -95,9 +95,9 @@ def test_a_trainer_may_report_any_number_of_metrics_with_any_name(context, tmp_p
     (tmp_path / "metrics").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "many.py").write_text(FUNCTION)
     task = load_task("many:TASK" if kind == "function" else "command", str(tmp_path))
-    settings = {"command": "cat metrics"} if kind == "command" else {"task": "many:TASK"}
-    task = task.with_settings(settings)
-    config = task.config_type.from_mapping(settings)
+    if kind == "command":
+        task = task.with_settings({}, TrainerSpec("cat metrics"))
+    config = task.config_type()
     task.train(config, context)
     [(_, first), second] = points(tmp_path)
     assert len(first) == 1000 and second == (2, {"half \\ud800": 2.0})

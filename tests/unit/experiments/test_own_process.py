@@ -17,7 +17,7 @@ from experiments.client.ablations_task.process import device_name
 from experiments.device_spec import DeviceSpec
 from experiments.errors import OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.identity import run_identity
-from experiments.run_spec import RunSpec
+from experiments.run_spec import RunSpec, TrainerSpec
 from experiments.store.checksummed import read_json
 from experiments.store.layout import LOG
 from experiments.tasks.load import load_task
@@ -142,7 +142,7 @@ def test_of_a_long_log_the_begin_and_the_end_are_kept(tmp_path: Path, kind: str)
     else:
         code = f"import os, sys\n{DOES}\nDOES['shouts'](None, None)"
         (tmp_path / "shout.py").write_text(code)
-        task = load_task("command", str(tmp_path)).with_settings({"command": f"{sys.executable} shout.py"})
+        task = load_task("command", str(tmp_path)).with_settings({}, TrainerSpec(f"{sys.executable} shout.py"))
         _, train = attempt(task, tmp_path, None)
     with pytest.raises(TrainerFailed) as failed, logged(tmp_path):
         train()

@@ -18,7 +18,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.dotted import flatten
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
-from experiments.run_spec import RunSpec
+from experiments.run_spec import RunSpec, TrainerSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own import function as own_settings
 from experiments.tasks.own.context import new_checkpoint, of_set, open_folder, recorded
@@ -280,7 +280,7 @@ def test_no_value_is_read_as_code(tmp_path, command):
 @pytest.mark.process
 def test_a_quoted_placeholder_is_refused_and_executes_nothing_even_so(tmp_path, command, place):
     with pytest.raises(UserError, match=f"inside {place}"):
-        load_task("command").with_settings({"command": command, "a": "x"})
+        load_task("command").with_settings({"a": "x"}, TrainerSpec(command))
     text, variables = filled(command.replace("train", "echo"), {"a": HOSTILE})
     if not command.startswith("sh"):  # which is to read its argument as code
         subprocess.run(
@@ -312,8 +312,8 @@ def test_a_flag_stands_where_its_setting_says(placeholder, true, false):
 def test_a_flag_of_what_is_not_true_or_false_is_refused(tmp_path):
     task = load_task("command", str(tmp_path))
     with pytest.raises(UserError, match=r"\{lr:--lr\}.*true or false"):
-        task.with_settings({"command": "train {lr:--lr}", "lr": 0.1})
-    assert task.with_settings({"command": "train {bn:--no-bn}", "bn": True}).config_type().bn is True
+        task.with_settings({"lr": 0.1}, TrainerSpec("train {lr:--lr}"))
+    assert task.with_settings({"bn": True}, TrainerSpec("train {bn:--no-bn}")).config_type().bn is True
 
 
 def said_by_a_shell(command, values, cwd=None):
@@ -326,27 +326,27 @@ def said_by_a_shell(command, values, cwd=None):
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("command", "lr", "words"),
     [
-        ({"lr": 0.1}, "no command"),
-        ({"command": "train {rl}", "lr": 0.1}, "{rl}"),
-        ({"command": "train", "lr": 0.1}, "changing it would change nothing"),
-        ({"command": "train 'x {lr}", "lr": 0.1}, "not one that a shell reads"),
-        ({"command": "train {lr} \0", "lr": 0.1}, "has a NUL"),
-        ({"command": "train {lr} " + "x" * 131_000, "lr": 0.1}, "put its text into a script"),
-        ({"command": "train {lr}", "lr": "x" * 131_001}, r"lr has 131,001 bytes.*\{settings\}, a JSON file"),
+        ("", 0.1, "no command"),
+        ("train {rl}", 0.1, "{rl}"),
+        ("train", 0.1, "changing it would change nothing"),
+        ("train 'x {lr}", 0.1, "not one that a shell reads"),
+        ("train {lr} \0", 0.1, "has a NUL"),
+        ("train {lr} " + "x" * 131_000, 0.1, "put its text into a script"),
+        ("train {lr}", "x" * 131_001, r"lr has 131,001 bytes.*\{settings\}, a JSON file"),
     ],
 )
-def test_commands_that_cannot_be_meant(settings, words, tmp_path):
+def test_commands_that_cannot_be_meant(command, lr, words, tmp_path):
     with pytest.raises(UserError, match=words):
-        load_task("command", str(tmp_path)).with_settings(settings)
+        load_task("command", str(tmp_path)).with_settings({"lr": lr}, TrainerSpec(command))
 
 
 def test_a_command_knows_types_and_its_script(tmp_path):
     (tmp_path / "train.py").write_text("import helper\n")
     (tmp_path / "helper.py").write_text("")
     task = load_task("command", str(tmp_path)).with_settings(
-        {"command": "python train.py {settings}", "n": 1, "x": {"lr": 0.1}}
+        {"n": 1, "x": {"lr": 0.1}}, TrainerSpec("python train.py {settings}")
     )
     assert [path.name for path in task.code_paths()] == ["train.py", "helper.py"]
     for values in ({"n": "1"}, {"x": {"lr": "fast"}}, {"m": 1}):
@@ -388,9 +388,8 @@ def test_a_command_killed_while_its_old_files_are_copied_finds_all_of_them_at_th
     for path in (first / "final/a", first / "final/b", second / "spec.json", third / "spec.json"):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("state")
-    said = {"command": "train {folder}"}
-    task = load_task("command", str(tmp_path)).with_settings(said)
-    config = task.config_type.from_mapping(said)
+    task = load_task("command", str(tmp_path)).with_settings({}, TrainerSpec("train {folder}"))
+    config = task.config_type()
     for killed_in, folder, *earlier in (("shutil.copyfile", second, first), (RUN_COMMAND, third, second, first)):
         with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
             patched.setattr(killed_in, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))

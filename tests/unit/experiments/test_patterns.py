@@ -4,13 +4,14 @@ import math
 
 import pytest
 
+from experiments.command_words import parts_of_command
 from experiments.dotted import flatten
 from experiments.errors import Diverged
-from experiments.identity import run_identity
+from experiments.identity import identity_of
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.run_spec import TrainerSpec
+from experiments.store.run_names import plain_name
 from experiments.tasks.load import load_task
-from experiments.tasks.own.command import parts_of_command
 from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_number, check_pattern
 from experiments.tasks.own.shell import Printed
@@ -162,15 +163,14 @@ def test_progress_has_steps_and_time_left():
 
 
 def test_nothing_that_a_study_says_of_its_command_names_a_run():
-    settings = {"command": "train {lr}", "lr": 0.1}
-    task = load_task("command")
-
     def of(**said):
-        config = task.with_settings(settings, TrainerSpec(settings["command"], **said)).config_type()
-        return run_identity(config, {}), dict(flatten(config))
+        trainer = TrainerSpec("train {lr}", **said)
+        config = load_task("command").with_settings({"lr": 0.1}, trainer).config_type()
+        return plain_name(config, {}, trainer), dict(flatten(config))
 
     plain, written = of()
-    assert written == {"task": "command", "seed": 1, "command": "train {lr}", "lr": 0.1}
+    assert written == {"task": "command", "seed": 1, "lr": 0.1}
+    assert plain.run_id == identity_of("command", 1, {"command": "train {lr}"}, {})
     of_code = {"tree": "a" * 40, "base": "b" * 40, "lines": 3, "links": ("train.py",), "globs": ("*.yaml",)}
     for name, value in {"progress": r"(\d+)/(\d+)", "patterns": (("test", "acc", ACC, "last"),), **of_code}.items():
         assert of(**{name: value})[0] == plain, name

@@ -6,6 +6,7 @@ from importlib import metadata
 
 import pytest
 
+from experiments.run_spec import TrainerSpec
 from experiments.store import provenance
 from experiments.store.imports import local_files
 from experiments.tasks.load import load_task
@@ -156,7 +157,7 @@ def project(tmp_path_factory):
 def test_the_code_of_a_command_is_its_script_and_not_its_interpreter(project, command, expected):
     home, command = project / "our-paper", command.replace("{home}", str(project))
     script, interpreter = expected
-    task = load_task("command", str(home)).with_settings({"command": command})
+    task = load_task("command", str(home)).with_settings({}, TrainerSpec(command))
     assert task.script == (str(home / script) if script else "")
     assert not script or task.interpreter == interpreter.replace("{home}", str(project))
     found = provenance.revision_of(task.code_paths(), task.script, task.folder)
@@ -170,7 +171,7 @@ def test_the_code_of_a_command_is_its_script_and_not_its_interpreter(project, co
 
 def test_a_script_in_no_repository_has_no_commit_though_its_interpreter_and_its_study_have(tmp_path, repository):
     (tmp_path / "train.py").write_text("")
-    task = load_task("command", str(repository)).with_settings({"command": "python ../train.py beside.py"})
+    task = load_task("command", str(repository)).with_settings({}, TrainerSpec("python ../train.py beside.py"))
     assert provenance.revision_of(task.code_paths(), task.script, task.folder).commit is None
 
 

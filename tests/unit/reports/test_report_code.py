@@ -63,8 +63,10 @@ def test_verify_compares_the_commits_of_a_file_with_those_of_the_runs(bench, for
 
 
 def test_an_explanation_names_the_patch_and_not_the_digest_of_its_tree() -> None:
-    of_code = {"code_tree": "8ef1" * 10, "code_lines": 2, "code_base": "1" * 40}
-    assert changes_in_short("patch gelu.diff", of_code) == "patch gelu.diff"
-    assert changes_in_short("patch gelu.diff, lr = 0.2", {**of_code, "lr": 0.2}) == "patch gelu.diff, lr = 0.2"
-    assert changes_in_short("another unit", {**of_code, "lr": 0.2}) == "another unit, lr=0.2"
-    assert changes_in_short("a label", {"lr": 0.2}) == "lr=0.2" and changes_in_short("base", {}) == ""
+    def of_code(label, changes):
+        return changes_in_short(label, changes, changes_code=True)
+
+    assert of_code("patch gelu.diff", {}) == "patch gelu.diff"
+    assert of_code("patch gelu.diff, lr = 0.2", {"lr": 0.2}) == "patch gelu.diff, lr = 0.2"
+    assert of_code("another unit", {"lr": 0.2}) == "another unit, lr=0.2"
+    assert changes_in_short("a label", {"lr": 0.2}, changes_code=False) == "lr=0.2"

@@ -259,17 +259,19 @@ def of_version_0_1_0(head: Head, files: Files) -> None:
     plan, names = head["plan"], {}
     patterns = [["test", "loss", "loss=(.*)", "last"]]
     facts = {"output_patterns": patterns, "output_progress": "step (.*)", "folder_links": ["data"], "code_lines": 0}
+    facts["command"] = plan["study"]["command"]
     plan["settings"]["defaults"] |= {**facts, "code_tree": "a" * 40}
     plan["settings"]["roles"]["not_in_run_id"] = ["output_progress", "folder_links", "code_lines"]
     changed = {"base": {"code_tree": "a" * 40}, "low": {"code_tree": "b" * 40, "code_lines": 3}}
-    plan["study"]["variation"][1]["label"] = "patch low.diff"
+    plan["study"]["variation"][1] |= {"label": "patch low.diff", "fixed": changed["low"]}
     configs = {}
     for row in plan["rows"]:
         row["config"] |= {**facts, **changed[row["key"]]}
         row["overrides"] |= changed[row["key"]] if row["key"] == "low" else {}
+        del row["trainer"]
         configs[row["key"]] = row["config"]
     for run in plan["runs"]:
-        del run["trainer"], run["named_by"]
+        del run["named_by"]
         config = {**configs[run["row"]], "seed": run["seed"]}
         not_named = ("task", "seed", "output_progress", "folder_links", "code_lines")
         settings = {name: value for name, value in flatten(config) if name not in not_named}
@@ -297,6 +299,8 @@ def test_a_bundle_of_version_0_1_0_has_the_facts_of_its_trainer_apart_from_the_s
     assert trainer.patterns == (("test", "loss", "loss=(.*)", "last"),)
     assert (trainer.progress, trainer.links, trainer.tree) == ("step (.*)", ("data",), "a" * 40)
     assert low.spec.trainer == replace(trainer, tree="b" * 40, lines=3)
+    assert not {"code_tree", "code_lines"} & {*low.variation.fixed, *low.planned_row.overrides}
+    assert [chosen.plan.changes_code(run.planned_row) for run in (base, low)] == [False, True]
     assert {*dict(flatten(low.spec.config))} == {"task", "seed", "lr", "depth.n"}
     table = table_of(chosen)
     explained = explain(table, "low.loss")
