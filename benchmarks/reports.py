@@ -76,7 +76,7 @@ def _write_store(study_file: Path, root: Path, sentences: int) -> int:
     store = Store.open(root)
     rng = np.random.default_rng(1)
     reference = rng.integers(1, 40, sentences)
-    parts, training = task.code, task.training_code(plan.runs[0].config, root)
+    parts, training = task.code, task.training_code(root)
     for run in plan.runs:
         if store.result(run.run_id) is not None:
             continue

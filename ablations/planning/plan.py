@@ -51,7 +51,7 @@ def plan_study(
                     before,
                     kept_at=kept_at[row.parent_run.variation.key],
                     read_at=tuple(sorted(read_at)),
-                    store_state=state_of(parent_run.run_id, [], parent_run.config, parent_run.spec.trainer),
+                    store_state=state_of(parent_run.run_id, [], parent_run.spec.trainer),
                 )
             continue
         if row.variation.ensemble is None:
@@ -72,7 +72,7 @@ def plan_study(
                 planned_row=replace(single, overrides=overrides),
                 kept_at=kept_at.get(single.variation.key, ()),
                 read_at=before.read_at,
-                store_state=state_of(member.run_id, [], member.config, member.spec.trainer),
+                store_state=state_of(member.run_id, [], member.spec.trainer),
             )
     _refuse_same_runs(runs, study)
     # A profile's notes describe results of its own settings, so they are left out for another corpus or other settings.

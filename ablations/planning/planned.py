@@ -51,7 +51,7 @@ class PlannedRow:
 # --- Runs, evaluations and the plan of all rows
 
 
-StateOf = Callable[[str, list[str], TaskConfig, TrainerSpec], RunState]  # run_id, eval_ids, settings, trainer
+StateOf = Callable[[str, list[str], TrainerSpec], RunState]  # run_id, eval_ids, trainer
 # settings, inputs, trainer → the name of the run (store/run_names.py)
 Find = Callable[[TaskConfig, Mapping[str, str], TrainerSpec], RunName]
 

@@ -77,7 +77,7 @@ def _named(
     found = [(changed, inputs.find(config, changed, row.trainer)) for changed in digests]
     if len(found) > 1:
         for changed, name in found:
-            if state_of(name.run_id, [], config, row.trainer).state != "missing":
+            if state_of(name.run_id, [], row.trainer).state != "missing":
                 return changed, name
     return found[0]
 
@@ -124,7 +124,7 @@ def _planned(
     """A run of the row with its evaluations and its state. facts: its number of parameters and its cost."""
     spec = run_spec(config, name.run_id, inputs, row.trainer, named_by=named_by_of(name), **facts)
     evaluations = tuple(evaluation.named(spec.run_id) for evaluation in specs)
-    state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], config, row.trainer)
+    state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], row.trainer)
     return PlannedRun(spec, row, state, evaluations, added=name.added)
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 
 from ablations.planning.planned import PlannedRun, StateOf
-from experiments.config.task_config import TaskConfig
 from experiments.errors import Damaged
 from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member
@@ -29,7 +28,7 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     if not all(task.serves(spec, weights) for spec in (*lacking, *run.read_by)):
         return True
     # branches begin with checkpoints of the present code
-    code = task.training_code(run.config, store.root) if run.read_at else ""
+    code = task.training_code(store.root) if run.read_at else ""
     return any(checkpoint_of(store, ParentRun(run.run_id, step), code) is None for step in run.read_at)
 
 
@@ -41,7 +40,7 @@ def run_states(store: Store, task: Task) -> StateOf:
     parts = task.code
     first = "decode" if "decode" in parts else "score"
 
-    def state_of(run_id: str, eval_ids: list[str], config: TaskConfig, trainer: TrainerSpec) -> RunState:
+    def state_of(run_id: str, eval_ids: list[str], trainer: TrainerSpec) -> RunState:
         in_queue = queued.get(run_id)
         try:
             result = store.result(run_id)
@@ -61,7 +60,7 @@ def run_states(store: Store, task: Task) -> StateOf:
         if result is None:
             return RunState("failed" if in_queue == "failed" else "missing")
         old = {part for found in evaluations if found for part in stale_parts(found, parts)}
-        files = task.with_trainer(trainer).changed_code(config, result, store.root)
+        files = task.with_trainer(trainer).changed_code(result, store.root)
         other = bool(files) or bool(changed(store, result)) or other_weights(store, result)
         stale = (*[TRAINING] * other, *(part for part in parts if part in old))
         word = "stale" if stale else "finished"

@@ -90,7 +90,7 @@ def main(spec_path: Path, rank: int = 0, port: int = 0, *, alone: bool = False) 
             else:
                 # once, before anything is made: a training may outlive an edit of its own modules
                 config = validated(task, run)
-                code = task.training_code(config, Path(attempt.store))
+                code = task.training_code(Path(attempt.store))
                 _announce(events, attempt, task, code)
                 _attempt(attempt, task, config, folder, events, stop, code)
         events.emit("finished")
@@ -180,7 +180,7 @@ def _other_rank(attempt: AttemptSpec, task: Task, folder: Path, rank: int, port:
     threading.Thread(target=_end_with, args=(os.getppid(),), daemon=True).start()
     store = Store.open(attempt.store, create=False)
     config = validated(task, attempt.spec)
-    code = task.training_code(config, store.root)
+    code = task.training_code(store.root)
     context = _context(attempt, store, folder, code, lambda kind, **fields: None, lambda: False)
     task.train(config, replace(context, rank=rank, port=port))
 

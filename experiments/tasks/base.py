@@ -116,13 +116,13 @@ class Task(ABC):
         versions = {part: PARTS.get(part, PARTS["evaluate"]) for part in self.evaluation_parts}
         return {part: self._version(name, version) for part, (name, version) in versions.items()}
 
-    def training_code(self, config: Any, store: Path) -> str:
-        """What identifies the code that would train a configuration now."""
+    def training_code(self, store: Path) -> str:
+        """What identifies the code that would train a run now."""
         return self._version(TRAINING, TRAINING_VERSION)
 
-    def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
+    def changed_code(self, result: TrainingResult, store: Path) -> list[str]:
         """Describe how the code that trained a run has changed; [] if the result is not stale."""
-        now = self.training_code(config, store)
+        now = self.training_code(store)
         return [] if result.code_digest == now else [f"training code {result.code_digest or 'unknown'}, now {now}"]
 
     def _version(self, part: str, version: int) -> str:

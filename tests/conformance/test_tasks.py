@@ -176,7 +176,7 @@ class Bench:
         return AttemptContext(
             spec=RunSpec(run_identity(config, inputs), {}, inputs), store=self.store.root, folder=folder,
             device=DeviceSpec("cpu", 1), emit=self.emit, should_stop=should_stop, earlier=earlier,
-            code_digest=self.task.training_code(config, self.store.root),
+            code_digest=self.task.training_code(self.store.root),
         )  # fmt: skip
 
     def emit(self, kind: str, **fields: Any) -> None:
@@ -249,8 +249,7 @@ class TestTask:
 
     def test_the_code_is_known(self, bench: Bench) -> None:
         assert all(bench.task.code.values()) and tuple(bench.task.code) == bench.task.evaluation_parts
-        config = bench.case.config(3)
-        assert bench.task.training_code(config, bench.store.root) == bench.task.training_code(config, bench.store.root)
+        assert bench.task.training_code(bench.store.root) == bench.task.training_code(bench.store.root)
 
     def test_training_reports_and_keeps_to_its_folder(self, bench: Bench, whole: tuple[Path, dict[str, Any]]) -> None:
         folder, facts = whole

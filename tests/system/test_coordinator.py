@@ -188,7 +188,7 @@ class StubTask:
     def __init__(self, fail=None):
         self.prepared, self.fail = [], fail
 
-    def training_code(self, config, store):
+    def training_code(self, store):
         return "c1"
 
     def prepare(self, config, store, progress):

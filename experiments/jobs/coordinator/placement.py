@@ -334,8 +334,7 @@ class Placement:
         """What identifies the code that would train the job now: it may change while this process runs."""
         if self._task_of is None:
             return ""
-        task = self._task_of(job.spec)
-        return task.training_code(validated(task, job.spec), self.store.root)
+        return self._task_of(job.spec).training_code(self.store.root)
 
     def _end_waiting(self, run_id: str, state: State, error: str = "", error_class: str = "") -> None:
         claimed = self.job(run_id)

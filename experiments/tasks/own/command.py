@@ -144,7 +144,7 @@ class CommandTask(_Declared):
         readings = Readings(patterns, self.trainer.progress, context.emit)
         home = self.folder or Path.cwd()
         self._refuse_changed(config, context, "after the run was planned")
-        before = self.code_now(config, context.store)
+        before = self.code_now(context.store)
         if self.trainer.tree:
             with own_code(self.trainer, context, home, folder / WORK) as where:
                 write_yaml(files["settings.yaml"], config, command, where)

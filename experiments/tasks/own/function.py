@@ -98,7 +98,7 @@ class OwnTask(Task):
         home = self.folder or Path.cwd()
         return tuple(local_files(self.named, [home, code_top(home)]))
 
-    def code_now(self, config: Any, store: Path) -> dict[str, str]:
+    def code_now(self, store: Path) -> dict[str, str]:
         """The digests of the files that would be used now, as far as they are known before a run; linked data too.
 
         Of a run whose code is a tree: the tree, and linked data.
@@ -111,10 +111,10 @@ class OwnTask(Task):
         globs = matching(home, self.trainer.globs, code_top(home))
         return {**linked, **copy.digests([*self.code_paths(), *globs])}
 
-    def training_code(self, config: Any, store: Path) -> str:
+    def training_code(self, store: Path) -> str:
         home = self.folder or Path.cwd()
         place = WorkingCopy(code_top(home), store).name(home)
-        now = self.code_now(config, store)
+        now = self.code_now(store)
         return digest({name if name == "tree" else from_home(name, place): its for name, its in now.items()})
 
     def code_facts(
@@ -156,7 +156,7 @@ class OwnTask(Task):
         base = self.trainer.base
         return {"base_files": {**archived_digests(context.store, base, used), **data} if base else {}}
 
-    def changed_code(self, config: Any, result: TrainingResult, store: Path) -> list[str]:
+    def changed_code(self, result: TrainingResult, store: Path) -> list[str]:
         """The recorded files of a run that have changed, or are gone."""
         if result.code_files is None:
             return ["its files are not recorded"]
@@ -343,7 +343,7 @@ class FunctionTask(OwnTask):
             "context_gb": CONTEXT_GB,
             "modules": list(getattr(config, "modules", ())),
         }  # fmt: skip
-        before = self.code_now(config, context.store)
+        before = self.code_now(context.store)
         home, tree = self.folder or Path.cwd(), self.trainer.tree
         own = own_code(self.trainer, context, home, context.folder / COPY) if tree else contextlib.nullcontext(home)
         with own as place:

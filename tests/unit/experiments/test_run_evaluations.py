@@ -126,15 +126,14 @@ def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(
 def test_code_that_is_edited_while_it_trains_is_recorded_as_edited(tmp_path: Path) -> None:
     folder, _ = _attempt(tmp_path, "edits_itself", EDITS_ITSELF)
     task = load_task("edits_itself:TASK", str(tmp_path))
-    config = task.config_type()
-    before = task.training_code(config, tmp_path)
+    before = task.training_code(tmp_path)
     assert run.main(folder / "spec.json") == ChildExit.FINISHED
-    assert task.training_code(config, tmp_path) != before
+    assert task.training_code(tmp_path) != before
     [started] = [event for event in read_events(folder) if event["kind"] == "started"]
     result = TrainingResult.load(folder / "result.json")
     assert result and started["code_digest"] == result.code_digest == before
     assert result.code_files == {"edits_itself.py": "edited during the run"}
-    assert task.changed_code(config, result, tmp_path) == ["edits_itself.py"]
+    assert task.changed_code(result, tmp_path) == ["edits_itself.py"]
 
 
 @pytest.mark.parametrize("steps", [0, 1])
