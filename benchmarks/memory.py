@@ -41,6 +41,7 @@ from experiments.data.encoding.sides import Side, Sides, SideWriter, piece_dtype
 from experiments.device_spec import DeviceSpec
 from experiments.processes.processor import allocator
 from experiments.run_spec import RunSpec
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from model.config import ModelConfig
 
@@ -121,7 +122,8 @@ def train_steps(
 
     config, spec = case.config(steps), DeviceSpec("cpu", case.threads)
     device = Device.open(spec, case.precision)
-    context = AttemptContext(RunSpec("memory", {}, {}), folder, folder, spec, _ignore, lambda: False)
+    attempt = AttemptSpec(RunSpec("memory", {}, {}), str(folder), 1, spec)
+    context = AttemptContext(attempt, folder, _ignore, lambda: False)
     seed_everything(1)
     model = build_model(config.model, case.vocabulary)
     batches = Batches(config, context, pairs)

@@ -21,6 +21,7 @@ from experiments.jobs.queue.work_queue import WorkQueue
 from experiments.run_spec import RunSpec
 from experiments.store.checksummed import read_json
 from experiments.store.layout import Store
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.own.context import new_checkpoint, open_folder
 from experiments.tracking.mlflow import Tracker
 from experiments.tracking.rebuild import tracked_runs
@@ -191,7 +192,9 @@ def _context(folder: Path) -> AttemptContext:
         if kind == "checkpoint_skipped":
             raise Said
 
-    return AttemptContext(RunSpec("0" * 16, {}, {}), folder, folder, DeviceSpec(), emit, lambda: False)
+    return AttemptContext(
+        AttemptSpec(RunSpec("0" * 16, {}, {}), str(folder), 1, DeviceSpec()), folder, emit, lambda: False
+    )
 
 
 def _own(folder: Path) -> Any:

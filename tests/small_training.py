@@ -11,6 +11,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 from experiments.identity import with_parent_run
 from experiments.run_spec import RunSpec
+from experiments.store.spec import AttemptSpec
 from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.config import ModelConfig
@@ -38,14 +39,19 @@ def pairs(step, count=6):
     return batch_of(source, target_input, target_output)
 
 
-def context_of(folder, *, run_id="r", inputs=None, parent_run=None, **given):
-    """An attempt in `folder` that nobody watches. parent_run: the `Start` of a branch."""
+def context_of(folder, *, run_id="r", inputs=None, parent_run=None, earlier=(), keeps=(), **given):
+    """An attempt in `folder` that nobody watches. parent_run: the `Start` of a branch.
+
+    given: other fields of the AttemptContext.
+    """
     inputs = dict(inputs or {})
     if parent_run is not None:
         inputs, given["start"] = with_parent_run(inputs, parent_run.parent_run), parent_run.path
-    fields = {"device": DeviceSpec(), "code_digest": "c"}
-    fields |= {"emit": lambda kind, **fields: None, "should_stop": lambda: False, **given}
-    return AttemptContext(RunSpec(run_id, {}, inputs), folder, folder, **fields)
+    order = AttemptSpec(
+        RunSpec(run_id, {}, inputs), str(folder), 1, DeviceSpec(), earlier=tuple(map(str, earlier)), keeps=tuple(keeps)
+    )
+    fields = {"code_digest": "c", "emit": lambda kind, **fields: None, "should_stop": lambda: False, **given}
+    return AttemptContext(order, folder, **fields)
 
 
 def run(
@@ -54,7 +60,7 @@ def run(
 ):  # fmt: skip
     """Train in `folder`; returns (model, facts, events). `stop_at` requests a stop after that step.
 
-    attempt: fields of the AttemptContext, such as `earlier`.
+    attempt: arguments of `context_of`, such as `earlier`.
     """
     folder.mkdir(exist_ok=True)
     settings = settings or TrainingConfig(train_steps=12, warmup_steps=10, checkpoint_steps=4)

@@ -15,6 +15,7 @@ from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 from experiments.run_spec import RunSpec
+from experiments.store.spec import AttemptSpec
 from experiments.training.state import Training
 from experiments.training.trainer import train
 from model.protocol import Network
@@ -37,6 +38,6 @@ def train_rounds(
     """As a run calls it: experiments.training.trainer.train. batches: of a step, from 1."""
     with tempfile.TemporaryDirectory() as name, contextlib.suppress(Preempted):
         folder, spec = Path(name), DeviceSpec("cpu", device.threads)
-        run = RunSpec("benchmark", {}, {})
-        context = AttemptContext(run, folder, folder, spec, lambda *_, **__: None, rounds.step_done)
+        attempt = AttemptSpec(RunSpec("benchmark", {}, {}), name, 1, spec)
+        context = AttemptContext(attempt, folder, lambda *_, **__: None, rounds.step_done)
         train(Training(model, config, context, device), batches)

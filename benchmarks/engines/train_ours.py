@@ -14,6 +14,7 @@ from experiments.data.batching import Batch
 from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.run_spec import RunSpec
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.train_network import Batches
 from experiments.tasks.translation import TASK
 from model.config import ModelConfig
@@ -40,9 +41,8 @@ def real() -> Callable[[int], list[Batch[torch.Tensor]]]:
     given = job["real"]
     config, store = RunConfig.from_mapping(given["settings"]), Path(given["store"])
     spec = DeviceSpec("cpu", job["threads"])
-    context = AttemptContext(
-        RunSpec("benchmark", {}, given["inputs"]), store, store, spec, lambda *_, **__: None, lambda: False
-    )
+    attempt = AttemptSpec(RunSpec("benchmark", {}, given["inputs"]), str(store), 1, spec)
+    context = AttemptContext(attempt, store, lambda *_, **__: None, lambda: False)
     return Batches(config, context, TASK.encoded(config, context).train)
 
 

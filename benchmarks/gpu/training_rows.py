@@ -22,6 +22,7 @@ from experiments.device import Device, seed_everything
 from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 from experiments.run_spec import RunSpec
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.tasks.sequence import NetworkTask
@@ -94,9 +95,8 @@ def shapes(row: PlannedRow, data: Sides, count: int | None) -> dict[str, Any]:
 def context_of(device: Device, folder: Path, pinned: Mapping[str, Any] | None = None) -> AttemptContext:
     """An attempt in `folder`. pinned: by its first attempt."""
     spec = DeviceSpec("cuda" if device.is_cuda else "cpu", device.threads)
-    return AttemptContext(
-        RunSpec("benchmark", {}, {}), folder, folder, spec, ignore, lambda: False, pinned=pinned or {}
-    )
+    attempt = AttemptSpec(RunSpec("benchmark", {}, {}), str(folder), 1, spec, pinned=pinned or {})
+    return AttemptContext(attempt, folder, ignore, lambda: False)
 
 
 def batches_of(

@@ -45,7 +45,6 @@ from experiments.store import ensembles, provenance, trees
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.results import RESULT_FILE, Revision, TrainingResult
-from experiments.store.retention import Keep, union
 from experiments.store.run_names import name_given_by
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Task
@@ -200,16 +199,10 @@ def _context(
     should_stop: Callable[[], bool],
 ) -> AttemptContext:
     return AttemptContext(
-        spec=attempt.spec,
-        store=store.root,
-        folder=folder,
-        device=attempt.device,
-        emit=emit,
-        should_stop=should_stop,
-        earlier=[store.root / path for path in attempt.earlier],
-        pinned=attempt.pinned,
-        keeps=union(Keep(*keep) for keep in attempt.keeps),
-        limit=attempt.limit,
+        attempt,
+        folder,
+        emit,
+        should_stop,
         code_digest=code,
         start=checkpoint_of(store, attempt.spec.parent_run, code) if attempt.spec.parent_run else None,
     )

@@ -122,7 +122,7 @@ class NetworkTask(Task):
 
     def evaluated(self, config: RunConfig, evaluation: EvaluationSpec, context: AttemptContext) -> EncodedSet:
         """The evaluated set."""
-        return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.limit)
+        return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.attempt.limit)
 
     def reading(self) -> "Reading":
         """How a training reads the encoded corpus: by default as pairs of lines."""

@@ -86,15 +86,15 @@ def train_network(
 
     vocab_sizes: target and source.
     """
-    precision = context.pinned.get("precision", config.training.precision)
+    precision = context.attempt.pinned.get("precision", config.training.precision)
     device = Device.open(context.device, precision, deterministic=config.training.deterministic, rank=context.rank)
     with joined(context.device, context.rank, context.port, context.start_ranks) as group:
         compiled = compiles(config.training, device.is_cuda)
         config = config.model_copy(update={"training": config.training.model_copy(update={"compile": compiled})})
         seed_everything(config.seed)
         model = build_model(config.model, *vocab_sizes, device=device.torch_device)
-        if "attention_kernel" in context.pinned:
-            model.set_attention_kernel(context.pinned["attention_kernel"])
+        if "attention_kernel" in context.attempt.pinned:
+            model.set_attention_kernel(context.attempt.pinned["attention_kernel"])
         batches = material.batches((group.rank, group.size))
         changes = change_network(model, config.modules, first_batches(batches))
         change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
@@ -103,7 +103,7 @@ def train_network(
         if device.threads > 1 and not device.is_cuda and group.size == 1 and not compiled:
             pinned["training_threads"] = _use_threads(config, context, model, batches, device)
             context.emit("pinned", training_threads=pinned["training_threads"])
-        context = replace(context, pinned={**context.pinned, **pinned})
+        context = replace(context, attempt=replace(context.attempt, pinned={**context.attempt.pinned, **pinned}))
         with naming_out_of_memory():
             training = Training(model, config, context, device, group)
         facts = train(training, batches, material.dev(model, device) if training.measures_dev else None)
@@ -128,7 +128,7 @@ def _use_threads(
     config: RunConfig, context: AttemptContext, model: Network, batches: BatchSource, device: Device
 ) -> int:
     """Let the training use as many threads as are fastest, or as its first attempt did; returns their number."""
-    if threads := context.pinned.get("training_threads"):
+    if threads := context.attempt.pinned.get("training_threads"):
         torch.set_num_threads(threads)
         return int(threads)
     objective, batch = Objective(model.train(), config.training), batches(1)[0]
@@ -259,12 +259,12 @@ class Batches:
         source, target = (side.lengths for side in self._pairs.values())
         self._plan = BatchPlan(source, target, config.training.tokens_per_batch, config.seed)
         self._full_softmax = config.model.softmax == "full"
-        most = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[self._kind])
+        most = int(context.attempt.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[self._kind])
         self._shapes: Shapes | None = None
-        if "shapes" not in context.pinned:
+        if "shapes" not in context.attempt.pinned:
             self._choose(config, context, most)
             return
-        if shapes := context.pinned["shapes"]:
+        if shapes := context.attempt.pinned["shapes"]:
             self._shapes = Shapes(self._plan.lengths, ((rows, wide, long) for rows, wide, long in shapes))
         self.max_tokens, self._padding = most, self._measured_padding(most, self._shapes)
 
@@ -274,7 +274,7 @@ class Batches:
         compiled = compiles(config.training, gpu)
         few = compiled or (not config.model.not_compiled() and (gpu or _builds_kernels(config, context)))
         # A GPU gets the whole step at once: two small micro-batches are twice the launches for a little less padding.
-        whole = gpu or "micro_batch_tokens" in context.pinned
+        whole = gpu or "micro_batch_tokens" in context.attempt.pinned
         sizes = [most] if whole else _halves(most, FEWEST_COMPILED if compiled else FEWEST_TOKENS)
         self.max_tokens, self._padding = most, 1.0
         for tokens in sizes:
@@ -354,7 +354,7 @@ class Batches:
 
 def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
     """Whether a processor builds kernels for products of each shape: in bf16."""
-    precision = context.pinned.get("precision", precision_here(config.training.precision))
+    precision = context.attempt.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
 
 

@@ -94,7 +94,7 @@ class Training:
             "code": context.code_digest,
             "run_id": context.spec.run_id,
             **{key: self.facts[key] for key in EXACT},
-            **{key: context.pinned[key] for key in EXACT_PINNED if key in context.pinned},
+            **{key: context.attempt.pinned[key] for key in EXACT_PINNED if key in context.attempt.pinned},
             "keeps": [list(keep) for keep in self._keeps],
         }
         self._emit("pinned", **{key: self.facts[key] for key in PINNED})

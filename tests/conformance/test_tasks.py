@@ -19,6 +19,7 @@ from experiments.errors import Preempted
 from experiments.identity import eval_identity, run_identity
 from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Task
 from experiments.tasks.load import load_task
 
@@ -173,11 +174,12 @@ class Bench:
         self, config: TaskConfig, folder: Path, should_stop: Any = lambda: False, earlier: tuple[Path, ...] = ()
     ) -> AttemptContext:
         inputs = self.task.inputs(config, self.store.root)
-        return AttemptContext(
-            spec=RunSpec(run_identity(config, inputs), {}, inputs), store=self.store.root, folder=folder,
-            device=DeviceSpec("cpu", 1), emit=self.emit, should_stop=should_stop, earlier=earlier,
-            code_digest=self.task.training_code(self.store.root),
+        attempt = AttemptSpec(
+            RunSpec(run_identity(config, inputs), {}, inputs), str(self.store.root), 1, DeviceSpec("cpu", 1),
+            earlier=tuple(map(str, earlier)),
         )  # fmt: skip
+        code = self.task.training_code(self.store.root)
+        return AttemptContext(attempt, folder, self.emit, should_stop, code_digest=code)
 
     def emit(self, kind: str, **fields: Any) -> None:
         json.dumps(fields)

@@ -12,6 +12,7 @@ from experiments.data.batching import MOST_SHAPES
 from experiments.device_spec import DeviceSpec
 from experiments.run_spec import RunSpec
 from experiments.store.layout import Store
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.base import Task
 from experiments.tasks.load import load_task
 from experiments.tasks.translation import TASK
@@ -45,9 +46,8 @@ def _train(
             losses[fields["step"]] = fields["metrics"]["loss"]
 
     inputs = task.inputs(config, store.root)
-    facts = task.train(
-        config, AttemptContext(RunSpec(name, {}, inputs), store.root, folder, DeviceSpec(), emit, lambda: False)
-    )
+    attempt = AttemptSpec(RunSpec(name, {}, inputs), str(store.root), 1, DeviceSpec())
+    facts = task.train(config, AttemptContext(attempt, folder, emit, lambda: False))
     return losses, facts
 
 

@@ -43,7 +43,9 @@ class WindowBatches:
         self._share, self._pin = share, context.device.kind == "cuda"
         plan = (self._text.offsets, data.window, data.mix_documents, config.training.tokens_per_batch, config.seed)
         self._plan = WindowPlan(*plan)
-        self.max_tokens = int(context.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[context.device.kind])
+        self.max_tokens = int(
+            context.attempt.pinned.get("micro_batch_tokens") or MICRO_BATCH_TOKENS[context.device.kind]
+        )
         self.pinned = {"micro_batch_tokens": self.max_tokens}
 
     def __call__(self, step: int) -> list[Batch[Tensor]]:

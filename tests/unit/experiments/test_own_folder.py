@@ -15,6 +15,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted, UserError
 from experiments.run_spec import RunSpec, TrainerSpec
 from experiments.store.retention import remove, size
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own import command
 from experiments.tasks.own.context import close_folder, new_checkpoint, open_folder
@@ -52,9 +53,8 @@ def _as_an_ordinary_user_who_does_not_wait() -> Iterator[None]:
 
 def context(folder: Path, *earlier: Path) -> AttemptContext:
     folder.mkdir(exist_ok=True)
-    return AttemptContext(
-        RunSpec("a" * 16, {}, {}), folder, folder, DeviceSpec(), lambda *_, **__: None, lambda: False, earlier
-    )
+    attempt = AttemptSpec(RunSpec("a" * 16, {}, {}), str(folder), 1, DeviceSpec(), earlier=tuple(map(str, earlier)))
+    return AttemptContext(attempt, folder, lambda *_, **__: None, lambda: False)
 
 
 @pytest.mark.parametrize("make", ODD.values(), ids=ODD.keys())

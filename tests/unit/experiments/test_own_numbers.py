@@ -16,6 +16,7 @@ from experiments.events.event_log import EventWriter, Tail
 from experiments.events.lines import LAST_STEP
 from experiments.run_spec import EvaluationSpec, RunSpec, TrainerSpec
 from experiments.store.checksummed import read_json
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import report
 from experiments.tasks.own.patterns import Readings
@@ -27,9 +28,8 @@ RESERVED = ["t", "kind", "self", "format", "crc", "metrics", "path", "pid"]
 @pytest.fixture
 def context(tmp_path):
     writer = EventWriter(tmp_path)
-    return AttemptContext(
-        RunSpec("a" * 16, {}, {}), tmp_path, tmp_path, DeviceSpec("cpu", 1), writer.emit, lambda: False
-    )
+    attempt = AttemptSpec(RunSpec("a" * 16, {}, {}), str(tmp_path), 1, DeviceSpec("cpu", 1))
+    return AttemptContext(attempt, tmp_path, writer.emit, lambda: False)
 
 
 def trainers(context):

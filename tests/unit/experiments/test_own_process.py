@@ -20,6 +20,7 @@ from experiments.identity import run_identity
 from experiments.run_spec import RunSpec, TrainerSpec
 from experiments.store.checksummed import read_json
 from experiments.store.layout import LOG
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 
 HEAD = """
@@ -88,10 +89,8 @@ def loaded(folder: Path, text: str, name: str = "trainer", python: str = ""):
 def attempt(task, folder: Path, does: str | None, should_stop=lambda: False):
     config = task.config_type.from_mapping({"does": does, "task": "trainer:TASK"} if does else {})
     events: list[str] = []
-    context = AttemptContext(
-        spec=RunSpec("0" * 16, {}, {}), store=folder, folder=folder, device=DeviceSpec(),
-        emit=lambda kind, **fields: events.append(kind), should_stop=should_stop,
-    )  # fmt: skip
+    order = AttemptSpec(RunSpec("0" * 16, {}, {}), str(folder), 1, DeviceSpec())
+    context = AttemptContext(order, folder, lambda kind, **fields: events.append(kind), should_stop)
     return events, lambda: task.train(config, context)
 
 

@@ -19,6 +19,7 @@ from experiments.dotted import flatten
 from experiments.errors import Diverged, UserError
 from experiments.identity import lineage, run_identity
 from experiments.run_spec import RunSpec, TrainerSpec
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own import function as own_settings
 from experiments.tasks.own.context import new_checkpoint, of_set, open_folder, recorded
@@ -359,10 +360,8 @@ RUN_COMMAND = "experiments.tasks.own.command.run_command"
 
 
 def _context(folder, emitted, *earlier):
-    return AttemptContext(
-        spec=RunSpec("0" * 16, {}, {}), store=folder, folder=folder, device=DeviceSpec(), earlier=earlier,
-        emit=lambda kind, **fields: emitted.append((kind, fields)), should_stop=lambda: False,
-    )  # fmt: skip
+    attempt = AttemptSpec(RunSpec("0" * 16, {}, {}), str(folder), 1, DeviceSpec(), earlier=tuple(map(str, earlier)))
+    return AttemptContext(attempt, folder, lambda kind, **fields: emitted.append((kind, fields)), lambda: False)
 
 
 @pytest.mark.parametrize("harmed", ["state.txt", ""], ids=["its state", "without its description"])

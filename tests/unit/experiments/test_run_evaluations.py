@@ -20,6 +20,7 @@ from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.checksummed import write_json
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.own.function import OwnTask
 
@@ -180,9 +181,8 @@ def test_sets_of_one_content_are_evaluated_once(tmp_path: Path) -> None:
             return {"metrics": {"loss": 1.0}}
 
     store, task, events = Store.open(tmp_path / "store"), Scoring(ValueError()), EventWriter(tmp_path)
-    context = AttemptContext(
-        RunSpec("a" * 16, {}, {}), store.root, tmp_path, DeviceSpec(), lambda *_, **__: None, lambda: False
-    )
+    attempt = AttemptSpec(RunSpec("a" * 16, {}, {}), str(store.root), 1, DeviceSpec())
+    context = AttemptContext(attempt, tmp_path, lambda *_, **__: None, lambda: False)
     items = [EvaluationSpec(name, {}, {"set": "c" * 16}, eval_id="e" * 16) for name in ("dev", "test")]
     Evaluations(None, task, tmp_path, context, events, {"evaluate": "2-0"}).make(items, {})
     assert task.tried == 1
@@ -192,9 +192,8 @@ def test_sets_of_one_content_are_evaluated_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("error", [MemoryError("all taken"), OSError(28, "No space left on device")])
 def test_no_other_is_tried_where_it_could_only_fail_too(error: Exception, tmp_path: Path) -> None:
     store, task = Store.open(tmp_path / "store"), Failing(error)
-    context = AttemptContext(
-        RunSpec("a" * 16, {}, {}), store.root, tmp_path, DeviceSpec(), lambda *_, **__: None, lambda: False
-    )
+    attempt = AttemptSpec(RunSpec("a" * 16, {}, {}), str(store.root), 1, DeviceSpec())
+    context = AttemptContext(attempt, tmp_path, lambda *_, **__: None, lambda: False)
     items = [EvaluationSpec("dev", {}, {}, eval_id=str(number)) for number in range(3)]
     with pytest.raises(type(error)):
         Evaluations(None, task, tmp_path, context, EventWriter(tmp_path), {"evaluate": "2-0"}).make(items, {})

@@ -15,6 +15,7 @@ from experiments.data.batching import MOST_SHAPES, Batch
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.run_spec import RunSpec
+from experiments.store.spec import AttemptSpec
 from experiments.tasks import train_network as made_of
 from experiments.tasks.train_network import Batches, to_tensors
 from experiments.tasks.translation import TASK
@@ -49,15 +50,8 @@ def _batches(
 ) -> Batches:
     config, device = config or _config(), DeviceSpec(kind)
     known |= {"precision": precision, **({"micro_batch_tokens": pinned} if pinned else {})}
-    context = AttemptContext(
-        RunSpec("x", {}, TASK.inputs(config, store)),
-        store,
-        store,
-        device,
-        lambda *_, **__: None,
-        lambda: False,
-        pinned=known,
-    )
+    attempt = AttemptSpec(RunSpec("x", {}, TASK.inputs(config, store)), str(store), 1, device, pinned=known)
+    context = AttemptContext(attempt, store, lambda *_, **__: None, lambda: False)
     return Batches(config, context, TASK.encoded(config, context).train)
 
 

@@ -11,6 +11,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.errors import Preempted
 from experiments.run_spec import RunSpec
 from experiments.store.checksummed import read_json, write_json
+from experiments.store.spec import AttemptSpec
 from experiments.tasks.translation import TASK
 from experiments.training.threads import PASSES, fastest_threads
 
@@ -68,10 +69,13 @@ def attempt(tmp_path, several_are_faster):
     def train(name, threads=2, pinned=None, earlier=(), stop_at=99):
         folder, events, asked = tmp_path / name, [], []
         folder.mkdir()
+        attempt = AttemptSpec(
+            RunSpec("x", {}, TASK.inputs(CONFIG, tmp_path)), str(tmp_path), 1, DeviceSpec("cpu", threads),
+            earlier=tuple(map(str, earlier)), pinned=pinned or {},
+        )  # fmt: skip
         context = AttemptContext(
-            RunSpec("x", {}, TASK.inputs(CONFIG, tmp_path)), tmp_path, folder, DeviceSpec("cpu", threads),
-            lambda kind, **fields: events.append({"kind": kind, **fields}),
-            lambda: bool(asked.append(1)) or len(asked) >= stop_at, earlier=list(earlier), pinned=pinned or {},
+            attempt, folder, lambda kind, **fields: events.append({"kind": kind, **fields}),
+            lambda: bool(asked.append(1)) or len(asked) >= stop_at,
         )  # fmt: skip
         try:
             with contextlib.suppress(Preempted):
