@@ -82,7 +82,11 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
     jobs = [replace(_job(chosen, plan, run, stale, code), turn=turn(run), limit=limit) for run in runs]
     rows: dict[str, Any] = {}
     for run in runs:
-        settings = digest({**run.config.model_dump(mode="json"), "seed": None})
+        trainer = run.spec.trainer
+        facts = {"command": trainer.command, "code_tree": trainer.tree}
+        settings = digest(
+            {**run.config.model_dump(mode="json"), "seed": None, **{name: fact for name, fact in facts.items() if fact}}
+        )
         rows.setdefault(run.row, {"settings": settings, "runs": []})["runs"].append([run.run_id, *run.eval_ids])
     ledger.append(store, "request", study=plan.study.name, profile=plan.profile, rows=rows)
     with Queue(store.queue_db) as queue:

@@ -43,6 +43,15 @@ _OURS = (
     "code_note",
     "trees_note",
 )  # fields of Study that the reader fills in
+_OURS_OF_ROWS = (
+    "diff",
+    "code_tree",
+    "code_base",
+    "code_lines",
+    "code_change",
+    "other_changes",
+    "refused",
+)  # fields of Variation that the reader fills in
 _LONGEST_CHAIN = 8
 _STUDIES = Path(str(importlib.resources.files("ablations") / "studies"))
 _DEEPEST = 50
@@ -69,6 +78,10 @@ def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Mod
     for name in _OURS:
         if name in table:
             raise UserError(f"{origin}: there is nothing called {name} in a study; take it out.")
+    for row in table["variation"] if isinstance(table.get("variation"), list) else ():
+        for name in _OURS_OF_ROWS:
+            if isinstance(row, Mapping) and name in row:
+                raise UserError(f"{origin}, row {show(row.get('key'))}: there is nothing called {name}; take it out.")
     sections = {name: table.pop(name) for name in added("sections") if name in table}
     try:
         return model.model_validate({**table, "sections": sections, "origin": origin, "folder": folder})
@@ -215,7 +228,7 @@ def _fields(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str
     for part in location:
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
         model = _model_in(field.annotation) or model if field else model  # a row's number or a profile's name: stay
-    return [f.alias or name for name, f in model.model_fields.items() if name not in _OURS]
+    return [f.alias or name for name, f in model.model_fields.items() if name not in (*_OURS, *_OURS_OF_ROWS)]
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -113,7 +113,7 @@ class Variation(Match):
     def is_base(self) -> bool:
         """Whether the row changes nothing."""
         changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
-        return not (changes or self.imported or self.change)
+        return not (changes or self.imported or self.change or self.code_tree)  # an anonymous bundle names no commit
 
     def trainer_of(self, study: TrainerSpec) -> TrainerSpec:
         """The facts of the row's trainer: those of the study, with the row's own code if it changes code."""

@@ -126,6 +126,7 @@ def test_empty_file(tmp_path, mistake, text):
         ("profile.x = 3\n" + ROW, 'profile "x": expected a table'),
         ("[profile.'a b']\n" + ROW, 'profile "a b"'),
         ('folder = "x"\n' + ROW, "there is nothing called folder in a study"),
+        (ROW + 'code_tree = "x"\n', 'row "base": there is nothing called code_tree'),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(own_study, tmp_path, mistake, text, expected):

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from experiments.errors import Damaged, UserError
+from experiments.run_spec import RunSpec, TrainerSpec
 from experiments.store.checksummed import write_json
-from experiments.store.layout import Store
+from experiments.store.layout import CONFIG, ROWS, Store, TableRow, keep_row, rows_of
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"versions": 1}', "[" * 100_000])
@@ -71,3 +72,19 @@ def test_who_makes_the_next_attempt_at_the_same_moment_gets_another_number(tmp_p
     store.new_attempt(run_id)
     monkeypatch.setattr(Store, "attempts", lambda self, run_id: [])  # as seen before the other one made its folder
     assert store.new_attempt(run_id)[0] == 2
+
+
+def test_a_row_has_its_trees_apart_from_its_settings_also_one_of_version_0_1_0(tmp_path):
+    store, run_id = Store.open(tmp_path / "s"), "a" * 16
+    store.run_folder(run_id).mkdir(parents=True)
+    spec = RunSpec(run_id, {"task": "command", "seed": 1, "lr": 0.1}, {}, trainer=TrainerSpec("train {lr}"))
+    write_json(store.run_folder(run_id) / CONFIG, spec.to_json())
+    old = {"lr": 0.2, "command": "train --lr {lr}", "code_tree": "b" * 40, "code_base": "c" * 40, "code_lines": 3}
+    member = ["study", "exact", "", "low", ""]
+    row = {"member": member, "evaluations": {"dev": "e" * 16}, "settings": old}
+    write_json(store.run_folder(run_id) / ROWS, {"rows": [row]})
+    converted = TableRow(tuple(member), {"dev": "e" * 16}, {"lr": 0.2}, ("b" * 40, "c" * 40))
+    assert rows_of(store, run_id) == [converted]
+    new = TableRow(("study", "exact", "", "high", ""), {}, {"lr": 0.3, "code_tree": "a setting of this name"})
+    keep_row(store, run_id, new)
+    assert rows_of(store, run_id) == [converted, new]
