@@ -102,14 +102,14 @@ def _without_facts(data: Mapping[str, Any]) -> Mapping[str, Any]:
         config, trainer = apart(item["config"])
         return {**item, "config": config, "overrides": apart(item["overrides"])[0], "trainer": trainer.to_json()}
 
+    def variation(item: Mapping[str, Any]) -> dict[str, Any]:
+        fixed, code = apart(item.get("fixed", {}))
+        return {**item, "fixed": fixed, "code_tree": code.tree, "code_base": code.base, "code_lines": code.lines}
+
     defaults, of_base = apart(data["settings"]["defaults"])
-    variations = [
-        {**variation, "fixed": apart(variation["fixed"])[0]} if variation.get("fixed") else variation
-        for variation in study["variation"]
-    ]
     return {
         **data,
-        "study": {**study, "code_tree": of_base.tree, "variation": variations},
+        "study": {**study, "code_tree": of_base.tree, "variation": [variation(item) for item in study["variation"]]},
         "settings": {**data["settings"], "defaults": defaults},
         "rows": [row(item) for item in data["rows"]],
         "members": [row(item) if "config" in item else item for item in data["members"]],

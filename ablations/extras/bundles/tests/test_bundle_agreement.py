@@ -300,6 +300,7 @@ def test_a_bundle_of_version_0_1_0_has_the_facts_of_its_trainer_apart_from_the_s
     assert (trainer.progress, trainer.links, trainer.tree) == ("step (.*)", ("data",), "a" * 40)
     assert low.spec.trainer == replace(trainer, tree="b" * 40, lines=3)
     assert not {"code_tree", "code_lines"} & {*low.variation.fixed, *low.planned_row.overrides}
+    assert (low.variation.code_tree, low.variation.code_lines) == ("b" * 40, 3) and not low.variation.is_base
     assert [chosen.plan.changes_code(run.planned_row) for run in (base, low)] == [False, True]
     assert {*dict(flatten(low.spec.config))} == {"task", "seed", "lr", "depth.n"}
     table = table_of(chosen)
