@@ -109,8 +109,9 @@ class CommandTask(_Declared):
     def with_settings(self, settings: Mapping[str, Any], trainer: TrainerSpec = NO_TRAINER) -> Self:
         """This task with the settings and the command of a study or of a run. Raises UserError for invalid ones."""
         changed, command = super().with_settings(settings, trainer), trainer.command
-        changed.config_type.placed_in_command = tuple(names(command))
-        _check(command, changed.config_type)
+        made: Any = changed.config_type  # made above, with the class attribute of `base`
+        made.placed_in_command = tuple(names(command))
+        _check(command, made)
         named = Scripts(command, self.folder)
         changed.interpreter = named.interpreter
         changed.named, changed.script = tuple(named.files), named.script
