@@ -81,7 +81,7 @@ def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Mod
     for row in table["variation"] if isinstance(table.get("variation"), list) else ():
         for name in _OURS_OF_ROWS:
             if isinstance(row, Mapping) and name in row:
-                raise UserError(f"{origin}, row {show(row.get('key'))}: there is nothing called {name}; take it out.")
+                raise UserError(f"{origin}: row {show(row.get('key'))}: there is nothing called {name}; take it out.")
     sections = {name: table.pop(name) for name in added("sections") if name in table}
     try:
         return model.model_validate({**table, "sections": sections, "origin": origin, "folder": folder})
