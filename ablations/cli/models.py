@@ -20,7 +20,7 @@ from experiments.messages import number
 from experiments.store.checksummed import read_json
 from experiments.tasks.base import Use
 from experiments.tasks.load import load_task
-from experiments.tasks.sequence import TRANSLATE
+from experiments.tasks.translation import TRANSLATE
 from model.extensions import load
 
 if TYPE_CHECKING:

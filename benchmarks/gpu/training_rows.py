@@ -25,7 +25,7 @@ from experiments.run_spec import RunSpec
 from experiments.store.spec import AttemptSpec
 from experiments.tasks.load import load_task
 from experiments.tasks.network import MICRO_BATCH_TOKENS
-from experiments.tasks.sequence import NetworkTask
+from experiments.tasks.network_task import NetworkTask
 from experiments.tasks.train_network import BatchSource
 from experiments.training.ranks import Group
 from experiments.training.state import Training

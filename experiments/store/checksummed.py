@@ -66,15 +66,6 @@ def read_json(path: Path) -> dict[str, Any] | None:
         ) from None
 
 
-def read_named(path: Path, **names: str) -> dict[str, Any] | None:
-    """Like read_json; also raises Damaged for a record of another run or evaluation (`names`: key → identity)."""
-    record = read_json(path)
-    for key, name in names.items():
-        if record is not None and record.get(key, name) != name:
-            raise Damaged(f"{path} is the record of another {key}: {record[key]}. Restore the right one, or rename it.")
-    return record
-
-
 def describe_file(path: Path) -> dict[str, Any]:
     """{"bytes", "sha256"} of a file, for the record that lists it."""
     with open_regular(path) as file:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr,
 
 from experiments.errors import Damaged
 from experiments.run_spec import RunSpec, recorded_spec
-from experiments.store.checksummed import read_named, write_json
+from experiments.store.checksummed import read_json, write_json
 
 # --- A record of a store, and parts of records: typed fields, any of which may be missing; their reader and writer
 # Tasks record different things, a later version may add to them, and a bundle of somebody else's may hold anything. So
@@ -46,9 +46,21 @@ class Record(Facts):
 
     @classmethod
     def load(cls, file: Path, **names: str) -> Self | None:
-        """Read a record; None if the file is missing. `names`: as in `read_named`. Raises Damaged."""
-        found = read_named(file, **names)
-        return None if found is None else cls.read(found, str(file))
+        """Read a record; None if the file is missing. Raises Damaged.
+
+        names: the identities that the record must have, run_id and eval_id, if it records them.
+        """
+        found = read_json(file)
+        if found is None:
+            return None
+        record = cls.read(found, str(file))
+        for key, name in names.items():
+            recorded = record.identities.get(key, name)
+            if recorded != name:
+                raise Damaged(
+                    f"{file} is the record of another {key}: {recorded}. Restore the right one, or rename it."
+                )
+        return record
 
     @classmethod
     def read(cls, content: Mapping[str, Any], place: str = "a record") -> Self:
@@ -74,6 +86,11 @@ class Record(Facts):
             record = cls()
         record._content = dict(content)
         return record
+
+    @property
+    def identities(self) -> Mapping[str, Any]:
+        """The identities that the record names, by "run_id" and "eval_id"."""
+        return self.content
 
     @property
     def content(self) -> dict[str, Any]:
@@ -300,16 +317,10 @@ class TrainingResult(Record):
     # Of a branch. Its times, tokens and operations are those of its own steps, after the parent run's.
     parent_run: ParentRunRecord = Field(default_factory=functools.cache(ParentRunRecord))
 
-    @classmethod
-    def load(cls, file: Path, **names: str) -> Self | None:
-        """Read a record; None if the file is missing. `run_id`: of the run that it should describe. Raises Damaged."""
-        record = super().load(file)
-        if record is None:
-            return None
-        found = record.spec.run_id if record.spec is not None else record.content.get("run_id")
-        if found is not None and found != names.get("run_id", found):
-            raise Damaged(f"{file} is the record of another run_id: {found}. Restore the right one, or rename it.")
-        return record
+    @property
+    def identities(self) -> Mapping[str, Any]:
+        """The run_id, from the description of the run."""
+        return self.content if self.spec is None else {"run_id": self.spec.run_id}
 
     @classmethod
     def read(cls, content: Mapping[str, Any], place: str = "a record") -> Self:

@@ -17,7 +17,6 @@ from experiments.data.encoding.prepare import learn_tokenizers
 from experiments.data.encoding.tokenizer import SIZE, tokenizer_settings
 from experiments.identity import digest
 from experiments.processes.processor import allocates_by_tcmalloc
-from experiments.run_spec import EvaluationSpec
 from experiments.store.user_cache import UserCache
 from model import cost as count
 from model.config import ModelConfig
@@ -39,12 +38,6 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     if config.evaluation.checkpoint == "best":
         settings |= {"eval_steps": config.training.eval_steps}
     return settings
-
-
-def spacing_of(evaluation: EvaluationSpec) -> int:
-    """The steps between the checkpoints of an average, or between the measurements for the best checkpoint."""
-    best = evaluation.settings["checkpoint"] == "best"
-    return int(evaluation.settings.get("eval_steps" if best else "checkpoint_steps", 0))
 
 
 # --- Predict the memory and disk space of a training from its configuration

@@ -122,6 +122,15 @@ def last(folder: Path, count: int, every: int) -> list[Path]:
     return paths
 
 
+def spacing_of(settings: Mapping[str, Any]) -> int:
+    """Return the steps between the checkpoints of an average, or between the measurements for the best checkpoint.
+
+    settings: of an evaluation.
+    """
+    best = settings["checkpoint"] == "best"
+    return int(settings.get("eval_steps" if best else "checkpoint_steps", 0))
+
+
 def serves(folder: Path, choice: str, every: int) -> bool:
     """Whether a finished training's folder has the checkpoints for a choice: last, best or average:K."""
     kind, _, number = choice.partition(":")

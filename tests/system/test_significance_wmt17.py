@@ -14,7 +14,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from experiments.evaluation.counts import bleu
+from experiments.evaluation.scoring import bleu
 from reports.results.resampling import bootstrap, randomise
 
 FOLDER = Path(os.environ.get("ABLATIONS_WMT17", ""))

@@ -13,7 +13,7 @@ from .conftest import TINY, environment
 
 ROOT = Path(__file__).parents[2]
 EDITS = {  # what is edited (file, old, new), and the version that is incremented with it
-    "scoring": (("experiments/evaluation/bleu.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'), "SCORING"),
+    "scoring": (("experiments/evaluation/scoring.py", 'BLEU(tokenize="13a")', 'BLEU(tokenize="char")'), "SCORING"),
     "search": (("experiments/evaluation/beam.py", "(5 +", "(6 +"), "DECODING"),
     "loss": (("experiments/training/loss.py", "1 - ", "1.01 - "), "TRAINING"),
 }

@@ -67,6 +67,6 @@ def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
     files = traced(tmp_path, score, run, "report {study} --store {folder}/b --format latex")
     assert len(way) <= 19 and way <= files["runs"]
     # its counts, its column, the declared table, and its text
-    others = {"experiments/evaluation/counts.py", "experiments/tasks/columns.py", "reports/render/latex.py"}
+    others = {"experiments/evaluation/scoring.py", "experiments/tasks/columns.py", "reports/render/latex.py"}
     others |= {"ablations/planning/declare_table.py", "reports/spec/table_spec.py"}
     assert way - files["holds"] <= others

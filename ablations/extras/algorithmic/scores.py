@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.evaluation.counts import SetScores
+from experiments.evaluation.scoring import SetScores
 
 EXACT_COUNTS = ("exact", "sequences", "right", "pieces")
 

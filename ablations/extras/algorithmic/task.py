@@ -14,10 +14,10 @@ from experiments.config.field_types import Names
 from experiments.config.run_config import NOT_IN_RUN_ID, RunConfig
 from experiments.config.task_config import SettingRoles
 from experiments.data.encoding.encoded import EncodedSet
-from experiments.evaluation.counts import SetScores
+from experiments.evaluation.scoring import SetScores
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence import TRANSLATE, SequenceTask
+from experiments.tasks.translation import TRANSLATE, SequenceTask
 
 # --- Its configuration: translation's sections, decoded greedily
 

@@ -18,7 +18,7 @@ from experiments.identity import digest
 from experiments.messages import number
 from experiments.store.checksummed import write_json
 from experiments.tasks.load import load_task
-from experiments.tasks.sequence import SequenceTask
+from experiments.tasks.translation import SequenceTask
 
 NAMES = {
     "encoder": "self_attention in its encoder",

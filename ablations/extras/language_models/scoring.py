@@ -20,7 +20,7 @@ from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.device import Device
 from experiments.errors import Preempted
 from experiments.evaluation.likelihood import BATCH_TOKENS, evaluating, piece_nll
-from experiments.tasks.evaluate_network import Trained
+from experiments.evaluation.trained import Trained
 from model.protocol import Network
 
 

@@ -21,8 +21,8 @@ from experiments.run_spec import EvaluationSpec
 from experiments.tasks.base import Use
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.network import OF_WEIGHTS
+from experiments.tasks.network_task import NetworkTask
 from experiments.tasks.preflight import of_builtin, of_settings
-from experiments.tasks.sequence import NetworkTask
 from model.config import ModelConfig
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from ablations.extras.parsing.evalb import CUTOFF_LENGTH, DELETED, SIGNATURE, SentenceScore, score_sentence, summarise
 from ablations.extras.parsing.linear import NO_TAG, Repairs, delinearise
 from ablations.extras.parsing.tree import Tree, to_text
-from experiments.evaluation.counts import SetScores
+from experiments.evaluation.scoring import SetScores
 
 BRACKET_COUNTS = ("matched", "gold", "parsed")
 

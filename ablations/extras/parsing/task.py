@@ -17,10 +17,10 @@ from experiments.config.run_config import NOT_IN_RUN_ID, RunConfig
 from experiments.config.task_config import SettingRoles
 from experiments.config.training import TrainingConfig
 from experiments.data.encoding.encoded import EncodedSet
-from experiments.evaluation.counts import SetScores
+from experiments.evaluation.scoring import SetScores
 from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
-from experiments.tasks.sequence import TRANSLATE, SequenceTask
+from experiments.tasks.translation import TRANSLATE, SequenceTask
 from model.config import ModelConfig
 
 # --- Its configuration: the paper's settings for parsing (section 6.3)

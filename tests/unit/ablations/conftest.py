@@ -18,7 +18,7 @@ from experiments.run_spec import EvaluationSpec
 from experiments.run_state import RunState
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
-from experiments.tasks.sequence import SequenceTask
+from experiments.tasks.translation import SequenceTask
 from experiments.training.warm_start import why_no_branch
 from model.cost import num_params
 

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from sacrebleu.metrics import BLEU
 
-from experiments.evaluation.bleu import PaperTokens, available, paper_bleu, score_text, split_compounds
-from experiments.evaluation.counts import bleu
+from experiments.evaluation.scoring import PaperTokens, available, bleu, paper_bleu, score_text, split_compounds
 
 WMT17 = os.environ.get("ABLATIONS_WMT17")  # a folder with expected-scores.tsv, systems/ and the reference
 

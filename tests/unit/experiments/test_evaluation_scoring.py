@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from experiments.evaluation.bleu import score_text
-from experiments.evaluation.counts import bleu
+from experiments.evaluation.scoring import bleu, score_text
 
 TRANSLATIONS = ["The cat sat on the mat .", "A dog runs fast through snow.", ""]
 REFERENCES = ["The cat sat on a mat .", "A dog runs through the deep snow.", "Nothing"]

@@ -15,8 +15,8 @@ from experiments.data.encoding.tokenizer import Tokenizer, train_tokenizer
 from experiments.device import Device
 from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.likelihood import measure_likelihood
+from experiments.evaluation.trained import Trained, decode, measure_pairs
 from experiments.evaluation.translate import translate
-from experiments.tasks.evaluate_network import Trained, decode, measure_pairs
 from model.config import ModelConfig
 from model.network import build_model
 

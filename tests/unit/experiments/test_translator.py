@@ -17,7 +17,7 @@ from experiments.evaluation.beam import SearchSettings
 from experiments.evaluation.export import export
 from experiments.evaluation.translate import translate
 from experiments.evaluation.translator import Translator
-from experiments.tasks.sequence import TRANSLATE
+from experiments.tasks.translation import TRANSLATE
 from experiments.training.checkpoint import add_file, model_tensors, save_weights
 from model.network import build_model
 

@@ -10,8 +10,8 @@ import torch
 
 from experiments.device import Device
 from experiments.evaluation.beam import SearchSettings, beam_search
-from experiments.evaluation.bleu import score_text
 from experiments.evaluation.likelihood import evaluating, measure_likelihood, pad_sources
+from experiments.evaluation.scoring import score_text
 from experiments.tasks import versions
 from experiments.training import curve
 from model.config import ModelConfig

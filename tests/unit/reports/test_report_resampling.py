@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from sacrebleu.metrics import BLEU
 from sacrebleu.significance import PairedTest
 
-from experiments.evaluation.counts import bleu
+from experiments.evaluation.scoring import bleu
 from reports.results.dunnett import holm
 from reports.results.resampling import SEED, _precision, bootstrap, pooled, randomise
 

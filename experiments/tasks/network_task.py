@@ -1,38 +1,31 @@
-"""Tasks that train a network of this program, and those of them on pairs of lines, such as translation.
+"""Tasks that train a network of model/ on an encoded corpus: translation, and those of extras.
 
-The planning half imports no torch; training and evaluation do. A task defines the origin of its text (`corpus`). One on
-pairs also defines how outputs are scored (`score_outputs`).
+The planning half imports no torch; training and evaluation do. A task defines the origin of its text (`corpus`), and
+what is evaluated. network.py predicts the memory and disk space that a training needs.
 """
 
 import functools
 import json
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from experiments.attempt_context import AttemptContext
-from experiments.config.evaluation import OF_SEARCH
 from experiments.config.run_config import RunConfig
 from experiments.config.training import SMALLEST_MICRO_BATCH
-from experiments.data.batching import BatchPlan
 from experiments.data.corpora.corpus import Corpus, select_sets
-from experiments.data.corpora.files import written_lines
 from experiments.data.encoding.encoded import EncodedCorpus, EncodedSet, encoded_digest, open_encoded
 from experiments.data.encoding.prepare import prepare
 from experiments.errors import UserError
-from experiments.evaluation.counts import SetScores
 from experiments.processes.processor import has_bf16, precision_here
 from experiments.run_spec import EvaluationSpec
 from experiments.store.provenance import PACKAGES
 from experiments.store.retention import Keep, keeps_of
 from experiments.tasks import compiling
-from experiments.tasks.base import Progress, Task, Use
+from experiments.tasks.base import Progress, Task
 from experiments.tasks.compiling import COMPILE
 from experiments.tasks.network import (
-    OF_WEIGHTS,
     TYPICAL_LENGTH,
     TYPICAL_LENGTHS,
     disk_bytes,
@@ -40,16 +33,15 @@ from experiments.tasks.network import (
     heap_here,
     memory_bytes,
     sizes_by_text,
-    spacing_of,
     state_numbers,
 )
-from experiments.tasks.preflight import Ability, Change, ability, changed_by, looked_at, of_corpus, of_settings
+from experiments.tasks.preflight import Ability, Change, ability, changed_by, looked_at
 from experiments.training import kept_checkpoints
 from experiments.training.warm_start import why_no_branch
 from model import cost as count
 
 if TYPE_CHECKING:
-    from experiments.tasks.evaluate_network import Trained
+    from experiments.evaluation.trained import Trained
     from experiments.tasks.train_network import Reading
 
 
@@ -65,7 +57,7 @@ def _shared(config: RunConfig) -> bool:
 
 
 class NetworkTask(Task):
-    """A task that trains a network of model/ on an encoded corpus."""
+    """A task whose network model/ computes, trained on an encoded corpus."""
 
     def packages(self) -> tuple[str, ...]:
         return (*PACKAGES, *(super().packages() or ()))
@@ -134,7 +126,7 @@ class NetworkTask(Task):
         self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, context: AttemptContext
     ) -> "Trained":
         """The evaluated network: of the weights in `weights`, or of an ensemble's members."""
-        from experiments.tasks.evaluate_network import open_trained
+        from experiments.evaluation.trained import open_trained
         from experiments.tasks.train_network import batches_of
 
         sizes, trainings = self._sizes_here(config, context), tuple(context.members) or (weights,)
@@ -251,84 +243,5 @@ class NetworkTask(Task):
         return why_no_branch(parent_run, config, step)
 
     def serves(self, evaluation: EvaluationSpec, weights: Path) -> bool:
-        return kept_checkpoints.serves(weights, evaluation.settings["checkpoint"], spacing_of(evaluation))
-
-
-TRANSLATE = Use(
-    "translate", "experiments.evaluation.translator:Translator",
-    (Path(__file__).parents[1] / "evaluation" / "readmes" / "translate.md").read_text(encoding="utf-8"),
-)  # fmt: skip
-
-# The parts of an evaluation, in the order in which they are made.
-LIKELIHOOD, DECODE, SCORE = "likelihood", "decode", "score"
-
-
-class SequenceTask(NetworkTask):
-    """A task on pairs of lines. Subclasses define the corpus and the scores."""
-
-    evaluation_parts = (LIKELIHOOD, DECODE, SCORE)
-    part_reads: Mapping[str, tuple[str, ...]] = {SCORE: (DECODE,)}
-    part_settings: Mapping[str, tuple[str, ...]] = {LIKELIHOOD: OF_WEIGHTS, DECODE: (*OF_WEIGHTS, *OF_SEARCH)}
-    outputs_file = "translations.txt"  # in an evaluation's folder: what was decoded, a line each
-    statistics_file = "statistics.npy"  # counts of each sentence
-    init_stats: tuple[str, ...] = (
-        *("entropy_encoder", "entropy_decoder", "entropy_cross", "gradient_norm"),
-        *(f"jacobian_{distance}" for distance in (1, 2, 4, 8, 16, 32)),
-    )
-    prepare_reads: tuple[str, ...] | None = ("data.", "model.shared_vocabulary", "training.tokens_per_batch")
-
-    @abstractmethod
-    def score_outputs(
-        self, config: Any, evaluation: EvaluationSpec, text: EncodedSet, outputs: Sequence[str], labels: Sequence[str],
-        folder: Path,
-    ) -> SetScores:  # fmt: skip
-        """Score the decoded outputs; files may go to `folder`. labels: all pieces of the target's vocabulary."""
-
-    def scoring(self, config: Any) -> dict[str, Any]:
-        """Settings of `score_outputs` in eval_id, besides (or in place of) those of `config.evaluation`."""
-        return {}
-
-    def evaluation_settings(self, config: RunConfig) -> dict[str, Any]:
-        return super().evaluation_settings(config) | self.scoring(config)
-
-    def preflight(self, config: RunConfig, store: Path) -> list[UserError]:
-        return [
-            *of_settings(config.training, config.evaluation),
-            *of_corpus(config, self.corpus(config), store / "corpora"),
-            *self.network_preflight(config),
-        ]
-
-    def check_batches(self, config: RunConfig, encoded: EncodedCorpus) -> None:
-        source, target = (side.lengths for side in encoded.train.values())
-        BatchPlan(source, target, config.training.tokens_per_batch, 0)  # raises UserError for a pair that fits no batch
-
-    def likelihood(
-        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
-    ) -> dict[str, Any]:
-        """The perplexity of the references: of the weights, or of an ensemble's members."""
-        from experiments.tasks.evaluate_network import measure_pairs
-
-        trained = self.trained(config, evaluation, weights, context)
-        return measure_pairs(trained, self.evaluated(config, evaluation, context), context)
-
-    def decode(
-        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
-    ) -> dict[str, Any]:
-        """Write `outputs_file`."""
-        from experiments.tasks.evaluate_network import decode
-
-        trained, text = self.trained(config, evaluation, weights, context), self.evaluated(config, evaluation, context)
-        return decode(trained, text, evaluation.settings, folder / self.outputs_file, context)
-
-    def score(
-        self, config: RunConfig, evaluation: EvaluationSpec, weights: Path, folder: Path, context: AttemptContext
-    ) -> dict[str, Any]:
-        """Score `outputs_file`; reads no weights."""
-        from experiments.evaluation.trained import load_tokenizers
-
-        text = self.evaluated(config, evaluation, context)
-        outputs = written_lines(folder / self.outputs_file)
-        labels = load_tokenizers(config, (*context.members, weights)[0])[1].vocabulary
-        scores = self.score_outputs(config, evaluation, text, outputs, labels, folder)
-        np.save(folder / self.statistics_file, scores.statistics, allow_pickle=False)
-        return {"metrics": scores.metrics, "signature": scores.signatures}
+        settings = evaluation.settings
+        return kept_checkpoints.serves(weights, settings["checkpoint"], kept_checkpoints.spacing_of(settings))
