@@ -7,8 +7,7 @@ from ablations.planning.planned import Plan, PlannedRow, PlannedRun
 from ablations.study.overrides import setting_names
 from ablations.study.study import Study
 from experiments.tasks.columns import Column
-from reports.spec.note import Note
-from reports.spec.table_spec import CODE_LINES, RowSpec, TableRun, TableSpec
+from reports.spec.table_spec import CODE_LINES, Note, RowSpec, TableRun, TableSpec
 
 
 def table_spec(plan: Plan, metrics: Sequence[Column] = ()) -> TableSpec:

@@ -32,7 +32,7 @@ from reports.render.cells import (
 from reports.render.pivot import pivoted
 from reports.results.table import Row, Table
 from reports.spec.choices import Choices
-from reports.spec.note import KINDS
+from reports.spec.table_spec import KINDS
 from reports.table.cost import COSTS, Cost, cost_notes, shown
 from reports.table.notes import in_order
 from reports.table.settings import at

@@ -24,7 +24,7 @@ from reports.results import dunnett, power, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
 from reports.results.results import CountsOf, Outcome
 from reports.results.table import Row, Table, Test, change_digits, compared_values, one_basis
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 
 MODES = ("auto", "seeds", "paired", "sentences", "none")
 ALPHA, POWER = dunnett.ALPHA, power.POWER

@@ -16,8 +16,7 @@ from reports.results.accounting import TableSpent
 from reports.results.dunnett import ALPHA
 from reports.results.results import NOT_RECORDED, Outcome
 from reports.spec.choices import Choices
-from reports.spec.note import Note
-from reports.spec.table_spec import RowSpec, TableSpec
+from reports.spec.table_spec import Note, RowSpec, TableSpec
 
 # The state of a row is the first of these that one of its seeds has.
 BRANCH = "‡"  # marks rows that share steps with another

@@ -5,17 +5,27 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from experiments.config.task_config import TaskConfig
 from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.run_state import RunState
 from experiments.tasks.columns import Column
 from reports.spec.choices import TableChoices
-from reports.spec.note import Note
 from reports.spec.sentences import Cited, Claim
 
 CODE_LINES = "code_lines"  # a column that a study with rows that change code may name: the size of the change
+
+
+class Note(NamedTuple):
+    """A line under a table, with what it is about."""
+
+    text: str
+    kind: Literal["sign", "gap", "test", "setup", "cost", "study"] = "setup"  # gap: of missing or doubtful numbers
+    part: str = ""  # of a column, without which it has nothing to explain: "change", "paper"
+
+
+KINDS = {"none": ("gap",), "short": ("sign", "gap")}  # the kinds that a choice prints; "full": all
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from experiments.errors import UserError
 from experiments.messages import number
 from experiments.tasks.columns import Column, named
 from reports.results.table import CheckedClaim, Finding, Row, Table, change_digits, differing_code, with_changes
-from reports.spec.note import Note
 from reports.spec.sentences import Comparison, System, compared, parse
+from reports.spec.table_spec import Note
 from reports.table.cost import COSTS, Cost
 from reports.table.provenance import corpus_name
 

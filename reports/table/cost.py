@@ -20,7 +20,7 @@ from experiments.tuning import trials_of
 from reports.results.accounting import RowSpent, Spending, TableSpent, amounts
 from reports.results.results import Outcome
 from reports.results.table import Row, Table
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 
 # The paper's own estimates (footnote 5), in operations a second.
 SUSTAINED = {"K80": 2.8e12, "K40": 3.7e12, "M40": 6.0e12, "P100": 9.5e12}

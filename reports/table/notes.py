@@ -14,8 +14,7 @@ from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in
 from model.extensions import added, load
 from reports.results.table import BRANCH, IMPORTED, NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, missing_cells
-from reports.spec.note import Note
-from reports.spec.table_spec import RowSpec, TableSpec
+from reports.spec.table_spec import Note, RowSpec, TableSpec
 from reports.table import claims
 from reports.table.cost import COSTS, cost_note, cost_notes, shown
 from reports.table.provenance import decoding, made_with, seeds, spread, training

@@ -12,7 +12,7 @@ from experiments.messages import number
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from reports.results.results import NOT_RECORDED, Outcome, Scored
 from reports.results.table import Row, Table, differing_code, measured_alike, tokenizer_of
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 from reports.table import cost
 from reports.table.settings import between, show, unexpected
 

@@ -22,7 +22,7 @@ from experiments.store.results import EvaluationResult, TrainingResult
 from reports.render.formats import render
 from reports.results.table import Table
 from reports.spec.choices import Choices, TableChoices
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 from reports.table.build import build_table
 from tests.planned_runs import described
 

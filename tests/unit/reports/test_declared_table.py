@@ -6,9 +6,8 @@ from experiments.config.run_config import RunConfig
 from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.run_state import RunState
 from reports.render.formats import render
-from reports.spec.note import Note
 from reports.spec.sentences import Claim
-from reports.spec.table_spec import RowSpec, TableRun, TableSpec
+from reports.spec.table_spec import Note, RowSpec, TableRun, TableSpec
 from reports.table.build import build_table
 from tests.unit.reports.conftest import COLUMNS, FakeStore
 

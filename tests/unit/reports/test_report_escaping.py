@@ -16,7 +16,7 @@ from reports.render import markdown
 from reports.render import records as csv_format
 from reports.render.cells import plain
 from reports.render.formats import RENDERERS, render
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 from tests.planned_runs import described
 
 NASTY = [

@@ -14,7 +14,7 @@ from reports.render.formats import render
 from reports.results import dunnett, power
 from reports.results.resampling import by_counts, by_shares
 from reports.results.significance import BOTH, DUNNETT, ENOUGH_SEEDS, OF_ONE_ROW, paired, with_tests
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 from reports.table.build import record
 from reports.table.notes import kendall
 from tests.planned_runs import with_spec

@@ -11,7 +11,7 @@ from reports.render.formats import render
 from reports.render.printed import printed
 from reports.results.table import missing_cells
 from reports.spec.choices import Choices
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 from reports.table.build import record
 from tests.unit.reports.conftest import lay_out
 

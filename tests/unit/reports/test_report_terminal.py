@@ -12,7 +12,7 @@ from reports.render.formats import render
 from reports.render.terminal import for_terminal, so_far
 from reports.results.table import Table
 from reports.spec.choices import Choices
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 from tests.planned_runs import described
 from tests.unit.reports.conftest import Bench
 

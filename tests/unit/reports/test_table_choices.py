@@ -16,7 +16,7 @@ from reports.render.markdown import escape
 from reports.render.printed import printed
 from reports.results.table import Row, Table
 from reports.spec.choices import Choices
-from reports.spec.note import Note
+from reports.spec.table_spec import Note
 from tests.unit.reports.conftest import Bench
 
 
