@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ablations.planning.declare_table import table_spec
-from ablations.planning.planned import Plan, PlannedRun, plan_as_json
+from ablations.planning.plan import Plan, PlannedRun, plan_as_json
 from ablations.service import work as words
 from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from ablations.planning.planned import PlannedRun
+from ablations.planning.plan import PlannedRun
 from reports.results.table import Row
 from reports.spec.table_spec import TableRun
 

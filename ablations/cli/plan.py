@@ -11,7 +11,7 @@ import typer
 from ablations.cli import options
 from ablations.cli.run import run_chosen
 from ablations.cli.terminal import aligned, answer, plain_progress, print_json
-from ablations.planning.planned import Plan, PlannedRun, plan_as_json
+from ablations.planning.plan import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import say_trained_again, trained_again, wanted
 from ablations.service.forecast import (
     Forecast,

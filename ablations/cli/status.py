@@ -17,7 +17,7 @@ import typer
 from ablations.cli import options
 from ablations.cli.store import note
 from ablations.cli.terminal import answer, print_json, say
-from ablations.planning.planned import Plan
+from ablations.planning.plan import Plan
 from ablations.service.choose_run import chosen, label, labels, of_study
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables

@@ -16,7 +16,7 @@ from ablations.cli import options
 from ablations.cli.report import page
 from ablations.cli.store import alone
 from ablations.cli.terminal import FAILED, answer, say
-from ablations.planning.planned import Plan
+from ablations.planning.plan import Plan
 from ablations.service.enqueue import keep_rows, member
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.tables import nearest_with_results, table_of

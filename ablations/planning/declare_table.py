@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ablations.planning.planned import Plan, PlannedRow, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
+from ablations.planning.resolve import PlannedRow
 from ablations.study.overrides import setting_names
 from ablations.study.study import Study
 from experiments.tasks.columns import Column

@@ -1,24 +1,189 @@
-"""Study × selection → plan, with notes for the reader of its table."""
+"""A plan: the runs of a study's selected rows, with their identities, parameters, cost and state.
 
-from collections.abc import Sequence
-from dataclasses import replace
+Trains nothing, imports no torch.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
+from ablations.planning.derived_rows import steps_kept
 from ablations.planning.match import matched
-from ablations.planning.planned import Find, Plan, PlannedRow, PlannedRun, StateOf
-from ablations.planning.resolve import published_names, resolve
-from ablations.planning.runs import Inputs, ensemble_of, imported_runs, members_of, runs_of, steps_kept
+from ablations.planning.resolve import PlannedRow, published_names, resolve
+from ablations.planning.row_notes import of_refused, of_seeds, of_settings
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
-from experiments.command_words import names
+from ablations.study.variation import Variation
+from experiments.config.task_config import TaskConfig, total_steps
 from experiments.dotted import flatten, nested
 from experiments.errors import UserError
+from experiments.identity import (
+    ParentRun,
+    digest,
+    of_imported,
+    with_code_change,
+    with_members,
+    with_parent_run,
+)
 from experiments.messages import show
-from experiments.store.run_names import plain_name
-from experiments.tasks.base import Task
+from experiments.records import TRAINING
+from experiments.run_spec import EvaluationSpec, RunSpec, TrainerSpec, run_spec
+from experiments.run_state import RunState
+from experiments.store.run_names import RunName, named_by_of, plain_name
+from experiments.tasks.base import Task, settings_read
 
 AUTO = "auto"
+
+
+# --- What a plan is
+
+
+StateOf = Callable[[str, list[str], TrainerSpec], RunState]  # run_id, eval_ids, trainer
+# settings, inputs, trainer → the name of the run (store/run_names.py)
+Find = Callable[[TaskConfig, Mapping[str, str], TrainerSpec], RunName]
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training of one row with one seed, and its evaluations; or one ensemble, which trains nothing."""
+
+    spec: RunSpec
+    planned_row: PlannedRow  # its `config` has the run's settings, apart from the seed
+    store_state: RunState
+    evaluations: tuple[EvaluationSpec, ...]
+    read_by: tuple[EvaluationSpec, ...] = ()  # evaluations of ensembles, which read its checkpoints
+    kept_at: tuple[int, ...] = ()  # steps after which rows of the study branch from it: it keeps these checkpoints
+    read_at: tuple[int, ...] = ()  # those of them with which planned branches that are not finished begin
+    added: Mapping[str, Any] = field(default_factory=dict)  # settings of an own task that the run was trained without
+
+    @property
+    def run_id(self) -> str:
+        """The run's identity."""
+        return self.spec.run_id
+
+    @property
+    def seed(self) -> int:
+        """The run's seed; NO_SEED for an ensemble."""
+        return self.spec.seed
+
+    @property
+    def row(self) -> str:
+        """The key of the run's row."""
+        return self.variation.key
+
+    @property
+    def variation(self) -> Variation:
+        """The run's row as the study declares it."""
+        return self.planned_row.variation
+
+    @property
+    def state(self) -> str:
+        """The run's state in the store: missing, finished, …"""
+        return self.store_state.state
+
+    @cached_property
+    def config(self) -> TaskConfig:
+        """The validated settings."""
+        return self.planned_row.config_of(self.spec.config["seed"])
+
+    @property
+    def name(self) -> str:
+        """The row and the seed, for messages: "base (seed 1)"; the row alone for an ensemble."""
+        return self.row if self.spec.members else f"{self.row} (seed {self.seed})"
+
+    @property
+    def steps_left(self) -> int | None:
+        """Steps that are still to be trained; None if unknown. 0 for a run that is trained or stale only in scores."""
+        found = self.store_state
+        trained = found.to_make or found.to_read or (found.stale and TRAINING not in found.stale)
+        return 0 if trained else self.spec.own_steps
+
+    @property
+    def state_in_words(self) -> str:
+        """The state for the user: missing, "trained, to decode", …"""
+        if self.store_state.to_make and self.state == "missing":
+            return f"trained, to {self.store_state.to_make}"
+        again = self.store_state.to_read and self.state in ("finished", "stale")
+        return f"{self.state}, to read again" if again else self.state
+
+    @property
+    def eval_ids(self) -> list[str]:
+        """Identities of the run's evaluations, in order."""
+        return [evaluation.eval_id for evaluation in self.evaluations]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All rows and runs of a study under one profile and selection."""
+
+    study: Study
+    profile: str
+    rows: tuple[PlannedRow, ...]
+    runs: tuple[PlannedRun, ...]  # by row in the study's order, then by seed
+    notes: tuple[str, ...]  # for the reader of the table: declared values that were replaced, the profile's notes
+    paper_keys: tuple[str, ...]  # names of the published numbers that the task's columns can print
+    members: tuple[PlannedRun, ...] = ()  # trainings that ensembles and branches among `runs` read, each once
+
+    def without_stale_marks(self) -> "Plan":
+        """The plan as it was before any code changed: no result of it is stale."""
+
+        def unmarked(run: PlannedRun) -> PlannedRun:
+            state = "finished" if run.state == "stale" else run.state
+            return replace(run, store_state=run.store_state._replace(state=state, stale=(), changed=()))
+
+        return replace(self, runs=tuple(map(unmarked, self.runs)), members=tuple(map(unmarked, self.members)))
+
+    def changes_code(self, row: PlannedRow) -> bool:
+        """Whether a row has other code than base."""
+        return row.trainer.tree != self.study.code_tree
+
+    def members_of(self, run: PlannedRun) -> list[PlannedRun]:
+        """The members of an ensemble, by seed; [] for a training."""
+        return [member for member in self.members if member.run_id in run.spec.members]
+
+    def parent_run_of(self, run: PlannedRun) -> PlannedRun | None:
+        """The run with which a branch begins; None for a training from the start."""
+        start = run.spec.parent_run
+        return next((m for m in self.members if start and m.run_id == start.run_id), None)
+
+    @property
+    def trainings(self) -> list[PlannedRun]:
+        """All runs, and the members that are not among them."""
+        known = {run.run_id for run in self.runs}
+        return [*self.runs, *(member for member in self.members if member.run_id not in known)]
+
+
+def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
+    """The plan for other programs: one object per run, members of ensembles too. Missing published numbers are null."""
+    return [
+        {
+            "row": run.row,
+            "members": list(run.spec.members),
+            **({"parent_run": run.spec.parent_run._asdict()} if run.spec.parent_run else {}),
+            "group": run.variation.group,
+            "label": run.variation.label,
+            "seed": run.seed,
+            "run_id": run.run_id,
+            "eval_ids": run.eval_ids,
+            "num_params": run.spec.num_params,
+            "cost": run.spec.cost,
+            "overrides": dict(run.planned_row.overrides),
+            **({"code_tree": run.spec.trainer.tree} if run.spec.trainer.tree else {}),
+            "described": run.config.described(),
+            "paper": {key: run.variation.paper.get(key) for key in plan.paper_keys},
+            "state": run.state,
+            "stale": list(run.store_state.stale),
+            "to_make": run.store_state.to_make or None,
+            "to_read": list(run.store_state.to_read),
+        }
+        for run in plan.trainings
+    ]
+
+
+# --- Study × selection → plan
 
 
 def plan_study(
@@ -139,35 +304,6 @@ def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
             )
 
 
-# --- Notes on the plan, for the reader of its table
-
-
-def of_refused(rows: list[PlannedRow]) -> list[str]:
-    """One sentence per row whose code cannot be made now."""
-    return [
-        f"{row.variation.key} cannot be trained now; results that it has are of its change as it was applied then. "
-        f"{row.variation.refused}"
-        for row in rows
-        if row.variation.refused
-    ]
-
-
-def of_settings(rows: list[PlannedRow]) -> list[str]:
-    """One sentence per replaced setting, with the rows concerned; one per repeated row."""
-    concerned: dict[tuple[str, str, str], list[str]] = {}
-    for row in rows:
-        for r in row.replaced:
-            said = f"{row.variation.key} (declares {show(r.declared)})"
-            concerned.setdefault((r.by, r.name, show(r.value)), []).append(said)
-    return [
-        *(
-            f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."
-            for (by, name, value), k in concerned.items()
-        ),
-        *(f"{', '.join(r.repeated_by)} equals {r.variation.key} and is printed once." for r in rows if r.repeated_by),
-    ]
-
-
 def of_added(runs: Sequence[PlannedRun]) -> list[str]:
     """One note per setting that was added to a trainer after some runs: the rows, and the value that they count as."""
     concerned: dict[tuple[str, str], dict[str, None]] = {}
@@ -181,12 +317,107 @@ def of_added(runs: Sequence[PlannedRun]) -> list[str]:
     ]
 
 
-def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
-    """A note on a command without {seed}: it may ignore the seed."""
-    if not study.command or {"seed", "settings", "settings.yaml"} & set(names(study.command)):
-        return []
-    several = any(len(row.seeds) > 1 for row in rows)
-    return [
-        "The command has no {seed}: unless the script reads the variable ABLATIONS_SEED, its seeds are repeats of one "
-        "training, and n counts these repeats."
-    ] * several
+# --- The runs of a row: one training for each seed, a branch of another row's runs, imported runs, or an ensemble
+
+
+class Inputs:
+    """Digests of the task's training inputs, computed once per corpus, because hashing takes time."""
+
+    def __init__(self, task: Task, store: Path, find: Find) -> None:
+        self._task, self._store, self.find = task, store, find
+        self._known: dict[str, dict[str, str]] = {}
+
+    def of(self, config: TaskConfig) -> dict[str, str]:
+        key = digest(settings_read(config, self._task.inputs_read))
+        if key not in self._known:
+            self._known[key] = self._task.inputs(config, self._store)
+        return self._known[key]
+
+
+def runs_of(
+    row: PlannedRow, inputs: Inputs, task: Task, store: Path, state_of: StateOf, parent_runs: Sequence[str] = ()
+) -> list[PlannedRun]:
+    """One run per seed. Parameters, cost and evaluations are the same for all seeds of a row.
+
+    parent runs: of a branch, the runs with which its own begin, by seed.
+    """
+    data = inputs.of(row.config)
+    specs = task.evaluations(row.config, store)
+    num_params, cost = task.num_params(row.config), task.cost(row.config)
+    if row.parent_run is not None:
+        steps = total_steps(row.config) or row.shared_steps
+        cost *= (steps - row.shared_steps) / steps
+    runs = []
+    for place, seed in enumerate(row.seeds):
+        config = row.config_of(seed)
+        digests: Mapping[str, str] = data
+        if parent_runs:
+            digests = with_parent_run(data, ParentRun(parent_runs[place], row.shared_steps))
+        digests, name = _named(row, config, digests, inputs, state_of)
+        facts = {"num_params": num_params, "cost": cost}
+        runs.append(_planned(row, config, name, digests, specs, state_of, **facts))
+    return runs
+
+
+def _named(
+    row: PlannedRow, config: TaskConfig, data: Mapping[str, str], inputs: Inputs, state_of: StateOf
+) -> tuple[dict[str, str], RunName]:
+    """The inputs of a run with its row's change of code, and its name.
+
+    Of a row whose code cannot be made now, the change may have several digests: that of a run in the store is taken.
+    """
+    variation = row.variation
+    changes = (variation.code_change, *variation.other_changes) if variation.change else ("",)
+    digests = [with_code_change(data, one) for one in changes]
+    found = [(changed, inputs.find(config, changed, row.trainer)) for changed in digests]
+    if len(found) > 1:
+        for changed, name in found:
+            if state_of(name.run_id, [], row.trainer).state != "missing":
+                return changed, name
+    return found[0]
+
+
+def imported_runs(
+    study: Study, row: PlannedRow, task: Task, store: Path, state_of: StateOf, find: Find
+) -> list[PlannedRun]:
+    """One run per seed, named by study and row. How its sets were decoded elsewhere is not known here."""
+    inputs = of_imported(study.name, row.variation.key)
+    specs = [EvaluationSpec(spec.set, {"imported": spec.set}, {}) for spec in task.evaluations(row.config, store)]
+    runs = []
+    for seed in row.seeds:
+        config = row.config_of(seed)
+        runs.append(_planned(row, config, find(config, inputs, row.trainer), inputs, specs, state_of))
+    return runs
+
+
+def members_of(study: Study, ensemble: PlannedRow) -> PlannedRow:
+    """The members of an ensemble as a row of the row that it names: the settings are the same but for decoding."""
+    about = ensemble.variation.ensemble
+    assert about is not None
+    of = next(row for row in study.variations if row.key == about.of)
+    return replace(ensemble, variation=of, seeds=about.seeds)
+
+
+def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateOf) -> PlannedRun:
+    """The row's one entry. It and its evaluations are named by the members."""
+    inputs = with_members(members[0].spec.inputs, [member.run_id for member in members])
+    of_one = members[0].spec.num_params
+    num_params = None if of_one is None else of_one * len(members)
+    name = plain_name(row.config, inputs, row.trainer)
+    return _planned(row, row.config, name, inputs, members[0].evaluations, state_of, num_params=num_params)
+
+
+def _planned(
+    row: PlannedRow,
+    config: TaskConfig,
+    name: RunName,
+    inputs: Mapping[str, str],
+    specs: Iterable[EvaluationSpec],
+    state_of: StateOf,
+    **facts: Any,
+) -> PlannedRun:
+    """A run of the row with its evaluations and its state. facts: its number of parameters and its cost."""
+    spec = run_spec(config, name.run_id, inputs, row.trainer, named_by=named_by_of(name), **facts)
+    evaluations = tuple(evaluation.named(spec.run_id) for evaluation in specs)
+    state = state_of(spec.run_id, [evaluation.eval_id for evaluation in evaluations], row.trainer)
+    return PlannedRun(spec, row, state, evaluations, added=name.added)

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
-from ablations.planning.planned import Plan, PlannedRow, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
+from ablations.planning.resolve import PlannedRow
 from ablations.study.study import Study
 from ablations.study.variation import Variation
 from experiments.config.task_config import TaskConfig

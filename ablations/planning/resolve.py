@@ -4,25 +4,59 @@ Sources of a setting, later ones win: the configuration's defaults; the study's 
 ratios; the profile's `set`; the row's `fixed` and `by_profile`; the command line's --corpus and --set.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
-from ablations.planning.planned import PlannedRow, Replaced
-from ablations.planning.runs import as_run, check_branch, first_step
-from ablations.study.overrides import Setting, build, check_names, setting_names
+from pydantic import ValidationError
+
+from ablations.planning.derived_rows import as_run, check_branch, first_step
+from ablations.study.overrides import Setting, check_names, setting_names
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Variation, check_ratios, scaled
 from experiments.config.task_config import TaskConfig
-from experiments.dotted import defaults, difference, flatten
+from experiments.dotted import defaults, difference, flatten, nested
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
-from experiments.messages import nearest, show
+from experiments.messages import nearest, plain, show
+from experiments.run_spec import NO_TRAINER, TrainerSpec
 from experiments.tasks.base import Task
 from experiments.tasks.columns import MEASURED
 from reports.spec.sentences import parse
 from reports.spec.table_spec import CODE_LINES
+
+Config = TypeVar("Config", bound=TaskConfig)
+
+
+@dataclass(frozen=True)
+class Replaced:
+    """A value declared by a row and replaced by the profile or the command line."""
+
+    name: str
+    declared: Any
+    value: Any
+    by: str
+
+
+@dataclass(frozen=True)
+class PlannedRow:
+    """A row as it will run. `config` has the first seed; the row's other runs differ only in the seed."""
+
+    variation: Variation
+    config: TaskConfig
+    seeds: tuple[int, ...]
+    overrides: Mapping[str, Any]  # changes from base, after scaling, by dotted name
+    replaced: tuple[Replaced, ...]
+    trainer: TrainerSpec = NO_TRAINER  # of a user's trainer, with the row's code if that is changed
+    repeated_by: tuple[str, ...] = ()  # rows of designs that equal this one and are left out
+    parent_run: "PlannedRow | None" = None  # of a branch: the row that it begins with, with its own seeds
+    shared_steps: int = 0  # of a branch: the steps that its parent run trains
+
+    def config_of(self, seed: int) -> TaskConfig:
+        """The configuration with another seed."""
+        return self.config.model_copy(update={"seed": seed})
 
 
 @dataclass(frozen=True)
@@ -141,6 +175,47 @@ def row_config(context: Context, row: Variation | None) -> tuple[TaskConfig, tup
         if name in above and above[name].value != value
     ]
     return config, tuple(replaced)
+
+
+def build(config_type: type[Config], task: str, settings: Mapping[str, Setting], where: str) -> Config:
+    """The validated configuration; all names must be known. Raises UserError with the wrong value and its source."""
+    values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
+    try:
+        return config_type.from_mapping(values)
+    except ValidationError as error:
+        found = "; ".join(_explain(e, settings).rstrip(".") for e in _of_unions(error.errors(), settings))
+        raise UserError(f"{where}: {found}. Correct it in the study file, or with --set.") from None
+
+
+def _of_unions(errors: Sequence[Any], settings: Mapping[str, Setting]) -> list[Any]:
+    """The errors, but one alone for a value that is neither an integer nor a number: that it is no number."""
+    no_numbers = {_setting_of(error["loc"], settings) for error in errors if error["type"] == "float_type"}
+    return [
+        error
+        for error in errors
+        if error["type"] != "int_type" or _setting_of(error["loc"], settings) not in no_numbers - {None}
+    ]
+
+
+def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
+    name = _setting_of(error["loc"], settings)
+    if name is not None:
+        return f"{name} = {show(settings[name].value)} (set by {settings[name].source}): {plain(error)}"
+    finding = plain(error)  # about a whole section: add the sources of the values that it names
+    involved = [n for n in settings if n in finding]
+    if not involved:  # named without their section
+        words, section = set(re.findall(r"\w+", finding)), ".".join(str(part) for part in error["loc"])
+        involved = [n for n in settings if n.startswith(section) and n.rpartition(".")[2] in words]
+    return "; ".join([finding, *(f"{n} was set by {settings[n].source}" for n in involved)])
+
+
+def _setting_of(location: tuple[int | str, ...], settings: Mapping[str, Setting]) -> str | None:
+    """The setting that an error is about: pydantic's location may go deeper, into an item of a list."""
+    for length in range(len(location), 0, -1):
+        name = ".".join(str(part) for part in location[:length])
+        if name in settings:
+            return name
+    return None
 
 
 def _from(values: Mapping[str, Any], source: str) -> dict[str, Setting]:

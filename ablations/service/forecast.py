@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.declare_table import table_spec
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
 from ablations.service.enqueue import prepare, renewed, trained_again
 from ablations.service.gpu_sharing import seats
 from ablations.service.run_states import Members

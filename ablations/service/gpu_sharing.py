@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
 from ablations.service.enqueue import memory_gb, turns
 from ablations.service.selected import Selected
 from experiments.jobs.coordinator.decision import Decision, decide

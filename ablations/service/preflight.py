@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from ablations.planning.planned import PlannedRun
+from ablations.planning.plan import PlannedRun
 from ablations.service.selected import Selected
 from experiments.errors import NeedsCorpus, UserError
 from experiments.jobs.devices.hardware import available_cores

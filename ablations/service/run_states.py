@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ablations.planning.planned import PlannedRun, StateOf
+from ablations.planning.plan import PlannedRun, StateOf
 from experiments.errors import Damaged
 from experiments.identity import ParentRun
 from experiments.jobs.queue.job import JobStatus, Member

@@ -7,8 +7,7 @@ from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 
-from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan
+from ablations.planning.plan import Plan, plan_study
 from ablations.service.run_states import DONE, Members, lacks_checkpoints, run_states
 from ablations.service.work import collect_detached
 from ablations.study.overrides import setting_names

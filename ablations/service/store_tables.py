@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
 from ablations.service.run_states import DONE, Members
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.study.selectors import CORPUS

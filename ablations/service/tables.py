@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ablations.planning.declare_table import table_spec
-from ablations.planning.planned import Plan
+from ablations.planning.plan import Plan
 from ablations.service.enqueue import member
 from ablations.service.run_states import DONE
 from ablations.service.selected import SelectedTable, Selectors, StoreOptions, choose

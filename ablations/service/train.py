@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
 from ablations.service.enqueue import (
     enqueue,
     join,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
 from ablations.service.enqueue import enqueue
 from ablations.service.selected import Selected, plan_with_states
 from ablations.study.overrides import setting_names

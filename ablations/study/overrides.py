@@ -1,19 +1,15 @@
 """Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from experiments.config.task_config import GIVEN_ELSEWHERE, TaskConfig
-from experiments.dotted import nested
 from experiments.errors import UserError
-from experiments.messages import plain, show, suggestion
-
-Config = TypeVar("Config", bound=TaskConfig)
+from experiments.messages import suggestion
 
 
 @dataclass(frozen=True)
@@ -54,47 +50,6 @@ def check_names(
         if inside:
             raise UserError(f"{where}: {name} is a group of settings, set one of them: {', '.join(inside)}.")
         raise UserError(f"{where}: there is no setting {name}. {suggestion(name, known, 'settings')}")
-
-
-def build(config_type: type[Config], task: str, settings: Mapping[str, Setting], where: str) -> Config:
-    """The validated configuration; all names must be known. Raises UserError with the wrong value and its source."""
-    values = nested({name: setting.value for name, setting in settings.items()}) | {"task": task}
-    try:
-        return config_type.from_mapping(values)
-    except ValidationError as error:
-        found = "; ".join(_explain(e, settings).rstrip(".") for e in _of_unions(error.errors(), settings))
-        raise UserError(f"{where}: {found}. Correct it in the study file, or with --set.") from None
-
-
-def _of_unions(errors: Sequence[Any], settings: Mapping[str, Setting]) -> list[Any]:
-    """The errors, but one alone for a value that is neither an integer nor a number: that it is no number."""
-    no_numbers = {_setting_of(error["loc"], settings) for error in errors if error["type"] == "float_type"}
-    return [
-        error
-        for error in errors
-        if error["type"] != "int_type" or _setting_of(error["loc"], settings) not in no_numbers - {None}
-    ]
-
-
-def _explain(error: Any, settings: Mapping[str, Setting]) -> str:
-    name = _setting_of(error["loc"], settings)
-    if name is not None:
-        return f"{name} = {show(settings[name].value)} (set by {settings[name].source}): {plain(error)}"
-    finding = plain(error)  # about a whole section: add the sources of the values that it names
-    involved = [n for n in settings if n in finding]
-    if not involved:  # named without their section
-        words, section = set(re.findall(r"\w+", finding)), ".".join(str(part) for part in error["loc"])
-        involved = [n for n in settings if n.startswith(section) and n.rpartition(".")[2] in words]
-    return "; ".join([finding, *(f"{n} was set by {settings[n].source}" for n in involved)])
-
-
-def _setting_of(location: tuple[int | str, ...], settings: Mapping[str, Setting]) -> str | None:
-    """The setting that an error is about: pydantic's location may go deeper, into an item of a list."""
-    for length in range(len(location), 0, -1):
-        name = ".".join(str(part) for part in location[:length])
-        if name in settings:
-            return name
-    return None
 
 
 # --- The settings of a task: name, default, allowed values and meaning, from its configuration type

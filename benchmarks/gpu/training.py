@@ -42,7 +42,7 @@ from typing import Any, cast
 
 import torch
 
-from ablations.planning.planned import PlannedRow
+from ablations.planning.resolve import PlannedRow
 from benchmarks.gpu import peers
 from benchmarks.gpu.exits import DONE, FAILED, UNFINISHED
 from benchmarks.gpu.peers import Counts

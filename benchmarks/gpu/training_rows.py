@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from ablations.planning.planned import PlannedRow
-from ablations.planning.resolve import resolve
+from ablations.planning.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.attempt_context import AttemptContext

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from ablations.planning.declare_table import table_spec
-from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun, plan_study
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import load_study

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
 from experiments.config.evaluation import OF_SEARCH
 from experiments.dotted import flatten
 from experiments.errors import UserError

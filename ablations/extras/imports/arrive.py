@@ -13,7 +13,7 @@ from ablations.extras.imports.external import External, ExternalRun, collect, is
 from ablations.extras.imports.external import number as as_number
 from ablations.extras.imports.factors import Choice
 from ablations.extras.imports.names import as_key, names_in, row_keys
-from ablations.planning.planned import Plan, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
 from ablations.service.enqueue import member
 from experiments.dotted import flatten
 from experiments.errors import Damaged, UserError, explain_os_errors

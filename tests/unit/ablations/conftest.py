@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from ablations.planning.match import matched
-from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRow
-from ablations.planning.resolve import resolve
+from ablations.planning.plan import Plan, plan_study
+from ablations.planning.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
 from experiments.config.run_config import RunConfig

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ablations.planning.plan import plan_as_json
 from ablations.planning.plan_file import plan_from_json, plan_to_json
-from ablations.planning.planned import plan_as_json
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import step_cost
 from ablations.study.study import load_study

@@ -2,8 +2,8 @@
 
 import pytest
 
+from ablations.planning.plan import plan_as_json
 from ablations.planning.plan_file import plan_from_json, plan_to_json
-from ablations.planning.planned import plan_as_json
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ablations.planning.match import WITHIN, nearest
-from ablations.planning.plan import plan_study
+from ablations.planning.plan import Plan, plan_study
 from ablations.planning.plan_file import plan_from_json, plan_to_json
-from ablations.planning.planned import Plan
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study

@@ -2,7 +2,8 @@
 
 import pytest
 
-from ablations.study.overrides import Setting, build, setting_names
+from ablations.planning.resolve import build
+from ablations.study.overrides import Setting, setting_names
 from experiments.config.run_config import RunConfig
 from experiments.dotted import dotted, flatten, parse_set
 from experiments.messages import nearest

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ablations.planning.plan import of_added, plan_study
-from ablations.planning.planned import plan_as_json
+from ablations.planning.plan import of_added, plan_as_json, plan_study
 from ablations.study.selectors import Selection
 from ablations.study.study import Study, load_study
 from experiments.errors import UserError

@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 from ablations.cli.main import app
 from ablations.cli.verbs import verbs
-from ablations.planning.planned import Plan
+from ablations.planning.plan import Plan
 from ablations.service.selected import Selectors, choose
 from experiments.identity import identity_of
 from experiments.run_spec import NO_TRAINER, TrainerSpec, recorded_spec

@@ -9,9 +9,8 @@ import pytest
 
 from ablations.planning.declare_table import table_spec
 from ablations.planning.match import matched
-from ablations.planning.plan import plan_study
-from ablations.planning.planned import Plan, PlannedRow
-from ablations.planning.resolve import resolve
+from ablations.planning.plan import Plan, plan_study
+from ablations.planning.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.errors import UserError

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from ablations.planning.declare_table import table_spec
-from ablations.planning.planned import Plan, PlannedRow, PlannedRun
+from ablations.planning.plan import Plan, PlannedRun
+from ablations.planning.resolve import PlannedRow
 from ablations.study.study import Study
 from experiments.config.run_config import RunConfig
 from experiments.run_spec import EvaluationSpec, run_spec

@@ -1,0 +1,43 @@
+"""Notes on the rows of a plan, for the reader of its table."""
+
+from ablations.planning.resolve import PlannedRow
+from ablations.study.study import Study
+from experiments.command_words import names
+from experiments.messages import show
+
+
+def of_refused(rows: list[PlannedRow]) -> list[str]:
+    """One sentence per row whose code cannot be made now."""
+    return [
+        f"{row.variation.key} cannot be trained now; results that it has are of its change as it was applied then. "
+        f"{row.variation.refused}"
+        for row in rows
+        if row.variation.refused
+    ]
+
+
+def of_settings(rows: list[PlannedRow]) -> list[str]:
+    """One sentence per replaced setting, with the rows concerned; one per repeated row."""
+    concerned: dict[tuple[str, str, str], list[str]] = {}
+    for row in rows:
+        for r in row.replaced:
+            said = f"{row.variation.key} (declares {show(r.declared)})"
+            concerned.setdefault((r.by, r.name, show(r.value)), []).append(said)
+    return [
+        *(
+            f"{by} sets {name} = {value} in every row, also in {', '.join(k)}."
+            for (by, name, value), k in concerned.items()
+        ),
+        *(f"{', '.join(r.repeated_by)} equals {r.variation.key} and is printed once." for r in rows if r.repeated_by),
+    ]
+
+
+def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
+    """A note on a command without {seed}: it may ignore the seed."""
+    if not study.command or {"seed", "settings", "settings.yaml"} & set(names(study.command)):
+        return []
+    several = any(len(row.seeds) > 1 for row in rows)
+    return [
+        "The command has no {seed}: unless the script reads the variable ABLATIONS_SEED, its seeds are repeats of one "
+        "training, and n counts these repeats."
+    ] * several
