@@ -56,7 +56,7 @@ def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
     (tmp_path / "way.toml").write_text(STUDY)
     way = documented("The way of a setting")
     files = traced(tmp_path, {"num_heads": 3}, "run {study} --store {folder}/a --devices cpu:1")
-    assert len(way) <= 25 and way <= files["holds"]
+    assert len(way) <= 24 and way <= files["holds"]
     aside = {"model/search/quick.py", "model/search/quick_decoder.py"}
     assert files["names"] <= way | aside
     results = [json.loads(path.read_text()) for path in tmp_path.glob("a/runs/*/evaluations/*/result.json")]
@@ -65,8 +65,8 @@ def test_the_files_of_the_two_ways_are_those_that_run(tmp_path: Path) -> None:
     way = documented("The way of a score")
     run = "run {study} --store {folder}/b --devices cpu:1"  # trains to the same score
     files = traced(tmp_path, score, run, "report {study} --store {folder}/b --format latex")
-    assert len(way) <= 19 and way <= files["runs"]
-    # its counts, its column, the declared table, and its text
-    others = {"experiments/evaluation/scoring.py", "experiments/tasks/columns.py", "reports/render/latex.py"}
-    others |= {"ablations/planning/declare_table.py", "reports/spec/table_spec.py"}
+    assert len(way) <= 16 and way <= files["runs"]
+    # before there is a score: the decoding; beside it: its column, the declared table, its text
+    others = {"experiments/evaluation/trained.py", "experiments/tasks/columns.py"}
+    others |= {"reports/spec/table_spec.py", "reports/render/latex.py"}
     assert way - files["holds"] <= others
