@@ -108,7 +108,7 @@ class LoadedTable:
         """Changes from base with their intervals, as a matplotlib figure. Raises UserError where none is known."""
         with effects.draw_effects(self.as_built) as figure:
             if figure is None:
-                raise UserError("There is nothing to draw yet: no row of this table has a change from base.")
+                raise UserError("There is nothing to draw, because no row of this table has a change from base.")
             picture = style.save(figure, "effects", "png")  # while the style holds
             figure._repr_png_ = lambda: picture  # type: ignore[attr-defined]  # where pyplot was never imported
             return figure
@@ -250,7 +250,7 @@ def plan(study: str, selectors: Selectors, *, yes: bool = False) -> PlannedTable
     found = refusals(chosen, todo)
     if any(not refusal.needs_corpus for refusal in found):
         raise UserError(paragraphs(found, todo))
-    notes = (*planned.notes, *([f"ablations.run would refuse this: {paragraphs(found, todo)}"] if found else ()))
+    notes = (*planned.notes, *([f"ablations.run will refuse this: {paragraphs(found, todo)}"] if found else ()))
     return PlannedTable(planned, notes)
 
 
@@ -281,7 +281,7 @@ def run(
 
     summary = train(chosen, stale, work, _ignore, say)
     if summary.interrupted:
-        raise KeyboardInterrupt("stopped; the same call continues from the last checkpoints")
+        raise KeyboardInterrupt("stopped; continue from the last checkpoints with the same call")
     table = LoadedTable(_at_present(chosen), "auto", False, BY_STUDY)
     if summary.failed or summary.left:
         raise UserError(" ".join(filter(None, [_failed(table, chosen, summary), _left(chosen, summary)])))
@@ -306,7 +306,7 @@ def _work(store: Store, working: WorkOptions, say: Callable[[str], None], only: 
 
     summary = working.start(store, "empty", show, only=only)
     for reason in held(store):
-        say(f"not run, {reason}")
+        say(f"not started: {reason}")
     return summary
 
 
@@ -320,8 +320,8 @@ def _failed(table: LoadedTable, chosen: Selected, summary: Summary) -> str:
     logs = [chosen.store.attempt_folder(o.run.run_id, e.attempt) / "log.txt" for o, e in failed if e.attempt]
     return (
         f"{number(summary.failed, 'run')} failed. {'; '.join(reasons)}. Logs: {', '.join(map(str, logs)) or 'none'}. "
-        "The others are kept: ablations.load returns the table with gaps, and the same call of ablations.run tries "
-        "the failed runs again."
+        "The other runs are kept: ablations.load returns the table with gaps, and the same call of ablations.run "
+        "tries the failed runs again."
     )
 
 
@@ -329,9 +329,9 @@ def _left(chosen: Selected, summary: Summary) -> str:
     """Runs that were not started: `ablations work --drain`, or they are held."""
     if not summary.left:
         return ""
-    why = "; ".join(held(chosen.store)) or "another process asked for no more runs to start (`ablations work --drain`)"
+    why = "; ".join(held(chosen.store)) or "`ablations work --drain` stopped new runs"
     were = "was" if summary.left == 1 else "were"
-    return f"{number(summary.left, 'run')} {were} not started: {why}. The same call of ablations.run continues."
+    return f"{number(summary.left, 'run')} {were} not started: {why}. Continue with the same call of ablations.run."
 
 
 def _say(line: str) -> None:

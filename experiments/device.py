@@ -18,6 +18,7 @@ from torch import Tensor
 
 from experiments.device_spec import DeviceSpec
 from experiments.errors import OutOfMemory, UserError, failure_class
+from experiments.messages import number
 from experiments.processes import processor
 from experiments.processes.processor import mps_serves
 from experiments.records import CONTEXT_GB
@@ -66,7 +67,7 @@ class Device:
             return str(torch.cuda.get_device_name(self.torch_device))
         capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # torch 2.9 has no such function
         name = capabilities.get("cpu_name") or platform.processor() or platform.machine()
-        return f"{name} ({self.threads} thread{'s' if self.threads > 1 else ''})"
+        return f"{name} ({number(self.threads, 'thread')})"
 
     @property
     def is_cuda(self) -> bool:
@@ -275,8 +276,8 @@ def _open_cuda(device: torch.device, spec: DeviceSpec) -> None:
     there = torch.cuda.device_count()
     if device.index >= there:
         raise UserError(
-            f"The run has {spec.count} GPU{'s' * (spec.count != 1)}, but torch sees {there}: check "
-            "CUDA_VISIBLE_DEVICES and nvidia-smi."
+            f"The run has {number(spec.count, 'GPU')}, but torch sees {there}: check CUDA_VISIBLE_DEVICES and "
+            "nvidia-smi."
         )
     torch.cuda.set_device(device)
     # fp32 is fp32: convolutions and recurrent layers are TF32 by default, products in NVIDIA's own containers

@@ -27,7 +27,7 @@ def unstorable(value: Any) -> str:
     if isinstance(value, int) and not -LARGEST_INTEGER <= value <= LARGEST_INTEGER:
         return f"an integer may be at most {LARGEST_INTEGER:,}"
     if isinstance(value, str) and ("\0" in value or value != value.encode(errors="replace").decode()):
-        return "it has a NUL, or a character that is not Unicode"
+        return "it contains a NUL or a character that is not Unicode"
     return ""
 
 

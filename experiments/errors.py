@@ -50,16 +50,16 @@ class TrainerFailed(Exception):  # noqa: N818
 def explain_os_errors(doing: str) -> Iterator[None]:
     """Turn errors that a user can fix, such as a full disk or missing permission, into UserError; others pass."""
     remedies = {
-        errno.ENOSPC: "there is no space left on the disk, or no inode (`df -i`): free some, or name another place "
-        "with --store",
-        errno.EDQUOT: "your disk quota is used up: free some space, or name another place with --store",
-        errno.EROFS: "the disk is read-only: name another place with --store",
-        errno.EACCES: "permission is denied: check the folder's owner and mode, or name another place with --store",
-        errno.EPERM: "the operation is not permitted: check the folder's owner and mode, or name another place",
-        errno.ENOTDIR: "a part of the path is a file, not a folder: name another place with --store",
-        errno.ENAMETOOLONG: "the name is too long: take a shorter one",
-        errno.EEXIST: "a file is where a folder should be: move it away, or name another place with --store",
-        errno.EISDIR: "a folder is where a file should be: move it away, or name another place with --store",
+        errno.ENOSPC: "there is no space left on the disk, or no inode (`df -i`): free some space, or name another "
+        "folder with --store",
+        errno.EDQUOT: "your disk quota is used up: free some space, or name another folder with --store",
+        errno.EROFS: "the disk is read-only: name another folder with --store",
+        errno.EACCES: "permission is denied: check the folder's owner and mode, or name another folder with --store",
+        errno.EPERM: "the operation is not permitted: check the folder's owner and mode, or name another folder",
+        errno.ENOTDIR: "a part of the path is a file, not a folder: name another folder with --store",
+        errno.ENAMETOOLONG: "the name is too long: use a shorter one",
+        errno.EEXIST: "there is a file instead of a folder: move it away, or name another folder with --store",
+        errno.EISDIR: "there is a folder instead of a file: move it away, or name another folder with --store",
     }
     try:
         yield
@@ -68,4 +68,4 @@ def explain_os_errors(doing: str) -> Iterator[None]:
             raise
         kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else UserError
         where = f" ({error.filename})" if error.filename else ""
-        raise kind(f"Could not {doing}: {remedies[error.errno]}{where}. Nothing that was finished is lost.") from error
+        raise kind(f"Could not {doing}: {remedies[error.errno]}{where}. Finished results are not lost.") from error

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import defaults, difference, flatten
+from experiments.messages import plural
 
 PROBE_ID = "0" * 16  # run_id of trainings that are only measured
 NO_SEED = 0  # of an ensemble: seeds of trainings begin at 1
@@ -76,7 +77,7 @@ def seed_in_words(seed: int) -> str:
 
 def ensemble_in_words(seeds: Sequence[int]) -> str:
     """Return the seeds of an ensemble's members: "seed 1", "seeds 1, 2, 3"."""
-    return f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}"
+    return f"{plural(len(seeds), 'seed')} {', '.join(map(str, seeds))}"
 
 
 def with_members(inputs: Mapping[str, str], run_ids: Iterable[str]) -> dict[str, str]:

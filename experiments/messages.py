@@ -25,9 +25,9 @@ _PLAIN = {
     "less_than_equal": "it must be at most {le}",
     "less_than": "it must be less than {lt}",
     "string_pattern_mismatch": "it must match {pattern}",
-    "string_too_short": "it is empty",
+    "string_too_short": "it must not be empty",
     "string_too_long": "it may have at most {max_length} characters",
-    "too_short": "it is empty",
+    "too_short": "it must not be empty",
 }
 
 
@@ -51,7 +51,18 @@ def show(value: Any) -> str:
 
 def number(count: int, noun: str) -> str:
     """ "1 run", "2,000 runs"."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{count:,} {plural(count, noun)}"
+
+
+def plural(count: int, noun: str) -> str:
+    """ "run" for one, "runs" for any other count."""
+    return noun if count == 1 else f"{noun}s"
+
+
+def either(options: Iterable[str]) -> str:
+    """ "a", "a or b", "a, b or c"."""
+    *others, last = options
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def nearest(name: str, options: Iterable[str]) -> list[str]:

@@ -153,9 +153,11 @@ class ModelConfig(ModelSettings):
                 'empty (model.encoder = "") for a language model'
             )
         if reading and not encoder:
-            raise ValueError(f'model.encoder is empty, and {reading[0]} of model.decoder = "{self.decoder}" reads it')
+            raise ValueError(f'model.encoder is empty, but {reading[0]} of model.decoder = "{self.decoder}" reads it')
         if self.layer_drop and any(part.options.bare for part in self.sublayers()):
-            raise ValueError(f"layer_drop = {self.layer_drop} would leave out a projection, whose width others need")
+            raise ValueError(
+                f"layer_drop = {self.layer_drop} would leave out a projection, but other layers need its width"
+            )
 
     def _check_shared_layers(self) -> None:
         for side in SIDES:
@@ -170,8 +172,8 @@ class ModelConfig(ModelSettings):
     def _check_positions(self) -> None:
         if self.positions in IN_ATTENTION and not any(part.options.reads_distances for part in self.sublayers()):
             raise ValueError(
-                f'positions = "{self.positions}" is seen by self_attention alone, and here is no self_attention: '
-                'take positions = "sinusoidal", "learned" or "none"'
+                f'positions = "{self.positions}" needs self_attention, but there is none: take positions = '
+                f'"sinusoidal", "learned" or "none"'
             )
         if self.positions == "sinusoidal" and self.d_model % 2:
             raise ValueError(
@@ -181,9 +183,11 @@ class ModelConfig(ModelSettings):
 
     def _check_residual(self) -> None:
         if self.residual_scale == "deepnorm" and self.norm != "post":
-            raise ValueError(f'residual_scale = "deepnorm" is made for norm = "post", and norm is "{self.norm}"')
+            raise ValueError(f'residual_scale = "deepnorm" needs norm = "post", but norm is "{self.norm}"')
         if self.residual_scale != 1 and not self.residual:
-            raise ValueError(f"residual_scale = {self.residual_scale} scales a sum, and residual = false leaves it out")
+            raise ValueError(
+                f"residual_scale = {self.residual_scale} scales the residual sum, but residual = false leaves it out"
+            )
 
     def _check_tying(self) -> None:
         if self.tying == "inputs" and not self.shared_vocabulary:

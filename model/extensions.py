@@ -95,8 +95,8 @@ def load(place: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     if other := _found().twice.get(place):
         raise ExtensionError(
-            f"The installed packages {package} and {other} add different objects of one name to this program; the "
-            f"first is {place}. Uninstall one of them, or rename its entry point."
+            f"The installed packages {package} and {other} add different objects with the same name to this program; "
+            f"the first is {place}. Uninstall one of them, or rename its entry point."
         )
     try:
         return getattr(importlib.import_module(module), attribute)

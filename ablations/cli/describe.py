@@ -47,22 +47,25 @@ TEMPLATES = importlib.resources.files("ablations") / "templates"
 
 def new(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the study: letters, digits, '_' and '-'.")],
-    folder: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the two files.")] = Path(),
-    command: Annotated[bool, typer.Option("--command", help="The trainer is a script, run by a command.")] = False,
+    folder: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the two files.")] = Path(),
+    command: Annotated[
+        bool, typer.Option("--command", help="Write a script that a command runs, instead of a Python function.")
+    ] = False,
     script: Annotated[
-        str, typer.Option("--from", metavar="SCRIPT", help="Your script (train.py) or command: its study alone.")
+        str,
+        typer.Option("--from", metavar="SCRIPT", help="Your script (train.py) or command; write only a study for it."),
     ] = "",
     ask: Annotated[
         bool,
-        typer.Option("--ask", help="With --from: run the script up to its parser, and compare the parser's defaults."),
+        typer.Option("--ask", help="With --from: run the script up to its parser, and check the defaults there."),
     ] = False,
 ) -> None:
-    """Write NAME.toml and NAME_task.py: a small study with its own trainer, ready to run and to be changed.
+    """Write a small study NAME.toml and its trainer NAME_task.py, as a start for your own.
 
-    With --from: the study of a script that exists, by the options that it has. The script stays as it is.
+    With --from, write a study for an existing script, with the script's options as settings. The script is not changed.
     """
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]*", name) or name in OURS:
-        raise UserError(f"{name!r} cannot be the name of a study and of a Python module: use letters, digits, _ and -.")
+        raise UserError(f"{name!r} cannot be the name of a study and of a Python module. Use letters, digits, _ and -.")
     module = f"{name.replace('-', '_')}_{'train' if command else 'task'}"
     kind = "command" if command else "function"
     files = {f"{name}.toml": f"{kind}.toml"} | ({} if script else {f"{module}.py": f"{kind}.py.txt"})
@@ -70,7 +73,7 @@ def new(
         if (folder / file).exists():
             raise UserError(f"{folder / file} already exists and was not changed. Choose another name, or --folder.")
     if ask and not script:
-        raise UserError('--ask is for --from: ablations new NAME --from "python train.py" --ask.')
+        raise UserError('--ask needs --from: ablations new NAME --from "python train.py" --ask.')
     if script:
         _new_from(name, script, folder, ask)
         return
@@ -80,7 +83,7 @@ def new(
         folder.mkdir(parents=True, exist_ok=True)
         for file, text in texts.items():
             write_bytes((folder / file).absolute(), text.encode())
-    typer.echo(f"{folder / name}.toml and {module}.py written. Run:  ablations run {folder / name}.toml")
+    typer.echo(f"wrote {folder / name}.toml and {module}.py; run them with: ablations run {folder / name}.toml")
     _note_store()
 
 
@@ -98,11 +101,11 @@ def _new_from(name: str, script: str, folder: Path, ask: bool) -> None:
         file.unlink(missing_ok=True)
         if isinstance(error, UserError):
             raise UserError(
-                f"No study was written: the one for {script!r} would not be accepted. {error} Write it by hand, from "
-                f"`ablations new {name} --command`."
+                f"No study was written for {script!r}, because it would not be valid: {error} Write it by hand, "
+                f"starting from `ablations new {name} --command`."
             ) from None
         raise
-    typer.echo(f"{file} written. Look at its rows and metrics, then:  ablations run {file}")
+    typer.echo(f"wrote {file}; check its rows and metrics, then: ablations run {file}")
     for remark in study.remarks:
         typer.echo(f"note: {remark}")
     _note_store()
@@ -120,9 +123,7 @@ def _note_store() -> None:
         if folder == top:
             break
     if str(store) not in (line.strip().strip("/") for line in lines):
-        typer.echo(
-            f"note: {top} is a git repository: write {store}/ into .gitignore, so that git does not add the runs."
-        )
+        typer.echo(f"note: {top} is a git repository; add {store}/ to .gitignore, so that git ignores the runs.")
 
 
 # --- `ablations studies`: list the built-in studies
@@ -155,20 +156,24 @@ def settings(
         str,
         typer.Argument(metavar="[TASK|STUDY]", help=f"{', '.join(named_tasks())}; module:OBJECT; or a study's."),
     ] = "translation",
-    prefix: Annotated[str, typer.Argument(metavar="[PREFIX]", help="Only these, such as model. or training.")] = "",
+    prefix: Annotated[
+        str, typer.Argument(metavar="[PREFIX]", help="Only names that begin so, such as model. or training.")
+    ] = "",
     layers: Annotated[
-        bool, _of_layers("--layers", help="Compare types of layers instead: the paper's Table 1.")
+        bool, _of_layers("--layers", help="Compare types of layers instead, as in the paper's Table 1.")
     ] = False,
     n: Annotated[int, _of_layers(metavar="N", help="Positions of the sequence.")] = 70,
     d: Annotated[int, _of_layers(metavar="D", help="Width of the representation.")] = 512,
     k: Annotated[int, _of_layers(metavar="K", help="Kernel of the convolutions.")] = 3,
     r: Annotated[int, _of_layers(metavar="R", help="Neighbourhood of restricted self-attention.")] = 16,
-    measured: Annotated[bool, _of_layers("--measure", help="Time the sub-layers over n and d: a minute.")] = False,
+    measured: Annotated[
+        bool, _of_layers("--measure", help="Measure the time of sub-layers over n and d (takes a minute).")
+    ] = False,
     as_json: options.Json = False,
 ) -> None:
     """List the settings of a task: name, default, allowed values, meaning.
 
-    With --layers: types of layers, with their complexity, sequential operations and longest path.
+    With --layers, list types of layers with their complexity, sequential operations and longest path.
     """
     if layers:
         _layers(Sizes(n, d, k, r), measured, as_json)
@@ -194,9 +199,9 @@ def _task(name: str) -> Task:
     if ":" in name:
         return load_task(name)
     if name in OF_STUDIES:
-        raise UserError(f"The settings of the task {name} are those in [base] of its study: name the study.")
+        raise UserError(f"The settings of the task {name} are those in [base] of its study. Name the study.")
     nearest = suggestion(name, [*named_tasks(), *builtin_studies()], "names")
-    raise UserError(f"There is no task and no study {name!r}. {nearest}")
+    raise UserError(f"There is no task or study {name!r}. {nearest}")
 
 
 # --- `ablations settings --layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does
@@ -213,9 +218,9 @@ def _layers(sizes: Sizes, measured: bool, as_json: bool) -> None:
         f"n = {n}, d = {sizes.d}, k = {sizes.k}, r = {sizes.r}; "
         "n is the sequence, d the width, k the kernel, r the neighbourhood",
         *aligned([HEAD, *map(_row, types)]),
-        "products: the leading term. counted: all products of one sub-layer, projections and both matrices of a",
-        "recurrent cell included; restricted attention by the pairs of its blocks. exact: propagated in causal",
-        "layers, of which each position of the last sees all positions before it; –: never.",
+        "products: the leading term. counted: all products of one sub-layer, with projections, both matrices of a",
+        "recurrent cell, and for restricted attention the pairs of its blocks. exact: causal layers after which",
+        "each position sees all positions before it; –: never.",
         *([f"note: paths are propagated up to n = {LONGEST:,}."] if n > LONGEST else []),
         *(_times(times) if times else ()),
     ]
@@ -244,8 +249,8 @@ def _times(times: Times) -> list[str]:
             lines.append(f"self-attention against {name}: {_verdict(first, times.rounds[name][width])}")
     lines.append("times: CPU time of one thread, the median of interleaved rounds")
     if times.loaded:
-        busy = f"other programs keep {times.load:.1f} of {times.processors} processors busy"
-        lines.append(f"no conclusion: {busy}. Repeat --measure when at most half of them are.")
+        busy = f"other programs use {times.load:.1f} of {times.processors} processors"
+        lines.append(f"no conclusion: {busy}. Repeat --measure when they use at most half.")
     return lines
 
 

@@ -37,7 +37,10 @@ def verify(
     *,
     selectors: Selectors,
     significance: Annotated[
-        str | None, typer.Option(metavar="MODE", help="As given when the table was printed.")
+        str | None,
+        typer.Option(
+            metavar="MODE", help="The test, if the file does not name it: auto, seeds, paired, sentences or none."
+        ),
     ] = None,
     format_: Annotated[str | None, typer.Option("--format", metavar="F", help=f"One of: {FORMATS}")] = None,
     printing: TableOptions,
@@ -45,8 +48,8 @@ def verify(
 ) -> None:
     """Compute a table again from the store and list the cells that changed. Exits 1 if any did.
 
-    A file contains its study, selectors and choices of columns; options given here replace those. Of a bundle alone:
-    which of its numbers follow from its files. Of a paper: its claims and the numbers that it prints.
+    A printed table contains its study, selectors and columns; options given here replace them. For a bundle, check
+    which numbers follow from its files. For a paper, check its claims and numbers.
     """
     if study is None or file.is_dir():
         for place in added("verifiers").values():
@@ -78,11 +81,11 @@ def compared(
     text = text_of(file)
     format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
     if format_ not in verifying.FORMATS:
-        raise UserError(f"{file}: its format is unknown. Add --format with one of {FORMATS}.")
+        raise UserError(f"The format of {file} is unknown. Add --format with one of {FORMATS}.")
     said = selectors_in(asked_for(text, format_))
     named, tests = said.pop("study", None), said.pop("significance", None)
     if study is None and named is None:
-        raise UserError(f"{file} does not name its study: write it behind the file.")
+        raise UserError(f"{file} does not name its study. Name it: ablations verify {file} STUDY.")
     chosen = table_named(said, study or str(named), file, selectors)
     said_printing = {name: said[name] for name in _PRINTING if name in said and getattr(printing, name) is None}
     printing = replace(printing, **said_printing)
@@ -96,9 +99,7 @@ def compared(
         before = verifying.verify(text, unmarked, format_)
         if len(before.changed) < len(verdict.changed):
             verdict = before
-            unchecked.append(
-                f"Made by other code than the present one: {', '.join(stale)}. The numbers are as recorded."
-            )
+            unchecked.append(f"Results of older code: {', '.join(stale)}. Their recorded numbers were compared.")
     wrong = ledger.damaged(chosen.store)
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
     lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]
@@ -152,9 +153,7 @@ def selectors_in(words: list[str], where: str = "") -> dict[str, Any]:
         if not where:
             return {}
     if where and unknown:
-        raise UserError(
-            f"{where}: table: {shlex.join(words)}: {' '.join(unknown)} cannot be read as options of `report`."
-        )
+        raise UserError(f"{where}: table: {shlex.join(words)}: {' '.join(unknown)} are not options of `report`.")
     return {name: value for name, value in vars(found).items() if value is not None}
 
 
@@ -166,10 +165,10 @@ def explain(
     *,
     selectors: Selectors,
     significance: options.Significance = "auto",
-    full: Annotated[bool, typer.Option("--full", help="All facts, not the first ten lines.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Print all facts, not only ten lines.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Trace a cell to its runs: values, command, commit, files; with --full data digests, decoding, signatures too."""
+    """Trace a cell to its runs: values, command, commit and files; with --full also data, decoding and signatures."""
     chosen = choose_table(study, selectors, say)
     found = explaining.explain(table_of(chosen, significance), cell)
     answer(as_json, found, [(explaining.as_text if full else explaining.in_short)(found).rstrip("\n")])
@@ -180,12 +179,12 @@ def explain(
 
 def compare(
     study: options.StudyOrBundle,
-    against: Annotated[str, typer.Argument(metavar="OTHER", help="Another store, a bundle, another study.")],
+    against: Annotated[str, typer.Argument(metavar="OTHER", help="Another store, a bundle or another study.")],
     *,
     selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
-    """List the cells that differ, with intervals. Selectors apply to both sides; so does STUDY for another store."""
+    """List the cells that differ between two tables, with intervals. Selectors apply to both tables."""
 
     def choose(name: str, store: Path) -> SelectedTable:
         chosen = replace(Selectors() if holds_table(name) else selectors, store=store)
@@ -198,6 +197,6 @@ def compare(
     counts = counts_in(chosen.store), counts_in(other.store)
     cells = list(compare_tables(table, table_of(other, "none"), counts))
     if not any(cell.there is not None for cell in cells):
-        raise UserError(f"{name} has no number for any cell of {table.spec.name}, so there is nothing to compare.")
-    text = as_text(cells, f"{table.title or table.spec.name}: here and there", {"there": name})
+        raise UserError(f"{name} has no number for any cell of {table.spec.name}, so nothing can be compared.")
+    text = as_text(cells, f"{table.title or table.spec.name}: here and in {name}", {"there": name})
     answer(as_json, as_records(cells), [text.rstrip("\n")])

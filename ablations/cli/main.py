@@ -42,7 +42,7 @@ class Verbs(terminal.VerbsWithHelp):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in verbs():
-            there = f"There is no command {name!r}. The installed commands are: {', '.join(verbs())}."
+            there = f"There is no command {name!r}. The commands are: {', '.join(verbs())}."
             raise UserError(" ".join([there, *refused()]))
         return name, verb(name), args[1:]
 
@@ -65,7 +65,7 @@ app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
     context_settings=HELP,
-    epilog="A verb's own help has its options and an example: ablations plan -h",
+    epilog="Options and an example of a verb: ablations plan -h",
     pretty_exceptions_enable=False,
 )
 
@@ -89,12 +89,12 @@ RIGHTS, SPACE = "Check its owner and its permissions.", "Free some space, or nam
 DISK = {  # errors of the disk, never of the program
     errno.EACCES: RIGHTS,
     errno.EPERM: RIGHTS,
-    errno.EROFS: "Name a place on another disk.",
+    errno.EROFS: "Name a folder on another disk.",
     errno.ENOSPC: SPACE,
     errno.EDQUOT: SPACE,
     errno.EIO: "Check the disk.",
     errno.ESTALE: "Check the network disk.",
-    errno.ENAMETOOLONG: "Take a shorter name.",
+    errno.ENAMETOOLONG: "Use a shorter name.",
 }
 
 
@@ -102,7 +102,7 @@ def main() -> None:
     """Entry point of the console script."""
     terminal.guard()
     if sys.platform != "linux":
-        _say(f"This program runs on Linux only; this is {sys.platform}. Use a Linux machine, a container or WSL 2.")
+        _say(f"This program runs only on Linux, and this is {sys.platform}. Use a Linux machine, a container or WSL 2.")
         sys.exit(MISTAKE)
     _opened_archives().clear()
     try:
@@ -117,13 +117,13 @@ def main() -> None:
         sys.exit(DONE)
     except Exception as error:
         if isinstance(error, OSError) and error.errno in DISK and error.filename is not None:
-            _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Nothing that was finished is lost.")
+            _say(f"{error.filename}: {error.strerror}. {DISK[error.errno]} Finished results are not lost.")
             sys.exit(MISTAKE)
         if opened_archives := _opened_archives():
             _say(
                 f"{' and '.join(opened_archives)}: its records contain something that this program does not write "
-                f"({type(error).__name__}: {error}). Request the file again from its author, or install the version "
-                f"that wrote it. If you wrote it yourself, this is a bug: the traceback is in {_keep_traceback()}."
+                f"({type(error).__name__}: {error}). Ask its author for the file again, or install the version that "
+                f"wrote it. If you wrote it with this version, this is a bug: the traceback is in {_keep_traceback()}."
             )
             sys.exit(MISTAKE)
         traceback.print_exc()

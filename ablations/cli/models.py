@@ -48,16 +48,20 @@ class Writing:
     """Options of language models."""
 
     prompt: Annotated[
-        str, _for_language(metavar="TEXT", help="The text to continue; the start of a document if unset.")
+        str, _for_language(metavar="TEXT", help="Text to continue; the start of a document if unset.")
     ] = ""
-    pieces: Annotated[int, _for_language(metavar="N", min=1, help="The most pieces of each sample.")] = 200
-    samples: Annotated[int, _for_language(metavar="N", min=1, help="How many continuations.")] = 1
-    temperature: Annotated[float, _for_language(metavar="T", min=0, help="0: the most probable piece each time.")] = 1.0
-    top_k: Annotated[int, _for_language(metavar="K", min=0, help="Draw from the K most probable; 0: from all.")] = 0
-    top_p: Annotated[
-        float, _for_language(metavar="P", help="Draw from the fewest that together have this probability.")
+    pieces: Annotated[int, _for_language(metavar="N", min=1, help="Maximum number of pieces of each sample.")] = 200
+    samples: Annotated[int, _for_language(metavar="N", min=1, help="Number of continuations.")] = 1
+    temperature: Annotated[
+        float, _for_language(metavar="T", min=0, help="Temperature of sampling; 0: always the most probable piece.")
     ] = 1.0
-    draw_seed: Annotated[int, _for_language(metavar="N", min=0, help="Of the draws; another gives another text.")] = 1
+    top_k: Annotated[
+        int, _for_language(metavar="K", min=0, help="Sample from the K most probable pieces; 0: from all.")
+    ] = 0
+    top_p: Annotated[
+        float, _for_language(metavar="P", help="Sample from the fewest pieces that together have this probability.")
+    ] = 1.0
+    draw_seed: Annotated[int, _for_language(metavar="N", min=0, help="Seed of the sampling.")] = 1
 
 
 def generate(
@@ -88,9 +92,12 @@ def generate(
         raise UserError(f"--top-p {writing.top_p}: a probability above 0, 1 at most.")
     named, files = choose_run.study_first(named, words or (), ["FILE"], without=model is not None)
     if model is not None and named.run is not None:
-        raise UserError("--model names an exported folder, and --run a run of the store: leave one of them out.")
+        raise UserError(
+            "--model and --run cannot be combined: --model names an exported folder, --run a run of the store. Leave "
+            "one out."
+        )
     if model is not None and checkpoint is not None:
-        raise UserError("--model names an exported folder, which has one set of weights: leave out --checkpoint.")
+        raise UserError("An exported folder (--model) has only one set of weights. Leave out --checkpoint.")
     spec = choose_run.device_spec(devices)
     found = None if model else choose_run.find_trained(named, selectors, GENERATED)
     use = _use_of(found.config.task if found else _task_of(Path(str(model))))
@@ -127,14 +134,14 @@ def _refuse(given: Translating | Writing, what: str, more: Sequence[str] = ()) -
     usual = type(given)()
     names = [name for name, value in vars(given).items() if value != getattr(usual, name)]
     if unread := [*more, *(f"--{name.replace('_', '-')}" for name in names)]:
-        raise UserError(f"{', '.join(unread)}: {what} does not read this. Leave it out.")
+        raise UserError(f"{', '.join(unread)}: {what} does not use this. Leave it out.")
 
 
 def _translate(translator: "Translator", file: Path | None, how: Translating, as_json: bool) -> None:
     nbest = how.nbest
     beam = how.beam_size or max(translator.settings.beam_size, nbest)
     if nbest > beam:
-        raise UserError(f"--nbest {nbest} is more than the beam of {beam}: set --beam-size to {nbest} or more.")
+        raise UserError(f"--nbest {nbest} is more than the beam size {beam}. Set --beam-size to {nbest} or more.")
     alpha = translator.settings.length_penalty if how.length_penalty is None else how.length_penalty
     settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
     typed = {"windows": (1,)} if file is None and sys.stdin.isatty() else {}  # each line is answered at once
@@ -217,7 +224,7 @@ def export(
     """Write a trained model to a folder: weights, configuration, tokenizer, README."""
     named, folders = choose_run.study_first(named, words, ["DIR"])
     if not folders:
-        raise UserError("DIR is missing: the new folder for the model.")
+        raise UserError("DIR is missing. Name a new folder for the model.")
     folder = Path(folders[0])
     found = choose_run.find_trained(named, selectors, GENERATED)
     choice = checkpoint or found.config.evaluation.checkpoint
@@ -240,4 +247,4 @@ def export(
     if as_json:
         print_json({"run_id": found.run_id, "folder": str(folder), "checkpoint": choice})
         return
-    typer.echo(f"run {found.run_id} is in {folder}: ablations generate --model {folder}")
+    typer.echo(f"wrote run {found.run_id} to {folder}; use it with: ablations generate --model {folder}")

@@ -63,42 +63,49 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     ),
     "yes": typer.Option("--yes", help="Accept a design of over 10,000 rows."),
     "hang_after": typer.Option(
-        "--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for so many minutes."
+        "--hang-after", metavar="MIN", min=0.01, help="Stop a run that makes no step for MIN minutes."
     ),
     "sinks": typer.Option(
         "--sink",
         metavar="|".join(added("sinks")) or "NAME",
         envvar="ABLATIONS_SINKS",
-        help="Write runs there too; repeatable.",
+        help="Also record runs with this program; repeatable.",
     ),
     "engine": typer.Option(
-        "--engine", metavar="|".join(("local", "slurm", *added("engines"))), help="Where runs execute."
+        "--engine",
+        metavar="|".join(("local", "slurm", *added("engines"))),
+        help="Run on this machine (local) or on a cluster.",
     ),
     "engine_set": typer.Option(
-        "--engine-set", metavar="KEY=VALUE", help="For the engine: partition=gpu, time=720, …; repeatable."
+        "--engine-set", metavar="KEY=VALUE", help="Setting of the engine: partition=gpu, time=720, …; repeatable."
     ),
     "address": typer.Option(metavar="HOST:PORT", help="Address of the Ray cluster; the local one if unset."),
     "workers": typer.Option(
         "--workers",
         metavar="N",
-        help="On a cluster: at most N jobs that take one run after the other; --devices are the slots of each.",
+        help="On a cluster: at most N jobs, each of which trains one run after another; --devices are the slots of "
+        "each.",
     ),
     "setup": typer.Option(
         "--setup",
         metavar="LINE",
-        help="On a cluster: a shell line that nodes run first: module load …; repeatable.",
+        help="On a cluster: a shell line that nodes run first, such as module load …; repeatable.",
     ),
     "columns": typer.Option(
         metavar="A,B,…", help="Print these columns, in this order: bleu, d_k, params, bleu.change, any setting …"
     ),
-    "hide": typer.Option(metavar="A,B,…", help="Leave these columns out."),
-    "plain": typer.Option("--plain/--no-plain", help="No changes from base, no published numbers (LaTeX's default)."),
-    "paper": typer.Option("--paper/--no-paper", help="Published numbers; if unset, where the corpus is the paper's."),
-    "digits": typer.Option(metavar="N|A=N,…", help="Digits after the point, of all metrics or by column."),
+    "hide": typer.Option(metavar="A,B,…", help="Do not print these columns."),
+    "plain": typer.Option(
+        "--plain/--no-plain", help="Print no changes from base and no published numbers (LaTeX's default)."
+    ),
+    "paper": typer.Option("--paper/--no-paper", help="Print published numbers; if unset, only for the paper's corpus."),
+    "digits": typer.Option(metavar="N|A=N,…", help="Digits after the decimal point, for all metrics or by column."),
     "caption": typer.Option(metavar="TEXT", help="Caption or title; the study's title if unset."),
-    "notes": typer.Option(metavar="none|short|full", help="Notes: none, those that explain signs, or all."),
+    "notes": typer.Option(
+        metavar="none|short|full", help="Notes under the table: none, those that explain signs, or all."
+    ),
     "label": typer.Option(metavar="NAME", help="LaTeX: \\label; tab:STUDY if unset."),
-    "wide": typer.Option("--wide/--no-wide", help="LaTeX: across both columns of a page (table*)."),
+    "wide": typer.Option("--wide/--no-wide", help="LaTeX: print across both columns of a page (table*)."),
 }
 
 _PANELS = {  # the groups of --help below the options that most people need
@@ -122,9 +129,8 @@ Significance = Annotated[
     str,
     typer.Option(
         metavar="auto|seeds|paired|sentences|none",
-        help="Test for a change from base: over seeds (other trainings), differences of the same seed (paired), "
-        "or sentences (same weights, other sentences); "
-        "auto: seeds, of the rows that have three.",
+        help="Significance test of changes from base: between seeds, between runs of the same seed (paired), or "
+        "between sentences of the same weights; auto: seeds, for rows with three or more.",
     ),
 ]
 
@@ -143,9 +149,13 @@ def _precision(value: str) -> str:
 
 Checkpoint = Annotated[
     str | None,
-    typer.Option(metavar="last|best|average:K", callback=_checkpoint, help="The run's own choice if unset."),
+    typer.Option(
+        metavar="last|best|average:K",
+        callback=_checkpoint,
+        help="Checkpoint; the run's evaluation.checkpoint if unset.",
+    ),
 ]
-Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Arithmetic.")]
+Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_precision, help="Floating-point format.")]
 
 
 class Without(tuple[str, ...]):
@@ -154,7 +164,9 @@ class Without(tuple[str, ...]):
 
 Because = Annotated[
     str | None,
-    typer.Option("--because", metavar="TEXT", help="Why; for the store's ledger.", rich_help_panel="Store and queue"),
+    typer.Option(
+        "--because", metavar="TEXT", help="Reason, written to the store's ledger.", rich_help_panel="Store and queue"
+    ),
 ]
 
 

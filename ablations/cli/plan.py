@@ -80,7 +80,7 @@ def plan(
     if any(not refusal.needs_corpus for refusal in found):
         raise UserError(paragraphs(found, todo))
     if found:
-        typer.echo(f"`ablations run` would refuse this: {paragraphs(found, todo)}", err=True)
+        typer.echo(f"`ablations run` will refuse this: {paragraphs(found, todo)}", err=True)
 
 
 def _budget_in_words(store: Store) -> str:
@@ -88,7 +88,7 @@ def _budget_in_words(store: Store) -> str:
     try:
         return Account(store).in_words()
     except UserError as error:
-        return f"budget: not known. {error}"
+        return f"budget: unknown. {error}"
 
 
 def _predicted_as_json(
@@ -127,7 +127,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
                 f"  {'':<{width}}  of {members[0].row}, {ensemble_in_words([member.seed for member in members])}"
             )
         if run.spec.parent_run and (parent_run := planned.parent_run_of(run)):
-            typer.echo(f"  {'':<{width}}  begins with {parent_run.name} after step {run.spec.parent_run.step:,}")
+            typer.echo(f"  {'':<{width}}  branches from {parent_run.name} after step {run.spec.parent_run.step:,}")
         if run.row not in described:
             described.add(run.row)
             for line in run.config.described():
@@ -139,7 +139,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     total = sum(run.spec.cost for run in trainings.values())
     left = sum(run.spec.cost for run in trainings.values() if run.run_id in predicted.seconds and run.steps_left != 0)
     of_these = f"{left:.1e}" if left else "none"
-    cost = f"{total:.1e} FLOP of training in all{f', {of_these} left' if left < total else ''}"
+    cost = f"{total:.1e} FLOP of training{f', {of_these} left' if left < total else ''}"
     typer.echo(f"{number(len(states), 'run')}: {counts}{shared}{f'; {cost}' if total else ''}")
 
 
@@ -163,7 +163,7 @@ def _size(run: PlannedRun, predicted: Forecast) -> str:
 def modules(
     study: options.StudyName,
     selector: Annotated[
-        str, typer.Argument(metavar="[SELECTOR]", help="Only what it matches: 'layers.*.attn', type:Linear.")
+        str, typer.Argument(metavar="[SELECTOR]", help="Only matching modules: 'layers.*.attn', type:Linear.")
     ] = "",
     *,
     selectors: Annotated[Selectors, options.Without(("seeds",))],
@@ -171,8 +171,8 @@ def modules(
 ) -> None:
     """Show the modules of a network: name, type, parameters, operations and shapes of one batch.
 
-    Of base, or of the first row that --rows names, as its lines have changed it. A function runs until its network has
-    computed one batch; operations are those of that batch.
+    The network is that of base, or of the first row in --rows, with the row's changes. A training function runs until
+    its network has computed one batch.
     """
     chosen = choose(study, selectors)
     rows = selectors.rows or only_row(chosen.study, base_of(chosen).key)
@@ -196,20 +196,20 @@ SEEDS = (2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
 def noise(
     study: options.StudyName,
     selectors: Annotated[Selectors, options.Without(("seeds",))],
-    seeds: Annotated[int, typer.Option(metavar="N", min=2, help="Seeds of base; missing ones are trained.")] = 5,
+    seeds: Annotated[
+        int, typer.Option(metavar="N", min=2, help="Number of seeds of base; missing ones are trained.")
+    ] = 5,
     devices: options.Devices = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Train seeds of base; print their spread, what so many seeds of every row can show, and the hours for it."""
+    """Train seeds of base; print their spread, which differences N seeds can detect, and the hours that they take."""
     chosen = choose(study, selectors)
     base = base_of(chosen)
     alone = replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds)
     run_chosen(choose(study, alone), WorkOptions(devices=devices), "keep", "markdown", show=False)
     found = noise_of(study, selectors, chosen, seeds)
     if not found:
-        raise UserError(
-            f"{base.key}: no metric of it varies between {number(seeds, 'seed')}, so there is no noise to print."
-        )
+        raise UserError(f"{base.key}: no metric varies between {number(seeds, 'seed')}, so there is no noise to print.")
     hours = hours_of_rows(study, selectors, parse_slots(devices))
     known = [value for value in hours.values() if value is not None]
     per_seed = sum(known) if known and len(known) == len(hours) else None
@@ -219,13 +219,13 @@ def noise(
     typer.echo(f"{base.key} of {chosen.study.name}, profile {chosen.plan.profile}: {number(seeds, 'seed')}\n")
     typer.echo(_spreads(found))
     typer.echo(
-        f"The smallest true difference from {base.key} that gets a star with {POWER:.0%} power at {ALPHA:.0%}, "
-        f"{number(found[0].rows, 'row')} compared at once (Dunnett's test and his T3), with so many seeds of every "
-        f"row; all rows are assumed to vary as {base.key} does:\n"
+        f"Differences from {base.key} that N seeds of every row detect with {POWER * 100:.0f} % power at "
+        f"p < {ALPHA:g}, for {number(found[0].rows, 'row')} compared at once (Dunnett's test and T3), if all rows vary "
+        f"as {base.key} does:\n"
     )
     typer.echo(_shown(found, per_seed))
     if per_seed is None:
-        typer.echo(f"Hours are unknown: {why_unknown(chosen.plan.runs)}.")
+        typer.echo(f"Hours of work: {why_unknown(chosen.plan.runs)}.")
 
 
 def _spreads(found: Sequence[Noise]) -> str:
@@ -243,7 +243,7 @@ def _spreads(found: Sequence[Noise]) -> str:
 
 def _shown(found: Sequence[Noise], per_seed: float | None) -> str:
     """A line for each number of seeds."""
-    heads = ["seeds a row", *(one.column.header + (" Δ ln" if one.column.logarithmic else " Δ") for one in found)]
+    heads = ["seeds per row", *(one.column.header + (" Δ ln" if one.column.logarithmic else " Δ") for one in found)]
     lines = []
     for seeds in SEEDS:
         cells = [fixed(one.shown_by(seeds) or 0.0, change_digits(one.column)) for one in found]

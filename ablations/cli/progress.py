@@ -35,7 +35,7 @@ PLAIN_SILENT_S = 600.0  # at least: a long training gives a sign of life
 SO_FAR_S = 120.0  # where output is no terminal, the table so far is printed after this time, then after twice as long …
 BUILDING = 0.05  # the table so far takes at most this share of the time: it is built in the coordinator's process
 BAR = 20  # characters
-STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (Ctrl-C again: at once)"
+STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (press Ctrl-C again to stop at once)"
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def work_on(store: Store, options: WorkOptions, until: Until = "empty", watched:
     with Live(store, watched) as live:
         summary = options.start(store, until, live.update, only=watched.run_ids if watched else None)
     for reason in held(store):
-        typer.echo(f"not run, {reason}", err=True)
+        typer.echo(f"not started: {reason}", err=True)
     return summary
 
 

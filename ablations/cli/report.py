@@ -41,29 +41,35 @@ def report(
     format_: Annotated[
         str,
         typer.Option(
-            "--format", metavar="F", help=f"One of: {', '.join(formats())}. If unset: terminal on one, else markdown."
+            "--format",
+            metavar="F",
+            help=f"One of: {', '.join(formats())}. If unset: terminal if the output is one, else markdown.",
         ),
     ] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
     significance: options.Significance = "auto",
     provisional: Annotated[
-        bool, typer.Option("--provisional", help="Where a seed is missing, print the mean over the others, marked.")
+        bool, typer.Option("--provisional", help="If seeds are missing, print the mean over the others, marked.")
     ] = False,
     strict: Annotated[bool, typer.Option(help="Exit with 1 if the table has gaps.")] = False,
     figures: Annotated[
         str | None,
-        typer.Option(metavar="F,F", help="Draw its figures instead, as pdf, svg or png, into the folder --out."),
+        typer.Option(metavar="F,F", help="Draw figures instead, as pdf, svg or png, into the folder --out."),
     ] = None,
     examples: Annotated[
         str | None,
-        typer.Option(metavar="SET", help="Print each row's output for single examples of a set instead: test, dev …"),
+        typer.Option(
+            metavar="SET", help="Print the rows' outputs for single examples of this set instead: test, dev …"
+        ),
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="With --examples: the seed whose runs are shown.")] = 1,
-    differing: Annotated[bool, typer.Option(help="With --examples: only those with different outputs.")] = False,
-    limit: Annotated[int, typer.Option(min=0, metavar="N", help="With --examples: at most N; 0: all.")] = 50,
+    seed: Annotated[int, typer.Option(metavar="N", help="With --examples: seed of the runs.")] = 1,
+    differing: Annotated[
+        bool, typer.Option(help="With --examples: print only examples with different outputs.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=0, metavar="N", help="With --examples: print at most N; 0: all.")] = 50,
     macros: Annotated[
         Path | None,
-        typer.Option("--macros", metavar="FILE.tex", help="Write its numbers as LaTeX commands: \\abl{base.bleu}."),
+        typer.Option("--macros", metavar="FILE.tex", help="Print the numbers as LaTeX commands: \\abl{base.bleu}."),
     ] = None,
     as_json: options.Json = False,
     printing: TableOptions,
@@ -74,7 +80,7 @@ def report(
     column, unless some are chosen here.
     """
     if figures is not None and examples is not None:
-        raise UserError("--figures and --examples: give one of them.")
+        raise UserError("--figures and --examples cannot be combined. Give one of them.")
     format_ = "json" if as_json else format_
     if examples is not None:
         _examples(
@@ -87,7 +93,7 @@ def report(
         if not files:
             near = "" if holds_table(study) else nearest_with_results(study, selectors, chosen.plan)
             raise UserError(
-                f"There is nothing to draw yet: {chosen.store.root} has no number of this table. {near}".strip()
+                f"There is nothing to draw, because {chosen.store.root} has no number of this table. {near}".strip()
             )
         if as_json:
             print_json({"files": files})
@@ -157,7 +163,9 @@ def write_out(out: Path, data: bytes) -> None:
     """Write the file of --out atomically. Raises UserError if its folder does not exist or cannot be written."""
     with explain_os_errors(f"write {out}"):
         if not out.absolute().parent.is_dir():
-            raise UserError(f"--out {out}: there is no folder {out.absolute().parent}. Create it, or name another one.")
+            raise UserError(
+                f"--out {out}: the folder {out.absolute().parent} does not exist. Create it, or name another one."
+            )
         if out.is_dir():
             raise UserError(f"--out {out}: this is a folder. Name a file in it.")
         write_bytes(out.absolute(), data)

@@ -59,31 +59,33 @@ def work_command(
     detach: Annotated[bool, typer.Option("--detach", help="Submit to the cluster and return at once.")] = False,
     trust: Annotated[
         list[str] | None,
-        typer.Option("--trust", metavar="STUDY", help="Run this study's own code, queued by another user; repeatable."),
+        typer.Option("--trust", metavar="STUDY", help="Run code of this study that another user queued; repeatable."),
     ] = None,
     drain: Annotated[
         bool,
-        typer.Option("--drain", help="Instead: let the command that works on the store end after its running runs."),
+        typer.Option(
+            "--drain", help="Train nothing; let the command that trains in this store end after its running runs."
+        ),
     ] = False,
 ) -> None:
     """Train and evaluate the queued runs until the queue is empty.
 
-    With --detach the runs continue in the cluster without a coordinator. `ablations status`, or the same command again,
-    collects the results of ended runs; the same command also submits again what failed on the way.
+    With --detach, the runs continue in the cluster after this command has ended. `ablations status` collects the
+    results of ended runs. The same command again also submits runs that were interrupted.
 
-    With --drain nothing is trained here: the coordinator of the store starts no more runs, and ends after its running
-    ones. The others stay queued for the next `ablations work`.
+    With --drain, this command trains nothing. The command that trains in the store starts no more runs, and ends after
+    its running ones. The others stay queued for the next `ablations work`.
     """
     if drain:
         if detach or trust or replace(working, sinks=None) != WorkOptions():
             raise UserError(
-                "--drain is a request to the command that works on the store already. Give it no option besides "
-                "--store, --state-dir and --because."
+                "--drain is a request to the command that trains in the store. Leave out all options except --store, "
+                "--state-dir and --because."
             )
         _drain(store_options.open())
         return
     if detach and working.engine == "local":
-        raise UserError("--detach is for clusters. On this machine: `ablations run STUDY --detach`.")
+        raise UserError("--detach is only for clusters. On this machine, use `ablations run STUDY --detach`.")
     assert working.slots  # mistakes in --devices are found before a store is made
     opened = store_options.open(create=True)
     for study in trust or ():
@@ -93,19 +95,19 @@ def work_command(
         complete_mlflow(opened, say)
     _exit_if_bad(summary)
     if detach:
-        typer.echo(f"submitted; `ablations status {store_options.where}` shows their progress", err=True)
+        typer.echo(f"submitted; see their progress with `ablations status {store_options.where}`", err=True)
 
 
 def _drain(store: Store) -> None:
     """Ask the store's coordinator to start no more runs."""
     holder = store.coordinator()
     if not holder:
-        typer.echo(f"no coordinator works on {store.root}: nothing to drain")
+        typer.echo(f"nothing to drain: no command is training in {store.root}")
         return
     ledger.append(store, "drain", run_ids=[])
     with Queue(store.queue_db) as queue:
         queue.drain()
-    typer.echo(f"Draining: {holder} starts no new run and ends after its running ones")
+    typer.echo(f"draining: {holder} starts no new runs and ends after its running ones")
 
 
 def run(
@@ -115,17 +117,20 @@ def run(
     queueing: Queueing,
     working: WorkOptions,
     max_hours: Annotated[
-        float | None, typer.Option(metavar="H", min=0.0, help="Refuse to start if the runs would take longer.")
+        float | None,
+        typer.Option(metavar="H", min=0.0, help="Refuse to start if the runs are predicted to take more hours."),
     ] = None,
     smoke: Annotated[
         bool,
-        typer.Option("--smoke", help="Dry run: two steps and two sentences of every row; nothing is saved."),
+        typer.Option(
+            "--smoke", help="Dry run: train two steps and evaluate two sentences of every row; nothing is saved."
+        ),
     ] = False,
     detach: Annotated[
         bool,
         typer.Option(
             "--detach",
-            help="Return at once; a process in the background trains the runs.",
+            help="Return at once and train in a background process.",
             rich_help_panel="Store and queue",
         ),
     ] = False,
@@ -135,7 +140,7 @@ def run(
 ) -> None:
     """Train and evaluate the missing runs of a table, then print it."""
     if detach and smoke:
-        raise UserError("--detach and --smoke: give one of them. A dry run takes seconds, and keeps nothing.")
+        raise UserError("--detach and --smoke cannot be combined. Give one of them.")
     chosen = queueing.choose(study, selectors)
     check(chosen, working, stale=queueing.stale, max_hours=max_hours, progress=plain_progress, say=say)
     format_ = "json" if as_json else ""
@@ -161,8 +166,12 @@ def _detach(chosen: Selected, stale: str, as_json: bool) -> None:
         "run_ids": [run.run_id for run in runs], **counts, "pid": pid, "log": log and str(log.absolute()),
         "coordinator": holder or None, "next": ask,
     }  # fmt: skip
-    takes = f"{holder} takes them; should it end before, process {pid} does" if holder else f"process {pid} trains them"
-    answer(as_json, facts, [f"{takes}; its output: {log}" if runs else "nothing to train", *ask])
+    takes = (
+        (f"{holder} trains them; if it ends earlier, process {pid} continues")
+        if holder
+        else f"process {pid} trains them"
+    )
+    answer(as_json, facts, [f"{takes}; log: {log}" if runs else "nothing to train", *ask])
 
 
 def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
@@ -176,10 +185,9 @@ def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
     print_table(chosen, format_)
     for row, why in failed.items():
         typer.echo(f"{row}: {why}", err=True)
-    tried_in = (
-        f"two steps of {number(len(rows), 'row')} in {duration(time.monotonic() - began)}; nothing of them is kept"
-    )
-    typer.echo(f"{tried_in}; {len(failed) or 'none'} failed", err=True)
+    took = duration(time.monotonic() - began)
+    tried_rows = f"{len(rows) - len(failed)} of {number(len(rows), 'row')}"
+    typer.echo(f"dry run: {tried_rows} passed in {took}, two steps each; nothing was saved", err=True)
     if summary.interrupted:
         raise typer.Exit(INTERRUPTED + summary.interrupted)
     if failed:
@@ -221,23 +229,22 @@ def _trust(store: Store, study: str) -> None:
         studies = sorted({member.study for row in queue.status() for member in row.members})
         jobs = queue.trust(study)
     if study not in studies:
-        raise UserError(f"--trust {study}: no such study is queued. Queued studies: {', '.join(studies) or 'none'}.")
+        raise UserError(f"--trust {study}: this study is not queued. Queued studies: {', '.join(studies) or 'none'}.")
     for what, count in Counter(map(executes, jobs)).items():
-        typer.echo(f"trusted from now on, in {number(count, 'run')} of {study}: {what}", err=True)
+        typer.echo(f"trusted in {number(count, 'run')} of {study}: {what}", err=True)
     if not jobs:
-        typer.echo(f"{study}: nothing to trust, because none of its runs is held for its code", err=True)
+        typer.echo(f"{study}: nothing to trust, because none of its runs waits for `--trust`", err=True)
 
 
 def _exit_if_bad(summary: Summary) -> None:
     if summary.interrupted:
-        typer.echo("stopped; the same command continues from the last checkpoints", err=True)
+        typer.echo("stopped; continue from the last checkpoints with the same command", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)
     _say_failures(summary.failures)
     if summary.failed:
-        typer.echo(f"{summary.failed} failed; `ablations status` shows why", err=True)
+        typer.echo(f"{number(summary.failed, 'run')} failed; see why with `ablations status`", err=True)
     if summary.left:
-        stay = "stays" if summary.left == 1 else "stay"
-        typer.echo(f"{number(summary.left, 'run')} {stay} queued; the same command continues", err=True)
+        typer.echo(f"{number(summary.left, 'run')} still queued; continue with the same command", err=True)
     if summary.failed or summary.left:
         raise typer.Exit(FAILED)
 
@@ -254,10 +261,10 @@ def _say_failures(failures: Mapping[str, str]) -> None:
         alike = ", ".join(runs[1:4]) + (f" and {len(runs) - 4} more" if len(runs) > 4 else "")
         error = failures[runs[0]]
         lines = printed(error)[-LINES:] or error.splitlines()[-LINES:]
-        head = f"{runs[0]} failed{f' (likewise {alike})' if alike else ''}:"
+        head = f"{runs[0]} failed{f' (and {alike}, with the same reason)' if alike else ''}:"
         typer.echo("\n".join([head, *(f"  {line}" for line in lines)]), err=True)
     if len(by_reason) > REASONS:
-        typer.echo(f"… and {len(by_reason) - REASONS} other reasons", err=True)
+        typer.echo(f"… and {number(len(by_reason) - REASONS, 'other reason')}", err=True)
 
 
 # --- `ablations evaluate`: decode finished runs again with other settings, without training
@@ -283,15 +290,15 @@ def evaluate(
     untrained = [run.name for run in plan.trainings if run.run_id in needed - trained]
     if untrained:
         raise UserError(
-            f"Not trained in {chosen.store.root} with these settings: {', '.join(untrained)}. `evaluate` never trains: "
-            "train them with `ablations run`, or leave them out with --rows. Only evaluation.* settings may differ. "
-            f"{nearest_with_results(study, selectors, plan)}".rstrip()
+            f"Not trained in {chosen.store.root} with these settings: {', '.join(untrained)}. Train them with "
+            "`ablations run`, or leave them out with --rows. `evaluate` never trains; only evaluation.* settings may "
+            f"differ. {nearest_with_results(study, selectors, plan)}".rstrip()
         )
     members = [run for run in wanted(plan, "keep") if run.read_by]
     if again := trained_again(chosen, [*plan.runs, *members]):
         raise UserError(
-            f"The trainings of {', '.join(dict.fromkeys(run.row for run in again))} kept too few checkpoints for this "
-            "evaluation.checkpoint, and `evaluate` never trains. Use `ablations run` with the same options."
+            f"{', '.join(dict.fromkeys(run.row for run in again))}: the training kept too few checkpoints for this "
+            "evaluation.checkpoint. Use `ablations run` with the same options, because `evaluate` never trains."
         )
     working = WorkOptions(devices=devices)
     todo = wanted(plan, "keep")
@@ -320,9 +327,10 @@ def tune(
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table to a file.")] = None,
     as_json: options.Json = False,
 ) -> None:
-    """Tune each row on the development set with the study's budget and ranges, train it at its best, print the table.
+    """Tune each row on the development set, train it with the best settings, print the table.
 
-    A trial is an ordinary run. After an interruption the same command continues; at the end it prints the table.
+    The study gives the number of trials and the ranges. A trial is an ordinary run. After an interruption the same
+    command continues.
     """
     slots = parse_slots(devices)
     chosen = queueing.choose(study, selectors)
@@ -357,12 +365,12 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
         background = Background(lambda: Tracker(chosen.store))
         summary = work(chosen.store, slots, task_of, background, live.update, refill=searching.refill)
     if summary.interrupted:
-        typer.echo("stopped; the same command continues with the same trials", err=True)
+        typer.echo("stopped; continue with the same command", err=True)
         raise typer.Exit(INTERRUPTED + summary.interrupted)
     for row, why in searching.given_up.items():
-        typer.echo(f"{row}: a trial failed, so this row is not tuned further: {why}", err=True)
+        typer.echo(f"{row}: tuning stopped, because a trial failed: {why}", err=True)
     if not searching.complete:
-        typer.echo("`ablations status` shows why; the same command tries failed trials again", err=True)
+        typer.echo("see why with `ablations status`; the same command tries failed trials again", err=True)
         raise typer.Exit(FAILED)
 
 
@@ -371,7 +379,7 @@ def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected
     lost = [row for row, search in searching.searches.items() if searching.budget(row) and search.best is None]
     if lost:
         raise UserError(
-            f"No trial of {', '.join(lost)} gave a score, so no settings can be chosen: widen or move the ranges."
+            f"No trial of {', '.join(lost)} gave a score, so no settings can be chosen. Change the ranges of [tune]."
         )
     notes = notes_of(searching.searches, searching.trials, searching.column)
     study, task, store = with_tuned(chosen.study, searching.best(), notes), chosen.task, chosen.store

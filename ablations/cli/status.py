@@ -18,7 +18,7 @@ from ablations.cli import options
 from ablations.cli.store import note
 from ablations.cli.terminal import answer, print_json, say
 from ablations.planning.plan import Plan
-from ablations.service.choose_run import chosen, label, labels, of_study
+from ablations.service.choose_run import NOT_TRAINING, chosen, label, labels, of_study
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
 from ablations.service.work import collect_detached
@@ -43,25 +43,27 @@ def status(
     selectors: Selectors,
     as_json: options.Json = False,
 ) -> None:
-    """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the log's end.
+    """Show the queue: waiting runs with the reason, running ones with progress, failed ones with the end of the log.
 
-    With STUDY, the state of its table, and of the queue only its runs; without, the whole queue.
+    With STUDY, show the state of its table, and only its runs of the queue.
     """
     opened = selectors.open()
     collect_detached(opened)
     table = choose(study, selectors, there=True) if study else None
     plan = table.plan if table else None  # once: a plan of 10,000 runs takes seconds
     only = {run.run_id for run in plan.trainings} if plan else None
+    work = f"ablations work {selectors.where}"
+    command = f"ablations run {table.to_paste}" if table else work
     if as_json:
-        print_json(_as_json(opened, only))
+        print_json(_as_json(opened, command, only))
         return
     head = [_of_plan(plan), *_no_longer(table, plan)] if table and plan else []
     with Queue(opened.queue_db, create=False) as queue:
-        lines = _of_queue(opened, queue) if only is None else _of_runs(opened, queue, only)
+        lines = _of_queue(opened, queue, command) if only is None else _of_runs(opened, queue, command, only)
     typer.echo("\n".join([*head, *lines]))
     try:
         if not opened.coordinator():
-            for line in _lacking_in_mlflow(lacking(opened), f"ablations work {selectors.where}".strip()):
+            for line in _lacking_in_mlflow(lacking(opened), work):
                 typer.echo(line)
     except UserError as error:  # of MLflow's database
         say(str(error))
@@ -95,30 +97,30 @@ def _no_longer(table: Selected, plan: Plan) -> list[str]:
     return [f"  {note(one)}: {number(len(one.runs), 'run')} of {', '.join(one.rows)}" for one in held if note(one)]
 
 
-def _of_runs(store: Store, queue: Queue, only: set[str]) -> list[str]:
-    """The queue's lines about some runs; finished ones are counted with the table."""
+def _of_runs(store: Store, queue: Queue, command: str, only: set[str]) -> list[str]:
+    """Return the lines about some runs of the queue; finished ones are counted with the table. command: trains them."""
     waiting = [row for row in queue.rows(State.WAITING, queue.counts()[State.WAITING]) if row.run_id in only]
     lines = _notes(queue, store.coordinator(), (SHARING,)) if queue.counts()[State.RUNNING] else []
-    lines += _waiting(store, queue, waiting)
+    lines += _waiting(store, queue, command, waiting)
     for row in queue.status():
         if row.run_id in only and row.state not in (State.FINISHED, State.WAITING):
             lines += [f"  {_line(row)}", *(f"      {line}" for line in row.error.splitlines())]
     return lines
 
 
-def _of_queue(store: Store, queue: Queue) -> list[str]:
+def _of_queue(store: Store, queue: Queue, command: str) -> list[str]:
     holder = store.coordinator()
     counts = queue.counts()
     if not any(counts.values()):
         return [f"nothing is queued in {store.root}"]
     lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
-    lines += [f"worked on by {holder}"] * bool(holder)
+    lines += [f"training in {holder}"] * bool(holder)
     if seconds := left_s(queue):
         lines.append(f"about {duration(seconds)} left at the present speed")
     lines += _notes(queue, holder)
     for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
         lines.append(f"  {_line(row)}")
-    lines += _waiting(store, queue, queue.rows(State.WAITING, counts[State.WAITING]))
+    lines += _waiting(store, queue, command, queue.rows(State.WAITING, counts[State.WAITING]))
     for row in queue.rows(State.CANCELLED, SHOWN) + queue.rows(State.FAILED, counts[State.FAILED]):
         lines.append(f"  {_line(row)}")
         lines += [f"      {line}" for line in row.error.splitlines()]
@@ -132,9 +134,9 @@ def _notes(queue: Queue, holder: str, names: Sequence[str] = ()) -> list[str]:
     return [line for name in shown for line in notes[name].splitlines()]
 
 
-def _waiting(store: Store, queue: Queue, waiting: Sequence[JobStatus]) -> Iterator[str]:
+def _waiting(store: Store, queue: Queue, command: str, waiting: Sequence[JobStatus]) -> Iterator[str]:
     """One line per cause, with the keys of the rows that wait for it, in the order of the queue."""
-    why, causes = _reasons(store, queue), dict[str, dict[str, list[int]]]()
+    why, causes = _reasons(store, queue, command), dict[str, dict[str, list[int]]]()
     studies = {member.study for row in waiting for member in row.members}
     for row in waiting:
         names = dict.fromkeys(
@@ -171,28 +173,31 @@ def _line(row: JobStatus) -> str:
     return f"{row.state.value:<9} {label(row)}{step} {row.doing}{since}{left}"
 
 
-def _reasons(store: Store, queue: Queue) -> Callable[[JobStatus, int | None], str]:
-    """Return a function that says why a run waits: behind so many others, or for None just its cause."""
+def _reasons(store: Store, queue: Queue, command: str) -> Callable[[JobStatus, int | None], str]:
+    """Return a function that gives the reason why a run waits. command: trains the waiting runs.
+
+    The function takes the run and the number of runs before it; None if the reason should not contain that number.
+    """
     holder, draining = store.coordinator(), "drain" in queue.notes()
 
     def why(row: JobStatus, before: int | None) -> str:
         if row.held:
             return row.held
         if not holder:
-            gone_on = f" ({row.doing})" if row.doing else ""
-            return f"no coordinator is running; start `ablations work`{gone_on}"
+            ended = f" ({row.doing})" if row.doing else ""
+            return f"{NOT_TRAINING}; continue with `{command}`{ended}"
         if draining:
-            return "no new run is started (`ablations work --drain`)"
+            return "`ablations work --drain` stopped new runs"
         if row.doing or before is None:
-            return row.doing or "in turn, when a slot is free"
-        return f"{before} before it" if before else "next, when a slot is free"
+            return row.doing or "waits for a free slot"
+        return f"waits for a free slot, after {number(before, 'run')}" if before else "next; waits for a free slot"
 
     return why
 
 
-def _as_json(store: Store, only: set[str] | None = None) -> list[dict[str, Any]]:
+def _as_json(store: Store, command: str, only: set[str] | None) -> list[dict[str, Any]]:
     with Queue(store.queue_db, create=False) as queue:
-        before, plain, why = 0, [], _reasons(store, queue)
+        before, plain, why = 0, [], _reasons(store, queue, command)
         damaged: dict[str, list[str]] = {}
         for run_id, _, line in damaged_events(store, queue.damaged_lines()):
             damaged.setdefault(run_id, []).append(line)
@@ -229,15 +234,20 @@ def log(
     words: Annotated[
         list[str],
         typer.Argument(
-            metavar="[STUDY] RUN", help="A row (A-h16, A-h16:2) or the beginning of a run_id, of STUDY alone."
+            metavar="[STUDY] RUN",
+            help="A row (A-h16, A-h16:2) or the beginning of a run_id; with STUDY, one of its runs.",
         ),
     ],
     store_options: StoreOptions,
-    attempt: Annotated[int | None, typer.Option(metavar="N", min=1, help="Which attempt; the last if unset.")] = None,
+    attempt: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Number of the attempt; the last if unset.")
+    ] = None,
     follow: Annotated[
         bool,
         typer.Option(
-            "--follow", "-f", help="Print new lines and points until the run ends; of a row's runs, the running one."
+            "--follow",
+            "-f",
+            help="Print new log lines and metrics until the run ends; of several runs, follow the running one.",
         ),
     ] = False,
     as_json: options.Json = False,
@@ -249,9 +259,9 @@ def log(
         running = [row for row in rows if row.state is State.RUNNING]
         selected, rows = rows, [max(running or rows, key=lambda row: row.started or row.queued)]
         if len(running) != 1:
-            say(f"{run} selects {len(selected)} runs, {len(running) or 'none'} of them running: this is the newest")
+            say(f"{run} selects {len(selected)} runs, {len(running) or 'none'} of them running; following the newest")
     if len(rows) > 1:
-        raise UserError(f"{run} selects {len(rows)} runs; name one by its run_id or its seed:\n{labels(rows)}")
+        raise UserError(f"{run} selects {len(rows)} runs. Name one by its run_id or seed:\n{labels(rows)}")
     row, numbers = rows[0], opened.attempts(rows[0].run_id)
     with Queue(opened.queue_db, create=False) as queue:
         history = queue.history(row.run_id)
@@ -261,11 +271,11 @@ def log(
     typer.echo(f"{label(row)}: {row.state.value}")
     _print_attempts(opened, row, history)
     if not numbers:
-        typer.echo("no attempt was made yet")
+        typer.echo("no attempt has started")
         return
     number = attempt or numbers[-1]
     if number not in numbers:
-        raise UserError(f"{run} has no attempt {number}; there are {', '.join(map(str, numbers))}.")
+        raise UserError(f"{run} has no attempt {number}. Its attempts are: {', '.join(map(str, numbers))}.")
     folder = opened.attempt_folder(row.run_id, number)
     typer.echo(f"--- {folder / LOG}")
     _print(opened, row.run_id, folder, follow)
@@ -315,16 +325,16 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
                     typer.echo(line)
                 points = []
                 if file.tell() > os.fstat(file.fileno()).st_size:  # its middle was left out
-                    typer.echo("… the log was shortened …")
+                    typer.echo("… lines in the middle of the log were removed …")
                     file.seek(0, os.SEEK_END)
                 _echo(file)
                 if not running:
                     return
                 time.sleep(FOLLOW_S)
     except FileNotFoundError:
-        typer.echo("the log is empty so far")
+        typer.echo("the log is empty")
     except OSError as error:
-        typer.echo(f"it cannot be read: {error.strerror}")
+        typer.echo(f"the log cannot be read: {error.strerror}")
 
 
 def _echo(file: IO[bytes]) -> None:
@@ -348,17 +358,19 @@ def _points(tail: Tail) -> Iterator[str]:
 # --- `ablations cancel` and `retry`: requests to the coordinator, at any time, from any shell
 
 
-Names = Annotated[list[str], typer.Argument(metavar="RUN…", help="Rows, studies, run_ids, their beginnings, or all.")]
+Names = Annotated[
+    list[str], typer.Argument(metavar="RUN…", help="Rows, studies or run_ids, the beginning of one, or all.")
+]
 MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; all if unset.")]
-OfRows = Annotated[str | None, typer.Option("--rows", metavar="KEY,KEY", help="Only these rows, as RUN… names them.")]
+OfRows = Annotated[str | None, typer.Option("--rows", metavar="KEY,KEY", help="Rows, as in RUN….")]
 
 
 def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = False) -> None:
-    """Take runs out of the queue; running ones save a checkpoint and end. `retry` queues them again."""
+    """Remove runs from the queue; running ones save a checkpoint and end. `retry` queues them again."""
     opened = store_options.open()
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
     _ask(opened, rows, Queue.cancel, "cancel")
-    done = f"cancelled, or requested to end after a checkpoint:\n{labels(rows)}".rstrip()
+    done = f"cancelled; running ones end after a checkpoint:\n{labels(rows)}".rstrip()
     answer(as_json, _records(rows), [done if rows else "nothing to cancel: none of these runs is waiting or running"])
 
 
@@ -367,7 +379,7 @@ def retry(
 ) -> None:
     """Queue failed and cancelled runs again; they resume from their checkpoints.
 
-    Without names: all of them, also of rows and seeds that their study has no longer.
+    Without names, queue all of them, also those whose rows or seeds are no longer in their study.
     """
     opened = store_options.open()
     named = [*(runs or ()), *filter(None, (rows_ or "").split(","))]
@@ -377,12 +389,10 @@ def retry(
     if not rows:
         lines = ["nothing to retry: none of these runs failed or was cancelled"]
     elif not opened.coordinator():
-        lines.append(f"`ablations work {store_options.where}` starts {'it' if len(rows) == 1 else 'them'}")
+        lines.append(f"train with `ablations work {store_options.where}`")
     if rows and not named:
         one = next((f"{row.members[0].row}:{row.seed}" for row in rows if row.members), rows[0].run_id)
-        lines.append(
-            f"these are all failed and cancelled runs of the store; `ablations cancel {one}` takes one out again"
-        )
+        lines.append(f"these are all failed and cancelled runs of the store; remove one with `ablations cancel {one}`")
     answer(as_json, _records(rows), lines)
 
 

@@ -78,10 +78,10 @@ def forget(
     *,
     selectors: Selectors,
     runs: Annotated[
-        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="This run, whatever its table; repeatable.")
+        list[str] | None, typer.Option("--run", metavar="RUN_ID", help="A run of any table; repeatable.")
     ] = None,
     gone: Annotated[
-        bool, typer.Option("--gone", help="Only runs that are no longer in the study as it is now (see `tables`).")
+        bool, typer.Option("--gone", help="Only runs that are no longer in the study (see `tables`).")
     ] = False,
     checkpoints: Annotated[
         bool, typer.Option("--checkpoints", help="Remove the checkpoints of all finished runs instead, to free space.")
@@ -89,21 +89,22 @@ def forget(
     yes: options.Sure = False,
     as_json: options.Json = False,
 ) -> None:
-    """Put runs of a table aside, or remove checkpoints. Asks first.
+    """Move runs of a table to the folder `forgotten`, or remove checkpoints. Asks first.
 
-    Runs are moved to the folder `forgotten` of the store, and out of the queue and MLflow. Runs that also belong to
-    another study, and those with which others were made, stay. With --checkpoints, weights, scores, events and logs
-    stay.
+    Moved runs are also removed from the queue and from MLflow. Runs stay if they belong to another study too, or if
+    other runs were made from them. With --checkpoints, weights, scores, events and logs stay.
     """
     if checkpoints:
         if study is not None or runs:
-            raise UserError("--checkpoints is for the whole store: leave out STUDY and --run.")
+            raise UserError("--checkpoints applies to the whole store. Leave out STUDY and --run.")
         _remove_checkpoints(selectors.open(), yes, as_json)
         return
     if as_json and not yes:
-        raise UserError("forget --json does not ask: add --yes. Nothing was changed.")
+        raise UserError("Nothing was changed, because forget --json does not ask. Add --yes.")
     if (study is None) == (not runs):
-        raise UserError("forget: name a study (with --rows, --seeds … for a part of it), or runs with --run RUN_ID.")
+        raise UserError(
+            "forget: name a study (with --rows, --seeds … for some of its runs), or runs with --run RUN_ID."
+        )
     opened = selectors.open()
     with explain_os_errors(f"write to the store {opened.root}"), opened.coordinator_lock():
         if study is not None:
@@ -112,7 +113,7 @@ def forget(
         else:
             found = forgetting.candidates(opened, forgetting.of_names(opened, runs or []), None)
         for run_id, why in found.stay.items():
-            typer.echo(f"{run_id} stays: {why}", err=True)
+            typer.echo(f"{run_id} stays, because {why}", err=True)
         if as_json:
             forgetting.forget(opened, found.runs)
             print_json({"forgotten": list(found.runs), "stay": found.stay, "folder": str(opened.root / FOLDER)})
@@ -127,12 +128,12 @@ def forget(
             typer.echo(f"  {run_id} {where or 'of no table'}, {state}")
         if len(found.runs) > SHOWN:
             typer.echo(f"  … and {len(found.runs) - SHOWN:,} more")
-        if not yes and not typer.confirm(f"Put {number(len(found.runs), 'run')} aside?"):
+        if not yes and not typer.confirm(f"Move {number(len(found.runs), 'run')} to {opened.root / FOLDER}?"):
             typer.echo("nothing was changed")
             return
         forgetting.forget(opened, found.runs)
     home = opened.root / FOLDER
-    typer.echo(f"{number(len(found.runs), 'run')} moved to {home}; a folder that is moved to {opened.runs} is back")
+    typer.echo(f"{number(len(found.runs), 'run')} moved to {home}; to restore a run, move its folder to {opened.runs}")
 
 
 # --- `ablations forget --checkpoints`: free disk space
@@ -179,5 +180,5 @@ def _busy(store: Store) -> set[str]:
 def alone(store: Store) -> contextlib.AbstractContextManager[None]:
     """Lock the store, so that no other command works on it meanwhile. Raises UserError if it holds no runs."""
     if not store.runs.is_dir():
-        raise UserError(f"{store.root} is no store with runs. Name it with --store.")
+        raise UserError(f"{store.root} is not a store with runs. Name the store with --store.")
     return store.coordinator_lock()

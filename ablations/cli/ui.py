@@ -62,7 +62,7 @@ def ui(
         str | None,
         typer.Option(
             metavar="|".join(("mlflow", *added("sinks"))),
-            help="Write this view of the runs again from their records, and end.",
+            help="Write this view of the runs again from their records, and exit.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --rebuild: print JSON.")] = False,
@@ -72,15 +72,15 @@ def ui(
         _rebuild(selectors.open(), rebuild, as_json)
         return
     if as_json:
-        raise UserError("--json is for --rebuild: without it, `ui` serves until Ctrl-C.")
+        raise UserError("--json needs --rebuild; without it, `ui` serves until Ctrl-C.")
     if tracking_uri and study is None:
-        raise UserError("--tracking-uri sends the table of a study: name STUDY.")
+        raise UserError("--tracking-uri sends the table of a study. Name STUDY.")
     server = tracking_uri or f"http://{HOST}:{port}"
     if not tracking_uri:
         _refuse_used_port(port)
     opened = selectors.open()
     if not tracking_uri and not opened.mlflow_db.is_file():
-        raise UserError(f"{opened.mlflow_db} does not exist: no run was started in this store yet.")
+        raise UserError(f"{opened.mlflow_db} does not exist, because no run has started in this store.")
     if study is not None:
         chosen = choose(study, selectors, there=True)
         if near := nearest_with_results(study, selectors, chosen.plan):
@@ -97,7 +97,7 @@ def _serve(command: Sequence[str], server: str) -> int:
     # its own children too import nothing from the working directory
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"}
     with kept(command, env=environment, stdin=subprocess.DEVNULL) as served:
-        typer.echo(f"MLflow on {server} (Ctrl-C ends it)")
+        typer.echo(f"MLflow on {server} (press Ctrl-C to stop)")
         try:
             return served.process.wait()
         except KeyboardInterrupt:
@@ -131,7 +131,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
     plan = chosen.plan
     done = [run for run in plan.runs if chosen.store.result(run.run_id) is not None]
     if not done:
-        raise UserError(f"{chosen.store.root} holds no finished run of this table: train it with `ablations run`.")
+        raise UserError(f"{chosen.store.root} has no finished run of this table. Train it with `ablations run`.")
     try:
         keep_rows(chosen, plan, done)
         tracker = Tracker(chosen.store, uri)
@@ -243,7 +243,7 @@ def _rebuild(store: Store, view: str, as_json: bool) -> None:
         problems = rebuild_tracking(store, runs) if view == MLFLOW else _rebuild_sink(store, view, runs)
     written = len(runs) - len(problems)
     for line in problems if not as_json else ():
-        say(f"could not be written: {line}")
+        say(f"not written: {line}")
     answer(as_json, {what: str(where), "runs": written, "problems": problems}, [f"{where}: {number(written, 'run')}"])
     if problems:
         raise typer.Exit(FAILED)

@@ -64,7 +64,7 @@ def matched(study: Study, selection: Selection, task: Task) -> tuple[Study, list
             of_profile = row.by_profile.get(name, {}) | solved
             rows.append(row.model_copy(update={"by_profile": {**row.by_profile, name: of_profile}}))
     notes = [_note(what, by, found) for (what, by), found in near.items()]
-    notes += [f"Not matched, as --set gives {given}: {', '.join(keys)}." for given, keys in unmatched.items()]
+    notes += [f"Not matched, because --set gives {given}: {', '.join(keys)}." for given, keys in unmatched.items()]
     return study.model_copy(update={"variations": tuple(rows)}), notes
 
 
@@ -77,8 +77,8 @@ def _solved(context: Context, row: Variation, what: str, by: str) -> tuple[dict[
     target, own = count(row_config(context, None)[0]), count(config)
     if not target or not own:
         raise UserError(
-            f"{where}: the {words} are not known before training, so no setting can be solved for. A trainer of your "
-            f"own declares them (num_params, cost) for rows without `modules`. {leave_out}"
+            f"{where}: the {words} are unknown before training, so `by` cannot be solved. A trainer of your own "
+            f"declares them (num_params, cost) for rows without `modules`. {leave_out}"
         )
     start = _values(context, row, config, by, where)
     unit = math.gcd(*start.values())

@@ -103,11 +103,11 @@ class PlannedRun:
 
     @property
     def state_in_words(self) -> str:
-        """The state for the user: missing, "trained, to decode", …"""
+        """The state for the user: missing, "trained, not decoded", …"""
         if self.store_state.to_make and self.state == "missing":
-            return f"trained, to {self.store_state.to_make}"
+            return f"trained, not {self.store_state.to_make}d"
         again = self.store_state.to_read and self.state in ("finished", "stale")
-        return f"{self.state}, to read again" if again else self.state
+        return f"{self.state}, metrics not read" if again else self.state
 
     @property
     def eval_ids(self) -> list[str]:
@@ -300,7 +300,7 @@ def _refuse_same_runs(runs: list[PlannedRun], study: Study) -> None:
             names = ", ".join(dict.fromkeys([*other.planned_row.overrides, *run.planned_row.overrides]))
             raise UserError(
                 f'{study.origin}: the rows "{other.row}" and "{run.row}" are the same run (seed {run.seed}): '
-                f"their changes ({names}) affect neither training nor a score here. Leave one of them out."
+                f"their changes ({names}) affect neither training nor scores. Leave out one of them."
             )
 
 
@@ -312,7 +312,7 @@ def of_added(runs: Sequence[PlannedRun]) -> list[str]:
             values = ", ".join(f"{name} = {show(value)}" for name, value in run.added.items())
             concerned.setdefault((", ".join(run.added), values), {})[run.row] = None
     return [
-        f"{', '.join(rows)}: trained without {names}, and counted as {values}."
+        f"{', '.join(rows)}: trained before {names} existed; counted as {values}."
         for (names, values), rows in concerned.items()
     ]
 

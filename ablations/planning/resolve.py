@@ -233,7 +233,7 @@ def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig,
     for name, (_, option) in context.selection.forced.items() if rows else ():
         if all(config.unread([name]) for config in configs):
             why = configs[0].why_unread(name)
-            raise UserError(f"{option}: no row of this table reads {name}: {why}. Leave the option out.")
+            raise UserError(f"{option}: no row of this table reads {name}: {why}. Leave out the option.")
 
 
 def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from experiments.messages import show
 def of_refused(rows: list[PlannedRow]) -> list[str]:
     """One sentence per row whose code cannot be made now."""
     return [
-        f"{row.variation.key} cannot be trained now; results that it has are of its change as it was applied then. "
+        f"{row.variation.key} cannot be trained now; its existing results were made with the change as it was. "
         f"{row.variation.refused}"
         for row in rows
         if row.variation.refused
@@ -38,6 +38,6 @@ def of_seeds(study: Study, rows: list[PlannedRow]) -> list[str]:
         return []
     several = any(len(row.seeds) > 1 for row in rows)
     return [
-        "The command has no {seed}: unless the script reads the variable ABLATIONS_SEED, its seeds are repeats of one "
-        "training, and n counts these repeats."
+        "The command has no {seed}. Unless the script reads the environment variable ABLATIONS_SEED, all seeds "
+        "repeat one training."
     ] * several

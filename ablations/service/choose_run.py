@@ -56,9 +56,9 @@ def study_first(
     if not (without or named.run) and left:
         named = replace(named, study=left.pop(0))
     if len(left) > len(others):
-        there = " ".join(others) or "no more words"
+        there = " ".join(others) or "no more arguments"
         raise UserError(
-            f"{' '.join(left)}: after STUDY, or beside --run, this command takes {there}. Put text in quotation marks."
+            f"{' '.join(left)}: after STUDY or --run, this command takes {there}. Put text in quotation marks."
         )
     return named, left
 
@@ -69,12 +69,12 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
     does: values of `Use.does` (experiments/tasks/base.py).
     """
     if (named.run is None) == (named.study is None):
-        raise UserError("Name the model: STUDY with --row KEY and --seed N, or --run RUN_ID.")
+        raise UserError("No model was named. Name it with STUDY, --row KEY and --seed N, or with --run RUN_ID.")
     store = selectors.open()
     run_id, own = (_by_id(store, named.run), None) if named.run is not None else _by_row(store, named, selectors)
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
-        raise UserError(f"The run {run_id} is not trained in {store.root}; train it with `ablations run`.")
+        raise UserError(f"The run {run_id} is not trained in {store.root}. Train it with `ablations run`.")
     own_function = ":" in result.task  # it has no network of this program, and is not imported here
     use = None if own_function else load_task(result.task).use
     can = use.does if use else ""
@@ -85,7 +85,7 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
         )
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
-        raise UserError(f"The run {run_id} is an ensemble, which has no weights of its own. Name a member: {members}.")
+        raise UserError(f"The run {run_id} is an ensemble, which has no weights. Name a member: {members}.")
     config = _recorded_config(result)
     if own is not None:  # what was recorded is how the row decodes that came first
         config = config.model_copy(update={"evaluation": own})
@@ -111,7 +111,7 @@ def _by_id(store: Store, run: str) -> str:
     known = sorted(path.parent.name for path in store.runs.glob(f"*/{RESULT_FILE}"))
     fitting = [run_id for run_id in known if run_id.startswith(run)]
     if len(fitting) != 1:
-        none = f"none begins with it; {number(len(known), 'trained run')}"
+        none = f"no run begins with it; {number(len(known), 'trained run')}"
         found = f"{len(fitting)} runs begin with it" if fitting else none
         raise UserError(f"--run {run}: {found} in {store.root}: {', '.join((fitting or known)[:8]) or 'none'}.")
     return fitting[0]
@@ -175,6 +175,7 @@ HOW = (
     "Write a row (A-h16), the beginning of rows (A-h), a row with its seed (A-h16:2), a study (table3, or its file), "
     "the beginning of a run_id, or `all`."
 )
+NOT_TRAINING = "nothing is training"  # begins the reason of a run that waits for a command to train it
 SHORTEST = 4  # fewest digits of a run_id that select a run
 
 
@@ -182,7 +183,7 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
     """The queued runs that `names` select, among those in `states`. Raises UserError for a name that selects none."""
     rows = all_rows(store)
     if not rows:
-        held = "It has results (`ablations tables`), and no queue. " if store.run_ids() else ""
+        held = "It has results (see `ablations tables`) but no queue. " if store.run_ids() else ""
         raise UserError(f"Nothing is queued in {store.root}. {held}Name another store with --store.")
     found: dict[str, JobStatus] = {}
     for given in names:

@@ -38,7 +38,7 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
     Those that are not done, and finished ones whose kept logs are to be read again. Raises UserError.
     """
     if stale not in STALE:
-        raise UserError(f"--stale {stale}: write keep (older results stay, marked) or rerun (make them again).")
+        raise UserError(f"--stale {stale}: write keep (mark results of older code) or rerun (make them again).")
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
     runs = [run for run in plan.runs if (run.state not in done or run.store_state.to_read) and not run.spec.imported]
     asked = {run_id for run in runs for run_id in run.spec.reads}
@@ -61,8 +61,8 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
             chosen.task.with_trainer(run.spec.trainer).prepare(run.config, chosen.store.root, progress)
             if chosen.task.inputs(run.config, chosen.store.root) != without_runs(run.spec.inputs):
                 raise UserError(
-                    f"The inputs of {run.row} have changed since its run was planned a moment ago. Nothing was queued: "
-                    "run the same command again when the files are final."
+                    f"Nothing was queued, because the input files of {run.row} have changed during this command. "
+                    "Repeat it when the files are final."
                 )
         refuse(chosen, runs)
     except UserError:
@@ -260,9 +260,8 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
     steps = sorted({step for run in runs for step in run.read_at})
     what = f"a branch from step {', '.join(map(str, steps))}" if steps else "evaluation.checkpoint"
     return (
-        f"{_rows(runs)}: already trained, but with fewer checkpoints than {what} needs here. The run is "
-        f"trained again{_cost(runs)}. Its scores stay; if the weights come out different "
-        "(on another device), all scores of the run are made again."
+        f"{_rows(runs)}: trained again{_cost(runs)}, because the training kept fewer checkpoints than {what} needs. "
+        "The scores stay, unless the new weights differ (on another device): then all scores are made again."
     )
 
 
@@ -274,7 +273,7 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
     told = [f"training and all scores of {_rows(trained)}{_cost(trained)}"] if trained else []
     rest = [run for run in runs if run.store_state.stale and TRAINING not in run.store_state.stale]
     for part in dict.fromkeys(part for run in rest for part in run.store_state.stale):
-        told.append(f"{part} of {_rows([run for run in rest if part in run.store_state.stale])}, no training")
+        told.append(f"{part} of {_rows([run for run in rest if part in run.store_state.stale])} without training")
     return f"made again, because the code has changed: {'; '.join(told)}" if told else ""
 
 
@@ -286,7 +285,7 @@ def say_read(plan: Plan, runs: Sequence[PlannedRun], stale: str) -> str:
         return ""
     sets = dict.fromkeys(e.set for run in reading for e in run.evaluations if e.eval_id in run.store_state.to_read)
     metrics = [one.column.header for one in plan.study.metrics if one.set in sets] or list(sets)
-    return f"{', '.join(metrics)} of {_rows(reading)}: read from what the runs kept; nothing is trained for it"
+    return f"{', '.join(metrics)} of {_rows(reading)}: read from the kept logs, without training"
 
 
 def _rows(runs: Iterable[PlannedRun]) -> str:

@@ -108,8 +108,8 @@ def forecast(
 def why_unknown(runs: Iterable[PlannedRun]) -> str:
     """Why the time of runs that are like none in the store is unknown, and what can be done."""
     if any(run.spec.cost and run.spec.own_steps for run in runs):
-        return "no similar run was measured here; `ablations plan … --measure` trains a few steps"
-    return "no run of this study has finished here; the time is known after the first one"
+        return "unknown; measure it with `ablations plan … --measure`, which trains a few steps"
+    return "unknown until a run has finished"
 
 
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
@@ -123,8 +123,8 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: 
     rows = {(chosen.task.precisions(run.config, slot.kind)[0], step_cost(run)): run for run in runs if run.spec.cost}
     if not rows:
         raise UserError(
-            f"The task {chosen.study.task} does not predict its runs' cost, so a few steps say nothing of a run. The "
-            f"time is known after one finished run: ablations run {chosen.to_paste} --seeds 1 --rows "
+            f"--measure: the task {chosen.study.task} does not predict the cost of its runs, so a few steps do not "
+            f"predict their time. Finish one run instead: ablations run {chosen.to_paste} --seeds 1 --rows "
             f"{shlex.quote(runs[0].row if runs else chosen.study.variations[0].key)}"
         )
     every = sorted(rows)
@@ -157,14 +157,14 @@ def refuse_above(
     predicted = forecast(chosen, plan, runs, slots, stale)
     if predicted.makespan_s is None and not here:
         raise UserError(
-            "--max-hours: no similar run was measured in this store yet. On a machine like the cluster's, "
-            "`ablations plan … --measure` trains a few steps of each row."
+            "--max-hours: the time is unknown, because this store has no measurement of a similar run. Measure on a "
+            "machine like the cluster's with `ablations plan … --measure`, which trains a few steps of each row."
         )
     if predicted.makespan_s is None:
         measure(chosen, runs, slots[0], progress)
         predicted = forecast(chosen, plan, runs, slots, stale)
     if predicted.makespan_s is None:
-        raise UserError("--max-hours: the time of these runs cannot be predicted, so the budget cannot be checked.")
+        raise UserError("--max-hours: the time of these runs is unknown until one has finished. Leave out --max-hours.")
     if predicted.makespan_s > max_hours * 3600:
         longest = max(predicted.seconds.items(), key=lambda item: item[1] or 0.0)
         row = next(run.row for run in runs if run.run_id == longest[0])
@@ -186,14 +186,14 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
         yield from _limited(max(memory) / 1e9, slots)
     if predicted.makespan_s is None:
         if predicted.seconds:
-            yield f"time: unknown, {predicted.unknown}"
+            yield f"time: {predicted.unknown}"
         return
-    scored = "" if predicted.evaluations_known else ", without evaluation (none was measured yet)"
+    scored = "" if predicted.evaluations_known else ", without evaluation, whose time is not measured yet"
     if scored and not predicted.total_s:
-        yield "time: only evaluation is left, and none was measured yet"
+        yield "time: unknown; only evaluation is left, whose time is not measured yet"
         return
     if not predicted.total_s:
-        yield "time: no training is left"
+        yield "time: 0 s, no training is left"
         return
     median = statistics.median(
         value for value in predicted.seconds.values() if value
@@ -209,8 +209,8 @@ def _limited(largest_gb: float, slots: Sequence[Slot]) -> Iterable[str]:
     limits = [slot.memory_gb for slot in slots if slot.unit == slots[0].unit and slot.memory_gb is not None]
     if limits and largest_gb > sum(limits):
         yield (
-            f"memory: runs that reach the limit of {sum(limits):g} GB in --devices continue with smaller micro-batches "
-            "of the same batch"
+            f"memory: a run that reaches the limit of {sum(limits):g} GB in --devices continues with smaller "
+            "micro-batches of the same batch"
         )
 
 
@@ -277,7 +277,7 @@ def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
     """The run with only `steps` steps. Raises UserError for a task without a setting for steps."""
     settings, name = dict(flatten(run.spec.config)), run.config.setting_roles.steps
     if not name or name not in settings:
-        raise UserError(f"The task {run.config.task} names no setting for its training steps: it cannot be measured.")
+        raise UserError(f"--measure: the task {run.config.task} names no setting for its training steps.")
     config = nested({**settings, name: steps})
     inputs = without_runs(run.spec.inputs)  # a branch is measured from the start
     return replace(run.spec, run_id=PROBE_ID, config=config, inputs=inputs, steps=steps)
@@ -307,9 +307,7 @@ def base_of(chosen: Selected) -> Variation:
     """The study's base row. Raises UserError for an ensemble, which has no seeds."""
     base = chosen.study.base_row or chosen.study.variations[0]
     if base.ensemble is not None:
-        raise UserError(
-            f'The base row "{base.key}" of {chosen.study.name} is an ensemble, which has no seeds of its own.'
-        )
+        raise UserError(f'The base row "{base.key}" of {chosen.study.name} is an ensemble, which has no seeds.')
     return base
 
 

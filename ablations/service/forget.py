@@ -11,6 +11,7 @@ from experiments.errors import Damaged, UserError
 from experiments.identity import members_in, parent_run_in
 from experiments.jobs.queue.job import Member, State
 from experiments.jobs.queue.queue import Queue
+from experiments.messages import number
 from experiments.store import ledger
 from experiments.store.layout import Store, description_of
 from experiments.store.retention import put_aside
@@ -42,7 +43,10 @@ def of_names(store: Store, names: Iterable[str]) -> list[str]:
     for name in names:
         fitting = [run_id for run_id in known if run_id.startswith(name)]
         if len(fitting) != 1:
-            raise UserError(f"--run {name}: {len(fitting) or 'no'} runs in {store.root} begin with it.")
+            raise UserError(
+                f"--run {name}: {number(len(fitting), 'run') if fitting else 'no run'} in {store.root} "
+                f"{'begin' if len(fitting) > 1 else 'begins'} with it."
+            )
         found += fitting
     return found
 
@@ -59,7 +63,7 @@ def candidates(store: Store, run_ids: Iterable[str], study: str | None) -> Candi
         if others:
             stay[run_id] = f"it also belongs to {', '.join(others)}"
         elif read_by:
-            stay[run_id] = f"{', '.join(read_by)} begins with it, or is an ensemble of it"
+            stay[run_id] = f"{', '.join(read_by)} was made from it (a branch or an ensemble)"
         else:
             runs[run_id] = of
     return Candidates(runs, stay)
@@ -85,7 +89,9 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
     with Queue(store.queue_db, create=False) as queue:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1_000_000) if row.run_id in runs]
     if running:
-        raise UserError(f"These runs are training: {', '.join(running)}. Cancel them, or wait for them.")
+        raise UserError(
+            f"Nothing was changed, because these runs are training: {', '.join(running)}. Cancel them, or wait."
+        )
     ledger.append(store, "forget", run_ids=list(runs))
     if store.mlflow_db.is_file():  # first: what is killed in between still finds the folders, and goes on
         from experiments.tracking.mlflow import Tracker  # takes seconds

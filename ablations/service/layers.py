@@ -150,7 +150,9 @@ def measure(sizes: Sizes) -> Times:
     )
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise UserError(f"--measure: the process that times the sub-layers ended with {done.returncode}: {last}.")
+        raise UserError(
+            f"--measure: the process that measures the sub-layers ended with exit code {done.returncode}: {last}."
+        )
     found: dict[str, dict[int, dict[int, Sequence[float]]]] = {}
     for line, width, length, seconds in json.loads(done.stdout):
         found.setdefault(line, {}).setdefault(width, {})[length] = seconds

@@ -9,6 +9,7 @@ from ablations.service.selected import Selected
 from experiments.errors import NeedsCorpus, UserError
 from experiments.jobs.devices.hardware import available_cores
 from experiments.jobs.devices.slots import Slot
+from experiments.messages import number
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
     threads, cores = sum(slot.threads for slot in slots if slot.kind == "cpu"), available_cores()
     if threads > cores:
         found.append(
-            f"--devices requests {threads:,} threads on {cores} core{'s' * (cores > 1)}: runs slow each other down, "
-            f"and memory is divided among all slots. cpu:{cores} uses every core once."
+            f"--devices requests {threads:,} threads on {number(cores, 'core')}: runs slow each other down, and "
+            f"memory is divided among all slots. cpu:{cores} uses every core once."
         )
     return found
 
@@ -107,9 +108,10 @@ def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slo
         least = ", with the smallest micro-batch, for the program, weights, gradients and the optimizer's state"
         yield Refusal(
             tuple(needed),
-            f"these rows need more memory than any device has for runs (the largest, {told}): {sizes}"
-            f"{least * (largest in limited)}. Make the model smaller, {'raise the limit, ' * (largest in limited)}"
-            f"choose other rows with --rows, or train on a larger machine: {_THERE}.",
+            f"these rows need more memory than any device has for runs (the largest is {told}): "
+            f"{sizes}{least * (largest in limited)}. Make the model smaller, "
+            f"{'raise the limit, ' * (largest in limited)}choose other rows with --rows, or train on a larger "
+            f"machine: {_THERE}.",
         )
 
 

@@ -52,13 +52,15 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
     try:
         words = shlex.split(given)
     except ValueError as error:
-        raise UserError(f"--from {given!r} is no command that a shell reads: {error}.") from None
+        raise UserError(f"--from {given!r} is not a valid shell command: {error}.") from None
     if words and words[0].endswith(".py") and not words[0].startswith(("./", "/", "~")):
         words = ["python", *words]
     scripts = Scripts(shlex.join(words), folder)
     if not scripts.script:
+        missing = next((word for word in words if word.endswith(".py")), given)
+        where = "this folder" if folder.absolute() == Path.cwd() else folder.absolute()
         raise UserError(
-            f"--from {given!r} names no script in {folder.absolute()}. Write --from train.py, or a whole command: "
+            f"--from {given!r}: no script `{missing}` in {where}. Write --from train.py, or a whole command: "
             '--from "python -m package".'
         )
     script = Path(scripts.script)
@@ -70,7 +72,7 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
     if ask_parser:
         if not code.imports & PARSERS:
             raise UserError(
-                f"--ask: {script.name} imports no parser that could be asked ({', '.join(sorted(PARSERS))})."
+                f"--ask: {script.name} imports no parser that --ask supports ({', '.join(sorted(PARSERS))})."
             )
         settings = [option for option in found.options if is_setting(option) and not option.in_file]
         wrong = ask(words, start, _command(found), settings, folder)
@@ -79,15 +81,15 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
             for option in found.options
         ])  # fmt: skip
         same = len(settings) - len(wrong)
-        remarks += [f"The parser itself agrees with {same} of {len(settings)} settings."]
+        remarks += [f"The parser confirms {same} of {len(settings)} settings."]
         remarks += [f"{name} is left out: {why}." for name, why in wrong.items()]
     if not any(is_setting(option) or option.name in SEEDS for option in found.options):
-        remarks.insert(0, f"No options were found in {script.name} that could be settings. Write them into the command "
+        remarks.insert(0, f"No options that can be settings were found in {script.name}. Write them into the command "
                        "and [base] by hand, such as --lr {lr} and lr = 0.1.")  # fmt: skip
     links = _links(code, [*files, *(folder / word.rpartition("=")[2] for word in words)], folder)
     text = _text(name, found, code, links, remarks)
     if not any(printed(code)):
-        remarks.append(f"No metric was found in what {script.name} prints. Correct [[metric]] in the study.")
+        remarks.append(f"No metric was found in the output of {script.name}. Correct [[metric]] in the study.")
     return WrittenStudy(text, remarks)
 
 
@@ -102,14 +104,14 @@ def _start(words: Sequence[str], script: Path) -> int:
 def _text(name: str, found: Options, code: Code, links: Sequence[str], remarks: Sequence[str]) -> str:
     lines = [
         f'name = "{name}"',
-        f'title = "What the settings of {name} are worth"',
+        f'title = "Ablation of {name}"',
         f"command = {toml(_command(found))}",
     ]
     if links:
-        lines.append(f"links = {toml(links)}   # each run works in a folder of its own, where these are linked")
+        lines.append(f"links = {toml(links)}   # each run has its own folder, with links to these")
     lines += [f"progress = '{pattern}'" for pattern in [*progress(code)][-1:]]
     seeded = any(_given(option) == "{seed}" or (option.in_file and option.name == "seed") for option in found.options)
-    repeats = "seeds = 1   # the script has no option for a seed: more would be repeats of one training"
+    repeats = "seeds = 1   # the script has no option for a seed, so more seeds would repeat one training"
     lines.append("seeds = 2" if seeded else repeats)
     notes = [f"# {one_line(remark)}" for remark in remarks]
     settings = [option for option in found.options if is_setting(option)]
@@ -128,7 +130,7 @@ def _parsed(file: Path) -> ast.Module:
         try:
             return ast.parse(read_regular(file))
         except (SyntaxError, ValueError, RecursionError) as error:
-            raise UserError(f"{file} is no Python that can be read: {error}.") from None
+            raise UserError(f"{file} is not valid Python: {error}.") from None
 
 
 # --- The files that it names

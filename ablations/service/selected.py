@@ -41,8 +41,8 @@ class StoreOptions:
     def open(self, *, create: bool = False, missing: bool = False) -> Store:
         """Open the store. `missing`: one that does not exist reads as empty. Raises UserError (see `Store.open`)."""
         if not (create or missing) and not (self.store / MARKER).is_file():
-            what = "is no store (it has no store.json)" if self.store.exists() else "does not exist"
-            raise UserError(f"The store {self.store.absolute()} {what}. Name the folder of the runs with --store.")
+            what = "is not a store (it has no store.json)" if self.store.exists() else "does not exist"
+            raise UserError(f"The store {self.store.absolute()} {what}. Name the store with --store.")
         return Store.open(self.store, self.state_dir, create=create)
 
     @property
@@ -147,7 +147,10 @@ def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: b
     study = load_study(study_name, many)
     task = task_of(study)
     if selectors.corpus is not None and CORPUS not in setting_names(task.config_type):
-        raise UserError(f"--corpus: the study {study.name} takes no corpus, because its trainer reads its own data.")
+        raise UserError(
+            f"--corpus: the study {study.name} has no corpus, because its trainer reads the data itself. Leave out "
+            "--corpus."
+        )
     store = selectors.open(missing=not there)
     collect_detached(store)
 
@@ -219,7 +222,7 @@ def choose_table(study_name: str, selectors: Selectors, say: Say) -> SelectedTab
         return choose(study_name, selectors, there=True)
     selected = selectors.profile, selectors.corpus, selectors.rows, selectors.seeds
     if selected != (None,) * 4 or selectors.sets:
-        raise UserError(f"{study_name} holds one table. Leave out the selectors.")
+        raise UserError(f"{study_name} contains a single table. Leave out the selectors.")
     return open_table(Path(study_name), say)
 
 

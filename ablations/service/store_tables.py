@@ -139,7 +139,7 @@ def _tables(
                 plan = choose(path, here).plan
                 break
             except UserError:  # another profile, a corpus that is gone, a mistake in the file
-                unread.append(f"{Path(path).name} cannot be used: `ablations plan {path}` says why")
+                unread.append(f"{Path(path).name} cannot be used; see why with `ablations plan {path}`")
         if len(unread) > 1:
             unread.insert(0, f"{len(unread)} files are named {name.study}")
     planned = {run.run_id: run for run in plan.trainings} if plan else {}
@@ -281,24 +281,24 @@ def say_orphans(found: Iterable[Orphan]) -> list[str]:
     by_change: dict[tuple[str, ...], list[Orphan]] = {}
     for orphan in found:
         names = dict.fromkeys([*orphan.was, *orphan.now])
-        changes = ("another tree",) if orphan.tree else tuple(_change(orphan, name) for name in names)
+        changes = ("another snapshot",) if orphan.tree else tuple(_change(orphan, name) for name in names)
         by_change.setdefault(changes, []).append(orphan)
     lines = []
     for changes, those in by_change.items():
         if those[0].tree:
             places = ", ".join(f"{orphan.planned.name} (runs/{orphan.run_id})" for orphan in those)
             lines.append(
-                f"{number(len(those), 'finished run')} of version 0.1.0 {'is' if len(those) == 1 else 'are'} not used: "
-                f"{places}. That version recorded the tree of a row that changes code, and not the change. The results "
-                "stay in the store; these rows are trained again."
+                f"{number(len(those), 'finished run')} of version 0.1.0 {'is' if len(those) == 1 else 'are'} not "
+                f"used: {places}. That version recorded the whole code of a row that changes code, not the change. "
+                "The results stay in the store; these rows are trained again."
             )
             continue
         rows = ", ".join(dict.fromkeys(orphan.planned.row for orphan in those))
         since = time.strftime("%Y-%m-%d %H:%M", time.localtime(max(orphan.trained for orphan in those)))
         lines.append(
             f"{number(len(those), 'finished run')} of {rows} {'is' if len(those) == 1 else 'are'} not used: "
-            f"{'; '.join(changes)} since {since}, when {'it was' if len(those) == 1 else 'they were'} trained. "
-            "The earlier results stay in the store and are found again if the change is undone."
+            f"{'; '.join(changes)} since {since}, when {'it was' if len(those) == 1 else 'they were'} trained. The "
+            "earlier results stay in the store and are used again if you undo the change."
         )
     return lines
 

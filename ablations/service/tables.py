@@ -73,7 +73,7 @@ def _digits(text: str) -> Iterator[tuple[str, int]]:
         key, found, value = part.strip().partition("=")
         key, value = (key, value) if found else ("", key)
         if not value.isdecimal() or (found and not key):
-            raise UserError(f"--digits {text}: write --digits 2, or bleu=2,ppl=3.")
+            raise UserError(f"--digits {text}: write --digits 2 or --digits bleu=2,ppl=3.")
         yield key, int(value)
 
 
@@ -178,4 +178,4 @@ def _sentence(study: str, selectors: Selectors, other: Selectors, table: StoreTa
     added = f"add {shlex.join(more)}, or write " if more and only_added else ""
     runs = f"{number(count, 'finished run')} of {plan.study.name} {'exists' if count == 1 else 'exist'}"
     with_ = " and ".join(differs) or "the study's own settings"
-    return f"No run of this selection is in {selectors.store}. {runs} with {with_}: {added}`ablations report {line}`."
+    return f"{selectors.store} has no run of this selection. {runs} with {with_}: {added}`ablations report {line}`."

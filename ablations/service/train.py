@@ -67,8 +67,7 @@ def train(
         if not queued:
             queue_runs(chosen, plan, runs, stale, progress, say)
         if others := len(_waiting(store).difference(run.run_id for run in plan.trainings)):
-            words = f"{number(others, 'queued run')} of other selections {'waits' if others == 1 else 'wait'}"
-            say(f"{words}: `ablations work` trains {'it' if others == 1 else 'them'}")
+            say(f"{number(others, 'queued run')} of other selections not started; train with `ablations work`")
         summary = work_on(plan, runs)
         if summary.left:  # of these alone: others may be another user's
             summary = replace(summary, left=len(_waiting(store).intersection(run.run_id for run in runs)))
@@ -76,8 +75,8 @@ def train(
         join(chosen, plan)
         track_ended(store)
         others = sum(run.state == "stale" for run in plan.trainings)
-        kept = f" ({others} by other code, kept: --stale rerun trains them again)" if others else ""
-        say(f"{number(len(plan.trainings), 'run')}, all done, nothing to train{kept}")
+        kept = f"; {others} by older code, kept (train again with --stale rerun)" if others else ""
+        say(f"nothing to train: all {number(len(plan.trainings), 'run')} done{kept}")
     if not summary.interrupted:
         complete_mlflow(store, say)
     return summary
@@ -101,11 +100,19 @@ def queue_runs(
     asked, every = {run.run_id for run in runs}, plan.trainings
     left = sum(run.run_id in asked for run in every)
     counts = {"done": len(every) - left, "queued_now": added, "queued_before": left - added}
-    words = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in counts.items())
     kinds = Counter(run.state_in_words for run in runs if run.state != "waiting")
     kinds_in_words = "; ".join(f"{count} {kind}" for kind, count in kinds.items())
-    say(f"{number(len(every), 'run')}: {words}{f' ({kinds_in_words})' if kinds.keys() - {'missing'} else ''}")
+    say(f"{queued_in_words(counts)}{f' ({kinds_in_words})' if kinds.keys() - {'missing'} else ''}")
     return counts
+
+
+def queued_in_words(counts: Mapping[str, int]) -> str:
+    """ "6 runs queued", or with finished and waiting ones "20 runs: 12 done, 5 queued, 3 already queued"."""
+    if counts["queued_now"] == sum(counts.values()):
+        return f"{number(counts['queued_now'], 'run')} queued"
+    words = {"done": "done", "queued_now": "queued", "queued_before": "already queued"}
+    parts = ", ".join(f"{count} {words[name]}" for name, count in counts.items() if count)
+    return f"{number(sum(counts.values()), 'run')}: {parts}"
 
 
 def check(
@@ -196,7 +203,7 @@ def _short(chosen: Selected, run: PlannedRun, parent_run: str = "") -> PlannedRu
     settings, name = dict(flatten(run.config)), run.config.setting_roles.steps
     if not name or name not in settings:
         raise UserError(
-            f"--smoke: the task {run.config.task} names no setting for its training steps (docs/own-task.md)."
+            f"--smoke: the task {run.config.task} does not name the setting of its training steps (docs/own-task.md)."
         )
     settings |= {name: SMOKE_STEPS} | ({_CHECKPOINT: "last"} if _CHECKPOINT in settings else {})
     if settings.get(_PRECISION) == "bf16":

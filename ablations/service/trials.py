@@ -41,7 +41,7 @@ class Trials:
             self.searches[row.key] = Search(chosen.store, space, about(run.config, run.spec.inputs, space))
         if not self.searches:
             raise UserError(
-                "The chosen rows are ensembles or branches, which are made of other rows' trainings: tune those rows."
+                "Nothing to tune: the chosen rows are ensembles or branches of other rows. Tune those rows."
             )
         self._at_once = max(1, -(-slots // len(self.searches)))  # queued or running trials of a row
         self._runs: dict[tuple[str, int], PlannedRun] = {}  # trials queued by this process

@@ -53,14 +53,14 @@ class WorkOptions:
     def __post_init__(self) -> None:
         if self.engine not in engines():
             near = suggestion(self.engine, engines(), "engines")
-            raise UserError(f"--engine {self.engine}: there is no such engine. {near}")
+            raise UserError(f"--engine {self.engine}: unknown engine. {near}")
         for name in self.sinks or ():
             check_sink(name)
         if self.engine == "local" and (self.engine_set or self.address):
-            raise UserError("--engine-set and --address are for slurm and ray; the local engine has no settings.")
+            raise UserError("--engine-set and --address need --engine slurm or ray; the local engine has no settings.")
         if self.engine == "local" and (self.workers is not None or self.setup):
             option = "--setup" if self.setup else "--workers"
-            raise UserError(f"{option} is for the nodes of a cluster: add --engine slurm or --engine ray.")
+            raise UserError(f"{option} needs a cluster: add --engine slurm or --engine ray.")
         if self.workers is not None and self.workers < 1:
             raise UserError(
                 f"--workers {self.workers}: write how many node workers may run at once, 1 or more. Without --workers "
@@ -142,9 +142,9 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
         if write_lacking(store) == len(before):
             added = [run_id for run_id, older in before.items() if not older]
             if added:
-                say(f"{number(len(added), 'run')} added to MLflow, which lacked {'it' if len(added) == 1 else 'them'}")
+                say(f"{number(len(added), 'missing run')} added to MLflow")
             if updated := len(before) - len(added):
-                say(f"{number(updated, 'run')} updated in MLflow, because rows or scores have changed since")
+                say(f"{number(updated, 'run')} updated in MLflow, because rows or scores have changed")
 
 
 def _all_train_apart(store: Store) -> bool:

@@ -50,7 +50,7 @@ def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dic
     rest, found = dict(table), list[dict[str, Any]]()
     entries = rest.pop("ablate", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
-        raise UserError(f"{origin}: write [[ablate]] above each entry.")
+        raise UserError(f"{origin}: ablate must be a list. Write [[ablate]] above each entry.")
     for count, entry in enumerate(entries, start=1):
         try:
             asked = Ablate.model_validate({n: v for n, v in entry.items() if n in Ablate.model_fields})
@@ -58,7 +58,9 @@ def with_rows(table: Mapping[str, Any], origin: str, folder: Path | None) -> dic
                 raise UserError('write patch = "all.diff", with by = "hunk" or "file", or commits = "main..feature".')
             parts = Code(folder).parts(Change(asked.patch, "", asked.commits))
             if not parts:
-                raise UserError(f"{asked.patch or asked.commits} has no change: expected what `git diff` prints.")
+                raise UserError(
+                    f"{asked.patch or asked.commits} contains no change; expected the output of `git diff`."
+                )
         except (ValidationError, UserError) as error:
             said = str(error) if isinstance(error, UserError) else plain(error.errors()[0])
             raise UserError(f"{origin}, [[ablate]] number {count}: {said}") from None
@@ -104,7 +106,9 @@ class Code:
 
     def __init__(self, folder: Path | None) -> None:
         if folder is None:
-            raise UserError("Rows that change code are for your own study, beside your own code.")
+            raise UserError(
+                "Built-in studies cannot have rows that change code. Write such rows in a study file beside your code."
+            )
         self._folder, self._git = folder.resolve(), Repository(folder)
         self._hidden = list[str]()  # in no tree: the study, its patches, and the places of links
         self._linked, self._protected = list[str](), list[str]()
@@ -135,23 +139,23 @@ class Code:
         for what, paths in of_git.items():
             self._linked += [path for path in paths if path in asked]
             if lost := [path for path in paths if not _below(path, asked)]:
-                raise UserError(f"In the trees of the rows, {_names(lost)} is {what}: its content is not in this "
-                                "repository. Name it in `links`, to give runs that of your working copy.")  # fmt: skip
+                raise UserError(f"In the code of the rows, {_names(lost)} is {what}, whose content is not in this "
+                    "repository. Name it in `links`, to give runs that of your working copy.")  # fmt: skip
         found = git.untracked("-x", "__pycache__/", below=asked) if asked else []
         self._linked += [path.rstrip("/") for path in found if not path.endswith("__pycache__/")]
         self.links = [os.path.relpath(path, git.prefix) for path in self._linked]
         self._hidden += self._linked
         if unread := {path: name for path, name in git.unread.items() if not _below(path, self._hidden)}:
             raise UserError(f"{_names([*unread])} differs from the last commit, and has the git filter "
-                            f"{next(iter(unread.values()))}, which is a program of yours that planning does not run. "
-                            "Add it to git's index (`git add`), or name it in `links`.")  # fmt: skip
+                            f"{next(iter(unread.values()))}, which is a program that planning does not run. Add it to "
+                            "git's index (`git add`), or name it in `links`.")  # fmt: skip
         self.base = git.without(whole, self._hidden)
         self._check(git.nothing, self.base)
         if commit and not any(
             _below(path, [os.fspath(git.prefix)]) for path, *_ in git.entries(git.nothing, self.base)
         ):
             raise UserError(
-                f"base_commit {commit} has nothing in {git.prefix}, the study's folder. Name a later commit."
+                f"base_commit {commit} does not contain {git.prefix}, the study's folder. Name a later commit."
             )
         planned[self.base] = (git, self._head, self._hidden)
 
@@ -169,16 +173,20 @@ class Code:
         said += f", without {_names(new)}, which git does not track" if new else ""
         for name, commit in self._moving.items():
             moving += (
-                f" `{name}` is commit {commit[:12]} now. After the next commit it may be another one, and its rows are "
-                f"trained again: write {commit[:12]} in its place."
+                f" `{name}` is commit {commit[:12]} now. A new commit changes it, and its rows are trained again; to "
+                f"prevent this, write {commit[:12]} instead."
             )
         return f"Base's code is now commit {self._head[:12]} of {self._git.top.name} {said}.{moving}"
 
     def conditions(self) -> str:
         """Return what all rows share, for `plan` and the reader of the table. After `of` was asked for each row."""
-        linked = f" and link {_names(self.links)}" if self.links else ""
-        linked += f"; nothing is installed for rows that change {_names([*self._named])}" if self._named else ""
-        return f"Each row has a tree of its own; all run with the same interpreter and packages{linked}."
+        linked = f"linked: {_names(self.links)}" if self.links else ""
+        if self._named:
+            linked += f"{'; ' if linked else ''}nothing is installed for rows that change {_names([*self._named])}"
+        return (
+            "Each row ran from its own snapshot of the code, with the same Python and "
+            f"packages{f' ({linked})' if linked else ''}."
+        )
 
     # --- rows
 
@@ -196,7 +204,7 @@ class Code:
         changed = self._check(self.base, tree)
         self._named |= dict.fromkeys(path for path in changed if _PACKAGES.fullmatch(Path(path).name))
         if found := [path for path in changed if _below(path, self._protected)]:
-            raise UserError(f"It changes {_names(found)}, which [protected] names: no row changes what measures it.")
+            raise UserError(f"It changes {_names(found)}, which [protected] lists. Remove these changes.")
         planned[tree] = (git, begins, self._hidden)
         diff = git.diff(self.base, tree, "--find-renames").decode(errors="replace")
         return RowCode(tree, base, digest, diff, git.lines(self.base, tree), words)
@@ -237,7 +245,9 @@ class Code:
         git, begin, parts = self._git, self.base, self.parts(change)
         every = self._read(change.patch) if change.patch else b"".join(part.text for part in parts)
         if refused := [part.file for part in parts if part.file in self._hidden]:
-            raise UserError(f"Its patch changes {refused[0]}, which is the study, a patch or a link: take it out.")
+            raise UserError(
+                f"Its patch changes {refused[0]}, which is the study, a patch or a link. Remove this change."
+            )
         numbers, without = range(1, len(parts) + 1) if change.parts is None else change.parts, False
         if not {*numbers} <= {*range(1, len(parts) + 1)}:
             raise UserError(f"parts = {list(numbers)}, and {change.patch or change.commits} has {len(parts)}.")
@@ -246,7 +256,7 @@ class Code:
                 first, last = self._ends(change)
                 begin = git.without(git.fork(first, last), self._hidden)
                 if git.apply(begin, every) != git.without(last, self._hidden):
-                    raise GitError("merges are among them; rebase them to a line")
+                    raise GitError("the range contains merges; rebase it to a line of commits")
             elif change.parts is None:
                 return git.apply(begin, every), patch_change([part.text for part in parts] or [every])
             elif self._applies(begin, every, "--reverse"):  # base has all of it
@@ -288,8 +298,8 @@ class Code:
         every = changed if before == self._git.nothing else self._git.entries(self._git.nothing, tree)
         links = {path: self._target(name) for path, mode, name in every if mode == LINK}
         if out := leading_out(links, self._linked):
-            raise UserError(f"{out} is a link to {links[out].strip()}, which leads out of the tree. Remove it, or let "
-                            "git ignore it and name it in `links`.")  # fmt: skip
+            raise UserError(f"{out} is a link to {links[out].strip()}, which leads out of the repository. Remove it, "
+                "or let git ignore it and name it in `links`.")  # fmt: skip
         for path, mode, _ in changed:
             if mode == SUBMODULE or _below(path, self._linked):
                 raise UserError(f"Its code has {path}, a submodule or the place of a link. Remove it there.")

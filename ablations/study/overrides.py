@@ -45,10 +45,10 @@ def check_names(
         if name in names:
             continue
         if name in given:
-            raise UserError(f"{where}: {name} is not set like this: {given[name]}.")
+            raise UserError(f"{where}: {name} cannot be set here: {given[name]}.")
         inside = [k for k in known if k.startswith(f"{name}.")]
         if inside:
-            raise UserError(f"{where}: {name} is a group of settings, set one of them: {', '.join(inside)}.")
+            raise UserError(f"{where}: {name} is a group of settings. Set one of: {', '.join(inside)}.")
         raise UserError(f"{where}: there is no setting {name}. {suggestion(name, known, 'settings')}")
 
 

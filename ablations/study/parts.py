@@ -37,25 +37,25 @@ class Metric(StrictModel):
     """A column of the table, declared by the study in place of the task's own columns."""
 
     name: Annotated[str, Field(min_length=1, max_length=LONGEST_NAME), AfterValidator(printable)] = Field(
-        description="the metric, as the trainer returns it"
+        description="name of the metric, as the trainer returns it"
     )
-    set: Key = Field("test", description="the data set that it is measured on")
-    head: Text = Field("", description="the column's head; name and set if unset")
+    set: Key = Field("test", description="data set on which it is measured")
+    head: Text = Field("", description="head of the column; name and set if unset")
     better: Literal["higher", "lower", ""] = Field(
-        "", description="if unset, what the name says; where it says nothing, nothing is bold and no claim is judged"
+        "",
+        description="if unset, the direction that the name implies; if it is unknown, nothing is bold and no claim is "
+        "checked",
     )
-    digits: int = Field(2, ge=0, le=12, description="after the decimal point")
+    digits: int = Field(2, ge=0, le=12, description="digits after the decimal point")
     logarithmic: bool = Field(False, description="changes are differences of natural logarithms, as for perplexity")
     key: Annotated[str, Field(pattern=r"^(\w[\w.-]*)?$", max_length=LONGEST_NAME)] = Field(
-        "", description="in JSON, CSV and `paper`: name_set, if unset"
+        "", description="key in JSON, CSV and `paper`; name_set if unset"
     )
-    pattern: str = Field(
-        "", description="of a command: a regular expression whose group finds the number in what the command prints"
+    pattern: str = Field("", description="for a command: regular expression whose group finds the number in the output")
+    take: Literal["last", "best"] = Field(
+        "last", description="which number to use if the pattern matches several times"
     )
-    take: Literal["last", "best"] = Field("last", description="which of the numbers that the pattern finds")
-    number: str = Field(
-        "", description="how the pattern's numbers are written, by an example (1.234,5); like 1234.5 if unset"
-    )
+    number: str = Field("", description="an example of how numbers are printed (1.234,5); like 1234.5 if unset")
 
     @model_validator(mode="after")
     def _pattern_is_one(self) -> Self:
@@ -102,8 +102,8 @@ class Metric(StrictModel):
 class Ensemble(StrictModel):
     """Trainings of another row that decode together: {of = "base", seeds = [1, 2, 3]}; see docs/ensembles.md."""
 
-    of: Key = Field(description="the row whose trainings are the members")
-    seeds: tuple[Count, ...] = Field(strict=False, description="their seeds")
+    of: Key = Field(description="row whose trainings are the members")
+    seeds: tuple[Count, ...] = Field(strict=False, description="seeds of the members")
 
     @field_validator("of", mode="before")
     @classmethod
@@ -121,16 +121,16 @@ class Ensemble(StrictModel):
         if not seeds:
             raise ValueError("it is empty: name the members' seeds, such as [1, 2, 3]")
         if len(set(seeds)) < len(seeds):
-            raise ValueError("a seed is there twice; each member is another training")
+            raise ValueError("a seed is listed twice; each member must be a different training")
         return tuple(sorted(seeds))
 
 
 class Branch(StrictModel):
     """A row that begins with another row's training: {row = "base", step = 80_000}; see docs/branches.md."""
 
-    row: Key = Field(description="the parent run: the row whose first steps are shared")
+    row: Key = Field(description="row of the parent run, whose first steps are shared")
     step: Count = Field(description="the last shared step; a profile's scale.steps multiplies it")
-    by_profile: dict[Key, Count] = Field({}, description="for one profile only, in place of `step`; not scaled")
+    by_profile: dict[Key, Count] = Field({}, description="step for one profile, instead of `step`; not scaled")
 
 
 class Interval(StrictModel):

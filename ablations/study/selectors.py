@@ -32,7 +32,7 @@ class Selection:
             raise UserError(f"--seeds {self.seeds}: it must be at least 1, because seeds are numbered 1..N.")
         if self.corpus is not None and self.overrides.get(CORPUS, self.corpus) != self.corpus:
             raise UserError(
-                f"--corpus {self.corpus} and --set {CORPUS}={self.overrides[CORPUS]} name different corpora; keep one."
+                f"--corpus {self.corpus} and --set {CORPUS}={self.overrides[CORPUS]} name different corpora. Keep one."
             )
 
     @property

@@ -30,7 +30,7 @@ from reports.spec.sentences import Cited, Claim, compared, parse
 class Protected(StrictModel):
     """[protected]: what measures the rows. The study itself always is."""
 
-    paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, from the study's folder")
+    paths: tuple[Text, ...] = Field((), strict=False, description="files and folders, relative to the study's folder")
 
 
 class Study(Match):
@@ -39,48 +39,53 @@ class Study(Match):
     name: Key
     title: Text
     task: Annotated[str, Field(min_length=1)] = "translation"
-    command: str = Field("", description="the trainer as a shell command; the task is then `command`")
+    command: str = Field("", description="the trainer as a shell command; sets task to `command`")
     progress: str = Field(
-        "", description="of a command: a regular expression with two groups, step and total, in what it prints"
+        "", description="for a command: regular expression with two groups, step and total, in the output"
     )
     links: tuple[Text, ...] = Field(
         (),
         strict=False,
-        description="of a command: each run works in a folder of its own, where these entries of the study's folder "
-        "are linked; without them all work in the study's folder",
+        description="for a command: entries of the study's folder that are linked into each run's folder; without "
+        "`links` all runs work in the study's folder",
     )
     code: tuple[Text, ...] = Field(
         (),
         strict=False,
-        description="of your own trainer: files, as patterns from the study's folder, that are part of its code",
+        description="for your own trainer: patterns of files, relative to the study's folder, that belong to its code",
     )
     base_commit: Text = Field(
         "",
-        description="of your own trainer in a git repository: every row runs on the code of this commit, not of the "
-        "working copy; a row's patch is applied to it",
+        description="for your own trainer in a git repository: commit whose code all rows use instead of the working "
+        "copy; patches are applied to it",
     )
     python: str = Field(
-        "", description="the interpreter of your own function, relative to the study's folder; this program's if unset"
+        "",
+        description="Python interpreter of your own function, relative to the study's folder; this program's if unset",
     )
-    default_profile: str = Field("", description="the first one declared, if unset")
+    default_profile: str = Field("", description="the first profile if unset")
     seeds: SeedCount = 1
     base: Settings = Field({})
     profiles: dict[Key, Profile] = Field({}, alias="profile")
     variations: tuple[Variation, ...] = Field((), alias="variation", strict=False)
-    metrics: tuple[Metric, ...] = Field((), alias="metric", strict=False, description="the task's own if none")
+    metrics: tuple[Metric, ...] = Field(
+        (), alias="metric", strict=False, description="columns of the table; the task's metrics if none"
+    )
     columns: Annotated[dict[str, Text], BeforeValidator(dotted)] = Field(
         {},
         description="settings printed as columns, with their heads: these alone; all that rows set if unset; start.…: "
         "what runs measure before their first update",
     )
-    table: TableChoices = Field(TableChoices(), description="how the table is printed; `ablations report` has the same")
-    tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of every row")
+    table: TableChoices = Field(
+        TableChoices(), description="how the table is printed; `ablations report` has the same options"
+    )
+    tune: Tune | None = Field(None, description="how `ablations tune` searches the best settings of each row")
     published: dict[Key, Text] = Field(
-        {}, description="published numbers that nothing here measures: their names in `paper`, with their heads"
+        {}, description="published numbers that no run measures: their names in `paper`, with column heads"
     )
     cited: tuple[Cited, ...] = Field((), strict=False, description="published results of other systems")
     claims: tuple[Claim, ...] = Field(
-        (), alias="claim", strict=False, description="what the paper says of its numbers, checked under the table"
+        (), alias="claim", strict=False, description="statements of the paper, checked in the notes under the table"
     )
     pivot: dict[Group, Text] = Field(
         {},
@@ -88,16 +93,18 @@ class Study(Match):
         "changes from its own first row",
     )
     within_groups: bool = Field(
-        False, description="changes, tests and bold are within each group, from its first row, as always in a pivot"
+        False, description="compare (changes, tests, bold) within each group, from its first row; always so in a pivot"
     )
     bold: Literal["best", "undistinguished"] = Field(
-        "best", description="bold in each column: its best; undistinguished: also rows that no test tells from it"
+        "best",
+        description="bold in each column: the best; undistinguished: also rows that do not differ significantly from "
+        "it",
     )
     sustained_flops: dict[str, FiniteFloat] = Field(
         {}, description="operations per second that a device sustains, by part of its name; for costs by time"
     )
     notes: tuple[Text, ...] = Field((), strict=False, description="printed under the table")
-    protected: Protected = Field(Protected(), description="what no row's code may change")
+    protected: Protected = Field(Protected(), description="files that no row's code may change")
     sections: Annotated[dict[str, Any], BeforeValidator(read_sections)] = Field(
         {}, description="tables that extras read, by name"
     )
@@ -129,10 +136,10 @@ class Study(Match):
         if twice:
             raise ValueError(f"the row {twice} appears twice; every row needs its own key")
         if self.python and self.task == "command":
-            raise ValueError("it has a command, which names its interpreter itself: leave out `python`")
+            raise ValueError("a command names its interpreter itself: leave out `python`")
         self._check_command()
         if self.command and self.task != "command":
-            raise ValueError(f'it has a command, and task = "{self.task}"; keep one of them')
+            raise ValueError(f'command and task = "{self.task}" cannot be combined; keep one of them')
         twice = _repeated(metric.column.key for metric in self.metrics)
         if twice:
             raise ValueError(f"two [[metric]] have the key {twice}; give one of them another key")
@@ -171,12 +178,12 @@ class Study(Match):
         links = self.links and not (self.base_commit or any(row.change for row in self.variations))
         for name, given in {"progress": self.progress, "links": links, "[[metric]] pattern": patterns}.items():
             if given and not self.command:
-                raise ValueError(f"{name} is for a study with a command, whose output or folder it is about")
+                raise ValueError(f"{name} needs a study with a command")
         if self.progress:
             check_pattern(self.progress, 2)
         for name in self.links:
             if not name or name.startswith(("/", "~")) or {"..", "."} & set(name.split("/")):
-                raise ValueError(f'links: "{name}" is no entry of the study\'s folder: name a file or folder inside it')
+                raise ValueError(f'links: "{name}" is not in the study\'s folder: name a file or folder inside it')
 
     @property
     def base_row(self) -> Variation | None:
@@ -220,7 +227,7 @@ def _check_members(row: Variation, rows: Iterable[Variation]) -> None:
     if row.ensemble.of not in others:
         near = suggestion(row.ensemble.of, others, "rows").rstrip(".")
         known = any(other.key == row.ensemble.of for other in rows)
-        why = "is an ensemble itself, and trains nothing" if known else "does not exist"
+        why = "is an ensemble itself, which is not trained" if known else "does not exist"
         raise ValueError(f'row "{row.key}", ensemble: the row of = "{row.ensemble.of}" {why}. {near}')
 
 
@@ -234,7 +241,7 @@ def _check_parent_run(row: Variation, rows: Iterable[Variation], profiles: Itera
     if of is None:
         raise ValueError(f'{where}: the row = "{row.branch.row}" does not exist. {near}')
     if of.ensemble or of.branch:
-        why = "is an ensemble, which trains nothing" if of.ensemble else "is a branch itself, or this row"
+        why = "is an ensemble, which is not trained" if of.ensemble else "is a branch itself, or this row"
         raise ValueError(f'{where}: the row = "{of.key}" {why}. A parent run is trained from the start. {near}')
     for name in row.branch.by_profile:
         if name not in profiles:
@@ -261,7 +268,7 @@ def _with_trees(study: Study) -> Study:
     try:
         if not study.command and ":" not in study.task:
             what = "base_commit is" if study.base_commit else "Rows that change code are"
-            raise UserError(f"{what} for a command or a function of your own, not for {study.task}.")
+            raise UserError(f"{what} only for your own command or function, not for {study.task}.")
         code = Code(study.folder)
         patches = [row.patch for row in study.variations if row.patch]
         code.begin([Path(study.origin).name, *patches], study.links, study.protected.paths, study.base_commit)

@@ -16,7 +16,7 @@ from ablations.study.code_rows import with_rows
 from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.labels import short_key
-from experiments.messages import nearest, plain, show, suggestion
+from experiments.messages import either, nearest, plain, show, suggestion
 from model.extensions import added, extras
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -77,17 +77,17 @@ def read_study(name_or_path: str, model: type[Model], many: bool = False) -> Mod
     table = expand(with_rows(table, origin, folder), origin, many)
     for name in _OURS:
         if name in table:
-            raise UserError(f"{origin}: there is nothing called {name} in a study; take it out.")
+            raise UserError(f"{origin}: unknown key `{name}`. Remove it.")
     for row in table["variation"] if isinstance(table.get("variation"), list) else ():
         for name in _OURS_OF_ROWS:
             if isinstance(row, Mapping) and name in row:
-                raise UserError(f"{origin}: row {show(row.get('key'))}: there is nothing called {name}; take it out.")
+                raise UserError(f"{origin}: row {show(row.get('key'))}: unknown key `{name}`. Remove it.")
     sections = {name: table.pop(name) for name in added("sections") if name in table}
     try:
         return model.model_validate({**table, "sections": sections, "origin": origin, "folder": folder})
     except ValidationError as error:
-        found = "; ".join(dict.fromkeys(_explain(e, table, model) for e in error.errors()))
-        raise UserError(f"{origin}: {found}.") from None
+        found = "; ".join(dict.fromkeys(_explain(e, table, model) for e in error.errors())).replace("?; ", "? ")
+        raise UserError(f"{origin}: {found}" if found.endswith("?") else f"{origin}: {found}.") from None
 
 
 def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, Any], str, Path | None]:
@@ -100,7 +100,9 @@ def _read(name_or_path: str, relative_to: Path, chain: int) -> tuple[dict[str, A
     if not isinstance(parent, str):
         raise UserError(f"{origin}: extends = {show(parent)}: expected the name or path of a study, in quotes.")
     if chain == 0:
-        raise UserError(f"{origin}: its `extends` forms a circle, or a chain of more than {_LONGEST_CHAIN} files.")
+        raise UserError(
+            f"{origin}: `extends` forms a cycle, or a chain of more than {_LONGEST_CHAIN} files. Correct it."
+        )
     inherited, _, _ = _read(parent, folder or Path(), chain - 1)
     return _inherit(inherited, table), origin, folder
 
@@ -158,7 +160,7 @@ def _choose() -> str:
 
 
 def _parse(text: str, origin: str) -> dict[str, Any]:
-    too_deep = f"{origin}: tables or lists are nested more than {_DEEPEST} deep. A study needs a few levels."
+    too_deep = f"{origin}: tables or lists are nested more than {_DEEPEST} deep. Correct this."
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -189,7 +191,7 @@ def _syntax(message: str, text: str, origin: str) -> str:
     numbers = re.fullmatch(r"line (\d+), column (\d+)\)", place)
     lines = text.rstrip("\n").split("\n")
     line, column = (int(n) for n in numbers.groups()) if numbers else (len(lines), len(lines[-1]) + 1)
-    return f"{origin}, line {line}, column {column}: this is not TOML: {what or message}. Correct that line."
+    return f"{origin}, line {line}, column {column}: not valid TOML: {what or message}. Correct this line."
 
 
 def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> str:
@@ -198,12 +200,15 @@ def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> st
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
         known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends", "ablate", *added("sections")))]
-        return f"{place}there is nothing called {location[-1]}. {suggestion(str(location[-1]), known, 'names')[:-1]}"
+        name = str(location[-1])
+        if near := nearest(name, known):
+            return f"{place}unknown key `{name}`; did you mean {either(f'`{one}`' for one in near)}?"
+        return f"{place}unknown key `{name}`; the keys are: {', '.join(known)}"
     place = _place(location[:-1], table)
     if not location:
         return plain(error)
     if location[1:] == () and error["type"] == "tuple_type" and isinstance(error["input"], Mapping):
-        return f"[{location[0]}] is a single table: write [[{location[0]}]] above each entry"
+        return f"[{location[0]}] is a single table; write [[{location[0]}]] above each entry"
     if error["type"] in {"missing", "value_error", "model_type", "dict_type"} or isinstance(location[-1], int):
         return f"{_place(location, table)}{plain(error)}"
     return f"{place}{location[-1]} = {show(error['input'])}: {plain(error)}"
@@ -297,11 +302,13 @@ def _check(entry: Mapping[str, Any], kind: str, origin: str) -> None:
     where = f'{origin}, row "{_key(entry)}"'
     several = [name for name in DESIGNS if name in entry]
     if len(several) > 1:
-        raise UserError(f"{where}: it has {' and '.join(several)}; an entry holds one design. Write two [[variation]].")
+        raise UserError(
+            f"{where}: it has {' and '.join(several)}, but an entry can have only one design. Write two [[variation]]."
+        )
     for name in _OF_ONE_ROW:
         if name in entry:
             raise UserError(
-                f"{where}: {name} belongs to a single row, but `{kind}` stands for many. Write those rows by hand."
+                f"{where}: {name} belongs to a single row, but `{kind}` makes several. Write these rows by hand."
             )
 
 
@@ -334,7 +341,7 @@ def _factors(entry: Mapping[str, Any], kind: str, origin: str) -> dict[str, Sequ
     else:
         raise UserError(f"{where}: expected a table of factors, such as {{lr = [0.1, 0.01]}}.")
     if not found or not all(found.values()):
-        raise UserError(f"{where}: it has no values, so it gives no rows.")
+        raise UserError(f"{where}: it has no values, so it makes no rows. Give values.")
     return found
 
 

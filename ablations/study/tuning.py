@@ -32,7 +32,7 @@ def tune_of(study: Study, task: Task) -> Tune:
         tune.ranges, setting_names(task.config_type), f"{where} range", task.config_type.setting_roles.given_elsewhere
     )
     if not tune.ranges:
-        raise UserError(f"{where}: it has no ranges, so nothing can be tuned.")
+        raise UserError(f"{where}: it has no ranges, so nothing can be tuned. Add a range.")
     if tune.set.startswith("test"):
         raise UserError(
             f'{where}: set = "{tune.set}": settings chosen on a test set make its scores invalid. Tune '
@@ -49,14 +49,14 @@ def deciding_column(study: Study, task: Task) -> Column:
         if not tune.metric or column.metric == tune.metric:
             if not column.better:
                 raise UserError(
-                    f"{study.origin}, [tune]: whether lower or higher {column.metric} is better is not known. Add "
+                    f"{study.origin}, [tune]: it is unknown whether lower or higher {column.metric} is better. Add "
                     'better = "lower" or better = "higher" to its [[metric]].'
                 )
             return column
     names = [f"{column.metric} on {column.set}" for column in task.columns if column.set != "*"]
     wanted = f"{tune.metric or 'a metric'} on {tune.set}"
     raise UserError(
-        f"{study.origin}, [tune]: no column prints {wanted}, so it is unknown whether higher or lower is better. "
+        f"{study.origin}, [tune]: no column prints {wanted}, so its direction (lower or higher is better) is unknown. "
         f"{suggestion(wanted, names, 'columns')}"
     )
 

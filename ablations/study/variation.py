@@ -24,10 +24,10 @@ Settings = Annotated[Overrides, BeforeValidator(dotted)]
 class Scale(StrictModel):
     """Ratios that multiply the sizes of base and rows (which settings: ablations/study/variation.py)."""
 
-    width: FiniteFloat = Field(1.0, gt=0, description="of d_model, d_ff, d_k, d_v; heads and rates stay")
-    head_width: FiniteFloat | None = Field(None, gt=0, description="of d_k and d_v; if unset, width multiplies them")
-    depth: FiniteFloat = Field(1.0, gt=0, description="of num_layers")
-    steps: FiniteFloat = Field(1.0, gt=0, description="of train_steps and warmup_steps")
+    width: FiniteFloat = Field(1.0, gt=0, description="factor on d_model, d_ff, d_k, d_v; heads and rates stay")
+    head_width: FiniteFloat | None = Field(None, gt=0, description="factor on d_k and d_v; width if unset")
+    depth: FiniteFloat = Field(1.0, gt=0, description="factor on num_layers")
+    steps: FiniteFloat = Field(1.0, gt=0, description="factor on train_steps and warmup_steps")
 
     def multiplied(self) -> Iterator[tuple[str, Fraction, tuple[str, ...]]]:
         """Each ratio but 1: its name, its value as written (10 × 0.1 is exactly 1), the settings that it multiplies."""
@@ -54,7 +54,7 @@ class Variation(Match):
 
     key: Key
     group: Group = ""
-    label: Text = Field("", description="printed instead of the settings: a description in words")
+    label: Text = Field("", description="description in words, printed instead of the settings")
     set: Settings = Field({})
     fixed: Settings = Field({})
     tuned: Settings = Field({}, description="found by tuning; like `fixed`, but does not count as a change from base")
@@ -63,31 +63,33 @@ class Variation(Match):
         {}, description="published numbers: perplexity, bleu, params (millions), flops and hours (of training)"
     )
     seeds: SeedCount | None = Field(None, description="number of seeds of this row; the study's if unset")
-    seed_offset: int = Field(0, ge=0, description="the row's seeds are offset + 1 … offset + N")
-    note: Text = Field("", description="a footnote to the row")
+    seed_offset: int = Field(0, ge=0, description="seeds of the row are offset + 1 … offset + N")
+    note: Text = Field("", description="footnote of the row")
     patch: Text = Field("", description="a diff that changes the code of this row; see docs/code-rows.md")
-    commit: Text = Field("", description="a commit or branch, whose code the row has in place of base's")
-    commits: Text = Field("", description="a range, main..feature: the code at its begin with these commits")
+    commit: Text = Field("", description="commit or branch with the row's code, instead of base's")
+    commits: Text = Field("", description="range of commits, main..feature, applied to the code before the range")
     parts: tuple[int, ...] | None = Field(
-        None, strict=False, description="of the patch its hunks, or of the range its commits, by number; all if unset"
+        None,
+        strict=False,
+        description="numbers of the patch's hunks, or of the range's commits, that are applied; all if unset",
     )
-    diff: str = Field("", description="what the row's code has otherwise than base's; the program fills it in")
-    code_tree: str = Field("", description="git's digest of the row's code, if it is changed; likewise")
-    code_base: str = Field("", description="git's digest of base's code, if the row has a patch; likewise")
-    code_lines: int = Field(0, description="the size of the change in lines; likewise")
-    code_change: str = Field("", description="digest of the row's change of code; the program fills it in")
-    other_changes: tuple[str, ...] = Field((), strict=False, description="others that it may have had; likewise")
-    refused: str = Field("", description="why the row's code cannot be made now; likewise")
+    diff: str = Field("", description="difference between the row's code and base's; set by the program")
+    code_tree: str = Field("", description="git's digest of the row's code, if it is changed; set by the program")
+    code_base: str = Field("", description="git's digest of base's code, if the row has a patch; set by the program")
+    code_lines: int = Field(0, description="size of the change in lines; set by the program")
+    code_change: str = Field("", description="digest of the row's change of code; set by the program")
+    other_changes: tuple[str, ...] = Field(
+        (), strict=False, description="earlier digests of this change; set by the program"
+    )
+    refused: str = Field("", description="reason why the row's code cannot be made now; set by the program")
     design: Text = Field("", description="key of the design that gave this row (ablations/study/study_file.py)")
-    ensemble: Ensemble | None = Field(
-        None, description="the row trains nothing: members of another row decode together"
-    )
+    ensemble: Ensemble | None = Field(None, description="the row is an ensemble of another row's trainings")
     imported: bool = Field(
         False,
         description="the row was trained elsewhere: `ablations import` brings its numbers",
     )
     branch: Branch | None = Field(
-        None, alias="from", description="the row begins with another row's training after a step of it"
+        None, alias="from", description="the row continues another row's training after a step"
     )
 
     @model_validator(mode="before")
@@ -133,14 +135,16 @@ class Variation(Match):
         for name in self.declared:
             places = [f"`{part}`" for part, settings in parts.items() if name in settings]
             if len(places) > 1:
-                raise ValueError(f"{name} is in both {' and '.join(places)}; keep one")
+                raise ValueError(f"{name} is in {' and '.join(places)}; keep one")
         if self.branch is not None and self.ensemble is not None:
-            raise ValueError("an ensemble trains nothing, so it has no `from`: leave out one of `ensemble` and `from`")
+            raise ValueError(
+                "`ensemble` and `from` cannot be combined, because an ensemble is not trained: leave out one"
+            )
         if self.branch is not None and self.seed_offset:
-            raise ValueError("a branch has the seeds of its parent run, with which it begins: leave out `seed_offset`")
+            raise ValueError("a branch has the seeds of its parent run: leave out `seed_offset`")
         if self.change and (sum(map(bool, self.change[:3])) > 1 or self.imported or self.ensemble or self.branch):
-            raise ValueError("a row has one of `patch`, `commit` and `commits`, and then none of `imported`, "
-                             "`ensemble` and `from`")  # fmt: skip
+            raise ValueError("a row can have one of `patch`, `commit` and `commits`, and not together with "
+                "`imported`, `ensemble` or `from`")  # fmt: skip
         if self.imported and (self.ensemble or self.branch or self.tuned):
             raise ValueError("`imported` rows were trained elsewhere: leave out `ensemble`, `from` and `tuned`")
         return self

@@ -19,11 +19,11 @@ class DataConfig(StrictModel):
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train.<lang>, dev.<lang> …')
     source: str | None = Field(None, description="source language; from the file names if unset")
     target: str | None = Field(None, description="target language; from the file names if unset")
-    train: Names = Field((), description="names of the training files without the language, joined")
-    dev: Names = Field((), description="the same for the development set")
+    train: Names = Field((), description="names of training files without the language; several are joined")
+    dev: Names = Field((), description="names of files of the development set without the language")
     test: Names = Field((), description="names of the test sets; every test* file if unset")
     vocab_size: int = Field(
-        37000, ge=16, description="pieces of the vocabulary, special symbols included; char and byte do not read it"
+        37000, ge=16, description="size of the vocabulary in pieces, with special symbols; char and byte do not use it"
     )
     max_pieces: int = Field(
         256, ge=2, description="training pairs with a longer side (EOS counted) are dropped and counted"
@@ -32,12 +32,13 @@ class DataConfig(StrictModel):
         20000, ge=1, le=MOST_GENERATED, description="training pairs that the built-in corpus generates"
     )
     builtin_version: Literal[1, 2] = Field(
-        1, description="recipe of the built-in sentence pairs; in 2 many words depend on distant ones (docs/corpora.md)"
+        1,
+        description="version of the built-in sentence pairs; in 2 many words depend on distant words (docs/corpora.md)",
     )
     units: Literal["bpe", "unigram", "wordpiece", "word", "char", "byte"] = Field(
         "bpe",
-        description="pieces: learnt by BPE, as a unigram model, or that and matched greedily (wordpiece); whole words, "
-        "characters, bytes of UTF-8",
+        description="kind of pieces: learnt by BPE, by a unigram model, or by one with greedy matching (wordpiece); "
+        "whole words, characters, bytes of UTF-8",
     )
 
     @property

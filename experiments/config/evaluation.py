@@ -16,11 +16,11 @@ class EvaluationConfig(StrictModel):
     beam_size: int = Field(4, ge=1, le=10_000, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.6, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
     max_extra_length: int = Field(
-        50, ge=0, le=1_000_000, description="output is at most this many pieces longer than the input"
+        50, ge=0, le=1_000_000, description="maximum number of output pieces beyond the length of the input"
     )
     precision: PrecisionChoice = Field(
         "fp32",
-        description="arithmetic of scoring and decoding; fp32 compares rows independently of their training precision",
+        description="precision of scoring and decoding; fp32 makes rows comparable whatever their training precision",
     )
     coverage_penalty: float = Field(
         0.0, ge=0, description="beta of GNMT's score for attention to every source piece; 0 in the paper"

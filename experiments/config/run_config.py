@@ -105,7 +105,7 @@ class RunConfig(TaskConfig):
                 "set it to the steps between measurements"
             )
         if training.optimizer == "sgd" and training.nesterov and not momentum(training):
-            raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: set one of them otherwise")
+            raise ValueError("training.nesterov needs a momentum, but training.momentum = 0: change one of them")
         compiled = training.compile in (True, "cuda")  # auto compiles nothing where a row cannot be compiled
         if compiled and (eager := self.model.not_compiled()):
             raise ValueError(
@@ -127,7 +127,7 @@ class RunConfig(TaskConfig):
     @model_validator(mode="after")
     def _evaluates(self) -> Self:
         if self.needs_encoder and not self.model.encoder:
-            raise ValueError(f"model.encoder is empty: the task {self.task} needs an encoder, which reads the source")
+            raise ValueError(f"model.encoder is empty, but the task {self.task} needs an encoder to read the source")
         for name in UNNAMED_AT_DEFAULT:
             if getattr(self.evaluation, name) and not self.model.attends_to_source():
                 raise ValueError(

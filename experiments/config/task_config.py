@@ -10,7 +10,7 @@ from experiments.dotted import flatten
 from model.strict import StrictModel
 
 GIVEN_ELSEWHERE = {
-    "task": "the study's own `task` names it",
+    "task": "it is the study's `task`",
     "seed": "seeds are 1..N: use `seeds`, or --seeds N",
 }
 

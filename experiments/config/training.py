@@ -64,63 +64,78 @@ class TrainingConfig(StrictModel):
     train_steps: int = Field(100_000, ge=0, description="optimizer updates; 0 leaves the model as initialised")
     warmup_steps: int = Field(4000, ge=1, description="steps of linear warm-up (section 5.3)")
     schedule: ScheduleName = Field(
-        "inverse_sqrt", description="course of the learning rate after its warm-up; the paper's is inverse_sqrt"
+        "inverse_sqrt", description="schedule of the learning rate after warm-up; the paper's is inverse_sqrt"
     )
     learning_rate: float | None = Field(
-        None, gt=0, description="highest rate; unset: learning_rate_scale / sqrt(d_model * warmup_steps), the paper's"
+        None,
+        gt=0,
+        description="highest learning rate; learning_rate_scale / sqrt(d_model * warmup_steps), the paper's, if unset",
     )
     learning_rate_scale: float = Field(1.0, gt=0, description="factor on the paper's schedule; 1 in the paper")
     min_lr_ratio: float = Field(
-        0.0, ge=0, le=1, description="rate of the last step over the highest (cosine, linear, warmup_stable_decay)"
+        0.0,
+        ge=0,
+        le=1,
+        description="ratio of the last to the highest learning rate (cosine, linear, warmup_stable_decay)",
     )
     stable_ratio: float = Field(
         0.9, ge=0, le=1, description="share of train_steps before the decay begins (warmup_stable_decay)"
     )
     plateau_patience: int = Field(
-        2, ge=0, description="measurements on dev in a row without a lower perplexity; one more halves the rate"
+        2,
+        ge=0,
+        description="measurements on dev without a lower perplexity, after which one more halves the learning rate",
     )
     tokens_per_batch: int = Field(
-        25000, ge=1, description="most source pieces and most target pieces of a step, without padding"
+        25000, ge=1, description="maximum number of source pieces and of target pieces of a step, without padding"
     )
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="epsilon_ls (section 5.4)")
-    optimizer: OptimizerName = Field("adam", description="rule that turns gradients into updates")
+    optimizer: OptimizerName = Field("adam", description="optimizer")
     adam_beta1: float = Field(0.9, ge=0, lt=1, description="decay of Adam's mean of gradients (section 5.3)")
     adam_beta2: float = Field(0.98, ge=0, lt=1, description="decay of Adam's mean of their squares (section 5.3)")
     adam_epsilon: float = Field(1e-9, gt=0, description="added to the root of that mean (section 5.3)")
-    momentum: float | None = Field(None, ge=0, lt=1, description="of sgd and muon; unset: 0.9 and 0.95")
-    nesterov: bool | None = Field(None, description="Nesterov's momentum; unset: false for sgd, true for muon")
-    lion_beta1: float = Field(0.9, ge=0, lt=1, description="of the direction of a step (Chen 2023, Algorithm 2)")
-    lion_beta2: float = Field(0.99, ge=0, lt=1, description="of the mean of gradients (Chen 2023, Algorithm 2)")
+    momentum: float | None = Field(None, ge=0, lt=1, description="momentum of sgd and muon; 0.9 and 0.95 if unset")
+    nesterov: bool | None = Field(None, description="Nesterov's momentum; false for sgd and true for muon if unset")
+    lion_beta1: float = Field(
+        0.9, ge=0, lt=1, description="Lion's decay in the direction of a step (Chen 2023, Algorithm 2)"
+    )
+    lion_beta2: float = Field(
+        0.99, ge=0, lt=1, description="Lion's decay of the mean of gradients (Chen 2023, Algorithm 2)"
+    )
     clip_norm: float = Field(0.0, ge=0, description="gradient norm is clipped to this; 0: never, as in the paper")
-    weight_decay: float = Field(0.0, ge=0, description="decay of matrices, decoupled except for sgd; 0 in the paper")
+    weight_decay: float = Field(
+        0.0, ge=0, description="weight decay of matrices, decoupled except for sgd; 0 in the paper"
+    )
     precision: PrecisionChoice = Field(
         "auto",
-        description="arithmetic of the forward and backward pass; auto: bf16 if the device has instructions for it",
+        description="precision of the forward and backward pass; auto: bf16 if the device has instructions for it",
     )
-    deterministic: bool = Field(
-        False, description="use only kernels that always give the same bits; an error if there is none"
-    )
+    deterministic: bool = Field(False, description="use only deterministic kernels; an error if there is none")
     compile: bool | Literal["auto", "cuda"] = Field(
         False,
-        description="compile the layers; cuda: on GPUs alone; auto: cuda or false for all rows of a table, by how long "
-        "they train",
+        description="compile the layers; cuda: only on GPUs; auto: cuda or false for all rows of a table, by the "
+        "length of training",
     )
     graphs: bool = Field(False, description="on a GPU, replay steps of known shapes as CUDA graphs")
-    checkpoint_steps: int = Field(1000, ge=1, description="a checkpoint every so many steps, and one at the end")
-    keep_checkpoints: int = Field(2, ge=1, description="checkpoints kept while running; averaging uses these")
-    eval_steps: int = Field(0, ge=0, description="dev perplexity every so many steps; 0: only in evaluation")
-    gleu_samples: int = Field(
-        0, ge=0, description="sequences drawn for each sentence to raise the expected GLEU (GNMT: 15); 0: none"
+    checkpoint_steps: int = Field(
+        1000, ge=1, description="number of steps between checkpoints; one is also saved at the end"
     )
-    likelihood_weight: float = Field(0.017, ge=0, description="alpha: weight of the likelihood beside expected GLEU")
+    keep_checkpoints: int = Field(2, ge=1, description="number of checkpoints to keep; averaging uses these")
+    eval_steps: int = Field(0, ge=0, description="number of steps between measurements on dev; 0: only in evaluation")
+    gleu_samples: int = Field(
+        0, ge=0, description="sequences sampled per sentence to raise the expected GLEU (GNMT: 15); 0: none"
+    )
+    likelihood_weight: float = Field(
+        0.017, ge=0, description="alpha: weight of the likelihood relative to expected GLEU"
+    )
 
 
 def unread_in_training(training: TrainingConfig) -> Iterator[tuple[str, str]]:
     """Yield each setting that this configuration does not read, with the reason and the choices that would read it."""
     if training.learning_rate is not None:
-        yield "learning_rate_scale", "training.learning_rate is set, which is read in its place"
+        yield "learning_rate_scale", "training.learning_rate is set, which is used instead"
     if not training.gleu_samples:
-        yield "likelihood_weight", "training.gleu_samples = 0 leaves the likelihood alone"
+        yield "likelihood_weight", "training.gleu_samples = 0 uses only the likelihood"
     for setting, choice, table in (
         ("optimizer", training.optimizer, OPTIMIZERS),
         ("schedule", training.schedule, SCHEDULES),
@@ -129,8 +144,8 @@ def unread_in_training(training: TrainingConfig) -> Iterator[tuple[str, str]]:
             readers = [other for other, facts in table.items() if name in facts.reads]
             if choice not in readers:
                 *first, last = readers
-                would = f"{', '.join(first)} and {last} read it" if first else f"{last} reads it"
-                yield name, f"training.{setting} = {choice} does not read it; {would}"
+                would = f"{', '.join(first)} and {last} use it" if first else f"{last} uses it"
+                yield name, f"training.{setting} = {choice} does not use it; {would}"
 
 
 def momentum(training: TrainingConfig) -> float:

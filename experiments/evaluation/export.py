@@ -34,7 +34,7 @@ def export(
     use: how to use the model, for its README; {name} is its folder.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists and is not empty: name a new folder.")
+        raise UserError(f"{folder} exists and is not empty. Name a new folder.")
     load_tokenizers(config, attempt)  # checks them
     model = load_model(config, choice, spacing(config, choice), attempt, Device.open(DeviceSpec(), "fp32"))
     tokenizers = list(dict.fromkeys(model_names(config.model.shared_vocabulary)))
@@ -86,5 +86,5 @@ def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
         raise UserError(f"{folder} was exported by another version: its format is {exported.get('format')!r}.")
     other = exported["config"].get("task", task)
     if other != task:
-        raise UserError(f"{folder} holds a model of the task {other}, not of {task}.")
+        raise UserError(f"{folder} contains a model of the task {other}, not of {task}.")
     return kind.from_mapping(exported["config"])

@@ -139,11 +139,11 @@ class Account:
             return f"{BUDGET} of {self.limits['runs']:,} runs is used up", False
         left, need = self.seconds_left(elapsed), predicted_s * slots
         if need > left:
-            return f"{BUDGET} has {left / HOUR:.2g} slot hours left, and it needs about {need / HOUR:.2g}", False
+            return f"{BUDGET} has {left / HOUR:.2g} slot hours left, but the run needs about {need / HOUR:.2g}", False
         if predicted_s > self.time_left():
-            return f"{BUDGET}'s time ends at {self.until}, before it would", False
+            return f"{BUDGET}'s time ends at {self.until}, before the run would end", False
         kept = sum(max(0.0, one.predicted_s - elapsed.get(a, 0.0)) * one.slots for a, one in self.open.items())
-        return (f"{BUDGET}'s last hours are kept for the running runs", True) if need > left - kept else ("", True)
+        return (f"the rest of {BUDGET} is reserved for the running runs", True) if need > left - kept else ("", True)
 
     @property
     def until(self) -> str:

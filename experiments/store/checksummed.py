@@ -82,9 +82,9 @@ def check_file(path: Path, written: Mapping[str, Any]) -> None:
     try:
         size = path.stat().st_size
         if size != written["bytes"]:
-            raise Damaged(f"{path.name} has {size} bytes, {written['bytes']} were written")
+            raise Damaged(f"{path.name} has {size} bytes, but {written['bytes']} were written")
         if describe_file(path)["sha256"] != written["sha256"]:
-            raise Damaged(f"{path.name} is not what was written (SHA-256)")
+            raise Damaged(f"{path.name} has changed since it was written (SHA-256)")
     except OSError as error:
         raise Damaged(f"{path.name} cannot be read: {error.strerror}") from error
     except (KeyError, TypeError):

@@ -149,7 +149,7 @@ def take_lock(handle: int, path: Path, limit_s: float) -> bool:
         if waited > limit_s:
             raise UserError(
                 f"{path} has been locked by {_holder(handle)} for {waited:.0f} s, so nothing was written. End that "
-                "process, or wait for it, and type the command again."
+                "process or wait for it, then repeat the command."
             )
         if waited > TELL_AFTER_S and not told:
             log.warning("waiting for %s, which is locked by %s; at most %.0f s", path, _holder(handle), limit_s)

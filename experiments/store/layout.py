@@ -62,7 +62,7 @@ class Store:
                 try:
                     store.root.mkdir(parents=True, exist_ok=True)
                 except FileNotFoundError:  # in /proc, /sys
-                    raise UserError(f"{store.root} cannot be made there. Name another place with --store.") from None
+                    raise UserError(f"{store.root} cannot be made there. Name another folder with --store.") from None
                 write_json(marker, {"version": VERSION})
         if create:
             with explain_os_errors(f"write to the store {store.root}"):
@@ -136,7 +136,7 @@ class Store:
         path = self.run_folder(run_id) / RESULT_FILE
         found = TrainingResult.load(path, run_id=run_id)
         if found is not None and not found.attempt:
-            raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or rename it to redo this part.")
+            raise Damaged(f"{path} is damaged: it names no attempt. Restore it, or rename it to make it again.")
         return found
 
     def evaluation(self, run_id: str, eval_id: str) -> EvaluationResult | None:
@@ -200,7 +200,7 @@ def _refuse_foreign(root: Path) -> None:
     foreign = root.is_dir() and any(not path.name.startswith(f".{MARKER}.") for path in root.iterdir())
     if foreign and not (root / MARKER).exists():  # otherwise another process has just created the store
         raise UserError(
-            f"{root} is neither empty nor a store (it has no store.json). Name an empty or new folder with --store."
+            f"{root} is neither empty nor a store (it has no store.json). Name a new or empty folder with --store."
         )
 
 

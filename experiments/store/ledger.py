@@ -162,9 +162,7 @@ def shared(store: Store, study: str, redacted: Callable[[Entry], Entry]) -> byte
 def reason(text: str) -> str:
     """The text of --because, checked. Raises UserError for control characters, line breaks among them."""
     if not text.isprintable() or len(text) > 1000:
-        raise UserError(
-            "--because takes one paragraph: at most 1,000 characters, no line breaks, no control characters."
-        )
+        raise UserError("--because: write at most 1,000 characters without line breaks or control characters.")
     return text.strip()
 
 

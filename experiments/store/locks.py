@@ -73,7 +73,10 @@ def _hold(folder: Path) -> Iterator[None]:
         seen_by_all = _lock(file, folder)
         mine = {**identify(os.getpid()), "host": socket.gethostname()}
         if not seen_by_all and _lives(_identity(folder)):  # the named process may still work
-            advice = f" On this disk other machines see no locks: if that process was killed, delete {folder / FILE}."
+            advice = (
+                " Locks on this disk are not visible to other machines: if that process was killed, delete "
+                f"{folder / FILE}."
+            )
             raise _held(folder, advice)
         os.ftruncate(file, 0)
         os.pwrite(file, f"process {os.getpid()} on {mine['host']}\n{json.dumps(mine)}\n".encode(), 0)

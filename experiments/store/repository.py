@@ -75,7 +75,9 @@ class Repository:
         folder = folder.resolve()
         top = top_of(folder)
         if top is None:
-            raise UserError(f"{folder} lies in no git repository, which rows that change code need: `git init`.")
+            raise UserError(
+                f"{folder} is not in a git repository, which rows that change code need. Make one with `git init`."
+            )
         self.top, self.prefix = top, folder.relative_to(top)
         self.unread: dict[str, str] = {}  # files that only their git filter could compare, and the filter's name
         self._numbers = itertools.count()
@@ -332,7 +334,7 @@ def run_git(words: Sequence[str], folder: Path, own: Mapping[str, str], given: b
             command, env={**kept, **_ISOLATED, **own}, input=given, capture_output=True, timeout=LIMIT_S, check=False
         )
     except OSError as error:
-        raise UserError(f"git cannot be started ({error.strerror}), and it is needed here: install it.") from None
+        raise UserError(f"git cannot be started ({error.strerror}), but it is needed here. Install it.") from None
     except subprocess.TimeoutExpired:
         raise UserError(f"git {words[0]} has not ended after {LIMIT_S} s, in {folder}.") from None
     if done.returncode:

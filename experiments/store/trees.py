@@ -148,7 +148,7 @@ def revision_of(store: Path, tree: str) -> Revision:
 def _facts(store: Path, tree: str) -> dict[str, Any]:
     if facts := read_json(archive(store, tree).with_suffix(".json")):
         return facts
-    raise UserError(f"The store lacks the code of this run, {tree}: `ablations run` with the study packs it again.")
+    raise UserError(f"The store lacks the code of this run, {tree}. Add it with `ablations run` and the study.")
 
 
 # --- A copy of a tree for a run. What is in its way there, left by an earlier attempt, is removed
@@ -190,7 +190,7 @@ def unpack(store: Path, tree: str, place: Path) -> Files:
             path.chmod(0o755 if member.mode & 0o100 else 0o644)
             found[member.name] = ("100755" if member.mode & 0o100 else "100644"), blob_digest(content, len(tree))
     if _tree_digest(found, tree) != tree:
-        raise Damaged(f"{file.name} is not the tree that its name says")
+        raise Damaged(f"the content of {file.name} does not match its name")
     return found
 
 

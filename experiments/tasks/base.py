@@ -201,7 +201,7 @@ class Task(ABC):
 
         A task whose `train` begins with `context.start` defines it.
         """
-        return f"the task {self.name} does not begin a training with the state of another"
+        return f"the task {self.name} cannot start a training from the state of another run"
 
     def for_table(self, setting: str, configs: Mapping[str, Any]) -> tuple[Any, str]:
         """What "auto" of a setting of `settled_for_table` means for the rows of a table, and the reason in a sentence.

@@ -41,7 +41,7 @@ class Counts:
         except Exception as error:
             raise self._refused(f"raised {type(error).__name__}: {error}") from error
         if values.shape != sums.shape[:-1]:
-            raise self._refused(f"made an array of shape {values.shape} from sums of shape {sums.shape}")
+            raise self._refused(f"returned an array of shape {values.shape} for sums of shape {sums.shape}")
         return values
 
     def _refused(self, what: str) -> UserError:

@@ -30,7 +30,7 @@ def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> t
         if config.training.gleu_samples:
             return False, f"{COMPILE} = auto: no row is compiled, because {row} has training.gleu_samples."
     mean = sum(costs.values()) / max(1, len(costs))
-    reason = f"a training has {mean:.1e} FLOP on average, and compiling pays back from {PAYS_FROM:.1e} on, on an H100"
+    reason = f"a training has {mean:.1e} FLOP on average, but compiling saves time from {PAYS_FROM:.1e} FLOP on (H100)"
     if mean < PAYS_FROM:
         return False, f"{COMPILE} = auto: no row is compiled: {reason}."
     return "cuda", f"{COMPILE} = auto: every row is compiled on a GPU, and none on a processor: {reason}."

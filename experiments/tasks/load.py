@@ -49,7 +49,7 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
     named = named_tasks()
     if name not in named and ":" not in name:
         raise UserError(
-            f"There is no task {name!r}. There are: {', '.join(named)}. Your own function is written module:OBJECT, "
+            f"There is no task {name!r}. There are: {', '.join(named)}. Write your own function as module:OBJECT, "
             'for example task = "my_module:TASK"; a command needs no task.'
         )
     if name not in named:

@@ -99,8 +99,8 @@ def of_corpus(config: RunConfig, corpus: Corpus, root: Path) -> Iterator[UserErr
         if positions is not None and pieces > positions:
             yield UserError(
                 f"model.max_length = {positions}: the longest sentence of {name} has {pieces} pieces (EOS counted), "
-                f"and learned positions reach no further. Set model.max_length to {pieces} or more"
-                f"{', or data.max_pieces to less' if name == 'train' else ''}."
+                f"more than the learned positions. Set model.max_length to {pieces} or "
+                f"more{', or data.max_pieces to less' if name == 'train' else ''}."
             )
 
 

@@ -118,7 +118,7 @@ class SequenceTask(NetworkTask):
 
 PERPLEXITY = Column(
     "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,
-    about="Perplexity: of unsmoothed probabilities, per piece of the vocabulary, end of sentence counted.",
+    about="Perplexity: unsmoothed, per piece of the vocabulary, end of sentence counted.",
 )  # fmt: skip
 ACCURACY = Column(
     "accuracy", "dev", "token_accuracy", "accuracy % (dev)", "higher", 1, per_piece=True, optional=True,

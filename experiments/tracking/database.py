@@ -31,7 +31,7 @@ from experiments.tracking.record import evaluations
 
 
 HOST = "127.0.0.1"  # the pages are for this machine only
-ANEW = "Nothing is lost: `ablations ui --rebuild mlflow` writes it anew from the runs."
+ANEW = "No result is lost. Write the database again with `ablations ui --rebuild mlflow`."
 SCHEME = "mlflow-artifacts:/"  # relative to the folder that the server is started with
 
 

@@ -37,7 +37,7 @@ def refuse_unreachable(uri: str) -> None:
         socket.create_connection((parts.hostname, port), CONNECT_S).close()
     except (OSError, UnicodeError) as error:
         why = "no answer" if isinstance(error, TimeoutError) else getattr(error, "strerror", None) or str(error)
-        raise UserError(f"no server can be reached at {place} ({why}). Check the address, or start it.") from None
+        raise UserError(f"no server answers at {place} ({why}). Check the address, or start the server.") from None
     if by_http:
         _refuse_silent(f"{scheme}://{place}{parts.path}", place)
 

@@ -127,10 +127,10 @@ def newest(
         if saved.meta.get("lineage") != lineage:
             raise UserError(
                 f"{path} was trained with another configuration (lineage {saved.meta.get('lineage')}, this run's is "
-                f"{lineage}), so this run cannot resume from it: name another store, or remove that folder."
+                f"{lineage}), so this run cannot resume from it. Name another store, or remove this folder."
             )
         if saved.meta.get("code") != code:
-            skipped(path, "trained by other code; a run never mixes old and new code")
+            skipped(path, "trained by other code, which a run does not mix with the present code")
         elif lacking := gap(path, saved.meta, attempts, keeps, last_step):
             skipped(path, lacking)
         else:

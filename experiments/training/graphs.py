@@ -53,7 +53,7 @@ def unusable(model: Network, settings: TrainingConfig, device: Device, ranks: in
         "several processes train the run together": ranks > 1,
         "training.gleu_samples draws sequences": settings.gleu_samples > 0,
         f"the work of {', '.join(kinds)} depends on the data": bool(kinds),
-        "model.layer_drop leaves out other layers in every step": model.config.layer_drop > 0,
+        "model.layer_drop leaves out different layers in each step": model.config.layer_drop > 0,
         f"the work of model.softmax = {model.config.softmax} depends on the data": model.config.softmax != "full",
         "lines of `modules` change the network": any(isinstance(module, Stand | Heads) for module in model.modules()),
     }
@@ -149,7 +149,7 @@ class Graphs:
             self._graphs.clear()
             log.warning(
                 "training.graphs: the replayed pass of inputs of shapes %s differs from the eager pass: this run "
-                "computes eagerly from here on",
+                "computes eagerly from now on",
                 shape,
             )
         add_gradients(self._parameters, eager)

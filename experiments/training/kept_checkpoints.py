@@ -80,7 +80,7 @@ def best(folder: Path, every: int = 0) -> Path | None:
     expected = {known[str(every)]} if str(every) in known else set() if every else set(known.values())
     if expected and (lowest is None or step_of(lowest) not in expected):
         lost = ", ".join(map(str, sorted(expected)))
-        raise Damaged(f"{folder} lacks its best checkpoint, that of step {lost}: train the run again.")
+        raise Damaged(f"{folder} lacks its best checkpoint, of step {lost}. Train the run again.")
     return lowest
 
 

@@ -106,12 +106,12 @@ def as_text(cells: list[Moved], title: str, notes: Mapping[str, str]) -> str:
     lines = [[in_cell(text) for text in _line(cell)] for cell in cells]
     moved = sum(cell.moved for cell in cells)
     below = [
-        f"{moved} of {number(len(cells), 'cell')} moved (*): the 95 % interval excludes 0, with no correction for many "
-        "cells."
+        f"{moved} of {number(len(cells), 'cell')} differ (*): the 95 % interval excludes 0, without correction for "
+        "the number of cells."
     ]
     logarithmic = dict.fromkeys(cell.column.metric for cell in cells if cell.column.logarithmic)
     if logarithmic:
-        below.append(f"Differences of {', '.join(logarithmic)} are of natural logarithms.")
+        below.append(f"Differences of {', '.join(logarithmic)} are differences of natural logarithms.")
     below += [f"{name}: {text}" for name, text in notes.items()]
     table = pipe(heads, lines, [True, True, False, False, False, False, True])
     return f"**{escape(title)}**\n\n{table}\n" + "".join(f"- {escape(note)}\n" for note in below)

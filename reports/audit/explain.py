@@ -142,7 +142,7 @@ def changes_in_short(label: str, changes: Mapping[str, Any], *, changes_code: bo
 def _up_to(count: int, lines: Iterable[str], what: str) -> list[str]:
     every = list(lines)
     left = len(every) - count + 1
-    return every if left <= 1 else [*every[: count - 1], f"… and {left} more {what}s"]
+    return every if left <= 1 else [*every[: count - 1], f"… and {number(left, f'more {what}')}"]
 
 
 def _value_in_short(value: Mapping[str, Any]) -> str:

@@ -53,7 +53,7 @@ def verify(text: str, table: Table, format_: str) -> Verdict:
     now = render(table, format_)
     before, after = _cells(text, format_), _cells(now, format_)
     if len(before) < 2:
-        raise UserError(f"There is no table in the file, read as {format_}. Name its format with --format.")
+        raise UserError(f"The file contains no table in the format {format_}. Name its format with --format.")
     rows = [item.name for item in printed(table, format_).grid.lines]
     if format_ in ("csv", "json"):
         rows = [row.key for row in table.rows]

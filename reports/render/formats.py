@@ -28,6 +28,6 @@ def formats() -> tuple[str, ...]:
 def render(table: Table, format_: str) -> str:
     """The table as text: the same table gives the same bytes. Raises UserError for a format that there is not."""
     if format_ not in formats():
-        raise UserError(f"There is no format {format_!r} for a table. Choose one of: {', '.join(formats())}.")
+        raise UserError(f"There is no table format {format_!r}. Choose one of: {', '.join(formats())}.")
     text: str = (RENDERERS.get(format_) or load(added("formats")[format_]))(table)
     return text

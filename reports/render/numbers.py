@@ -18,7 +18,7 @@ from reports.results.table import Table, change_digits
 
 _HEAD = r"""\makeatletter
 \providecommand{\abl}[1]{\ifcsname abl@#1\endcsname\csname abl@#1\endcsname\else
-  \PackageError{ablations}{there is no number `#1'}{Its table has a gap there, or no such row and column.}\fi}
+  \PackageError{ablations}{there is no number `#1'}{The table has a gap there, or no such row or column.}\fi}
 """
 _COMMAND = re.compile(r"\\expandafter\\def\\csname abl@([^\\]+)\\endcsname\{(.*)\}")
 _USED, _PLACE = re.compile(r"\\abl\{([^{}]+)\}"), re.compile(r"\{\{\s*([\w.-]+)\s*\}\}")

@@ -59,9 +59,7 @@ def chosen(layout: Layout, table: Table, choices: Choices, compact: bool) -> tup
     hidden = {head.key for name in choices.hide for head, _ in _named(name, values, table)}
     shown = list({column[0].key: column for column in asked if column[0].key not in hidden}.values())
     if not shown:
-        raise UserError(
-            f"The table {table.spec.name} has no column left to print. Choose others with columns and hide."
-        )
+        raise UserError(f"The table {table.spec.name} has no column to print. Choose columns with --columns or --hide.")
     keys = {head.key for head, _ in shown}
     others = [column for column in values if column[0].key not in keys]
     keys_alone = [column for column in names if table.pivot or column[0].kind != "label"]
@@ -113,7 +111,7 @@ def _named(name: str, values: Layout, table: Table) -> Layout:
         if found := [column for column in values if column[0].kind == "value" and column[0].metric in keys[:1]]:
             return found
     if name in NAMES:
-        raise UserError(f"{name} names the rows of {table.spec.name}: it is always printed. Leave it out.")
+        raise UserError(f"{name} cannot be chosen, because the names of rows are always printed. Leave it out.")
     if found := _other_settings(name, table):
         return found
     options = dict.fromkeys(head.metric if head.kind == "value" and head.metric else head.key for head, _ in values)
@@ -131,7 +129,7 @@ def _other_settings(name: str, table: Table) -> Layout:
     known = dict.fromkeys(key for row in table.rows for key, _ in flatten(row.outcomes[0].run.config))
     found = [key for key in known if name in (key, key.rpartition(".")[2])]
     if len(found) > 1 and name not in found:
-        raise UserError(f"{name} may be {' or '.join(found)}: write one of them.")
+        raise UserError(f"{name} is ambiguous. Write {' or '.join(found)}.")
     return [_setting(key, table) for key in found[:1] if key not in ("seed", "task")]
 
 

@@ -48,7 +48,7 @@ def _sentences(table: Table) -> Iterator[str]:
         if row.ensemble
     )
     yield from (
-        f"{branch_in_words(rows, parent_run, step)}: steps up to there are those of {parent_run} with the same seed."
+        f"{branch_in_words(rows, parent_run, step)}, with the same seed."
         for (parent_run, step), rows in places(table).items()
     )
     ours = base.run.config.setting_roles.frozen_defaults  # then it is a Transformer, whose settings have words
@@ -273,10 +273,10 @@ def _data_of(outcome: Outcome) -> str:
 
 def _hyperparameters(table: Table) -> str:
     tuned = table.spec.tuned
-    searched = f"tuned row by row: {', '.join(tuned)}" if tuned else "the study records no search for them"
+    searched = f"tuned row by row: {', '.join(tuned)}" if tuned else "the study records no search"
     return (
-        "each row's configuration is in its runs' config.json in full; rows differ from base only in what the table "
-        f"and its notes name; {searched}"
+        "config.json of each run has the full configuration; rows differ from base only in what the table and its "
+        f"notes name; {searched}"
     )
 
 
@@ -314,7 +314,7 @@ def _said(spent: Amounts) -> str:
 
 
 def _row(row: RowSpent) -> str:
-    of_rows = f"shares runs that are counted in {', '.join(row.counted_in)}" if row.counted_in else ""
+    of_rows = f"shares runs with {', '.join(row.counted_in)}, where they are counted" if row.counted_in else ""
     own = _said(row.runs) if row.runs.attempts or not of_rows else ""
     tuning = f"tuning: {_said(row.tuning)}" if row.tuning.attempts else ""
     return "; ".join(filter(None, (own, tuning, of_rows)))
@@ -326,9 +326,9 @@ def _how(spent: TableSpent) -> Iterator[str]:
     if every.unseen:
         until = f"its end, or between the known events of {number(every.unseen, 'attempt')}"
     yield (
-        "all attempts at these runs, those that failed, were stopped, killed or repeated too; wall time is from the "
-        f"start of an attempt's process to {until}; device time is wall time × threads of processors, or × GPUs and "
-        "the share of each that the run leased"
+        "all attempts at these runs, also failed, stopped, killed and repeated ones; wall time is from the start of "
+        f"an attempt's process to {until}; device time is wall time × threads of processors, or × GPUs and the share "
+        "of each that the run leased"
     )
     yield (
         "the runtime in the checklist is of training alone, in the attempts that led to the present results: without "

@@ -41,7 +41,9 @@ def collect_examples(spec: TableSpec, store: Store, set_: str, seed: int, *, dif
         )
     lengths = {row: len(examples) for row, examples in found.items()}
     if len(set(lengths.values())) > 1:
-        raise UserError(f"The rows kept different numbers of examples of {set_!r}: {lengths}. They cannot be paired.")
+        raise UserError(
+            f"The rows kept different numbers of examples of {set_!r}: {lengths}. So they cannot be compared."
+        )
     shared, own = _fields(found, _metrics(spec))
     heads = ("#", *shared, *(f"{row}: {name}" if len(own) > 1 else row for row in found for name in own))
     judged = [name for name in own if not _is_number_field(found, name)] or own  # probabilities always differ

@@ -193,7 +193,9 @@ def by_counts(table: Table, column: Column, counts_of: CountsOf) -> tuple[dict[s
         raw |= zip(keys, randomise(control, counts, value), strict=True)
         bounds |= zip(keys, bootstrap(control, counts, value), strict=True)
     lacking = ", ".join(row.key for row, pair in pairs if pair is None)
-    return _tests(raw, bounds), f"{column.header}: no counts per sentence are kept of {lacking}." if lacking else ""
+    return _tests(raw, bounds), (
+        f"{column.header}: no test for {lacking}, because no counts per sentence were kept."
+    ) if lacking else ""
 
 
 def _tests(raw: dict[str, Resampled], bounds: dict[str, Resampled]) -> dict[str, Test]:
@@ -207,14 +209,20 @@ def by_shares(table: Table, column: Column, shares_of: SharesOf | None) -> tuple
     if base is None or not rows:
         return {}, ""
     if shares_of is None or column.logarithmic:
-        return {}, f"{column.header}: not tested between sentences, since it is no mean of values per sentence."
+        return {}, f"{column.header}: no test between sentences, because it is not a mean of values per sentence."
     pairs = {row.key: shares_of_rows(base, row, column.key, column.set, column.metric, shares_of) for row in rows}
     there = {key: pair for key, pair in pairs.items() if pair is not None}
     if not there:
-        return {}, f"{column.header}: not tested, since no shares per example that pair with base's are kept."
+        return {}, (
+            f"{column.header}: no test between examples, because no values per example that pair with base's were kept."
+        )
     found = {key: paired_test(row - base) for key, (base, row) in there.items()}
     lacking = ", ".join(key for key in pairs if key not in there)
-    note = f"{column.header}: no shares per example that pair are kept of {lacking}." if lacking else ""
+    note = (
+        (f"{column.header}: no test for {lacking}, because no values per example that pair with base's were kept.")
+        if lacking
+        else ""
+    )
     return _tests(found, found), note
 
 

@@ -86,7 +86,7 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
             table = _with_best(table, column)
     keys = {column.key for column in listed}
     tests = {(row, key): test for (row, key), test in tests.items() if key in keys}  # those that the notes speak of
-    made = [Note(f"No change is tested{'' if notes else f': {_NEEDED}'}.", "sign")]
+    made = [Note(f"No significance test{'' if notes else f': {_NEEDED}'}.", "sign")]
     if tests:
         about = _about(chosen, base or "base", tests.values())
         if not any(test.marked for test in tests.values() if test.by != PAIRED or chosen == "paired"):
@@ -96,15 +96,17 @@ def _tested(table: Table, mode: str, counts_of: CountsOf, shares_of: SharesOf | 
         alone = {key for key, _ in tests} <= shared
         starred = any(test.marked for (key, _), test in tests.items() if key in shared)
         about = (
-            f"{'*, of branches:' if starred else 'No change of a branch has'} {ABOUT.format(base=base, alpha=_LEVEL)}"
+            f"{'* on branches:' if starred else 'No change of a branch has'} {ABOUT.format(base=base, alpha=_LEVEL)}"
         )
         made = [*([] if alone else made), Note(about, "sign")]
     if few := [row.key for row in _compared(table) if chosen == "seeds" and len(row.outcomes) < least]:
-        made.append(Note(f"Not tested, with fewer than {ENOUGH_SEEDS} seeds: {', '.join(few)}.", "sign"))
+        made.append(
+            Note(f"No significance test for rows with fewer than {ENOUGH_SEEDS} seeds: {', '.join(few)}.", "sign")
+        )
     return replace(table, test=chosen if tests else "", test_notes=(*made, *notes))
 
 
-_NEEDED = "that needs complete rows, measured over the same tokens and sentences and by the same code as base"
+_NEEDED = "it needs complete rows, measured over the same tokens and sentences and by the same code as base"
 
 _LEVEL = f"{ALPHA:g}".lstrip("0")
 DUNNETT = "Dunnett"
@@ -161,17 +163,20 @@ def _with_seeds(table: Table, column: Column, least: int) -> list[Row]:
 
 def _untested(table: Table, mode: str) -> Iterator[Note]:
     if mode in ("seeds", "paired", "sentences"):
-        yield Note("No change is tested: base is not in the table.", "sign")
+        yield Note("No significance test: base is not in the table.", "sign")
     if mode == "auto" and any(table.compared(column) for column in table.columns):
         counts = {len(row.outcomes) for row in table.rows if not row.ensemble} or {1}
         base = len(table.base_row.outcomes) if table.base_row else 0
         if len(counts) == 1:
             seeds = min(counts)
-            text = f"{'One seed' if seeds == 1 else f'{seeds} seeds'}: not tested (from {ENOUGH_SEEDS} on)."
+            text = (
+                f"{'One seed' if seeds == 1 else f'{seeds} seeds'}: no significance test (needs {ENOUGH_SEEDS} or "
+                "more)."
+            )
         elif base < ENOUGH_SEEDS:
-            text = f"No row is tested, because base has {number(base, 'seed')} (from {ENOUGH_SEEDS} on)."
+            text = f"No significance test: base has {number(base, 'seed')} (needs {ENOUGH_SEEDS} or more)."
         else:
-            text = f"No row is tested, because all rows but base have fewer than {ENOUGH_SEEDS} seeds."
+            text = f"No significance test: all rows but base have fewer than {ENOUGH_SEEDS} seeds."
         yield Note(text, "sign")
 
 
@@ -189,7 +194,7 @@ def _seeds(table: Table, column: Column, least: int) -> tuple[dict[str, Test], s
     control, *values = samples
     pooled = dunnett.family(control, values)
     if pooled is None:
-        return {}, f"{column.header}: not tested, {_no_spread(samples)}."
+        return {}, f"{column.header}: no significance test, because {_no_spread(samples)}."
     tests, equal, without = dict[str, Test](), list[str](), list[str]()
     for row, own in zip(rows, values, strict=True):
         families, by = [pooled], DUNNETT
@@ -213,7 +218,7 @@ def _no_spread(samples: list[list[float]]) -> str:
         return "one seed per row shows no spread between seeds"
     if all(len(set(values)) == 1 for values in samples):
         return "its values do not vary between seeds"
-    return "its spread between seeds is lost beside values of another order of magnitude"
+    return "its spread between seeds is too small beside values of another order of magnitude"
 
 
 FAILED = frozenset({"failed", "diverged", "nan", "infinite"})  # reasons for a seed without a value that do not pass
@@ -269,15 +274,19 @@ def _power(
     unit, digits = _scale(column)
     sds = [float(np.std(values, ddof=1)) for values in samples if len(values) > 1]
     n = min(pooled.rows)
-    of = f" (a row of {number(n, 'seed')})" if len(set(pooled.rows)) > 1 else ""
+    of = f" (in a row of {number(n, 'seed')})" if len(set(pooled.rows)) > 1 else ""
     words = (
         f"{column.header}: {number(len(pooled.rows), 'row')} compared, sd {min(sds):.{digits}f} to "
-        f"{max(sds):.{digits}f}{unit}, pooled {pooled.variance**0.5:.{digits}f}. If all rows vary by the pooled sd, "
-        f"true differences below {power.detectable_by_both(pooled):.{digits}f}{of} may get no star ({POWER:.0%} power)."
+        f"{max(sds):.{digits}f}{unit}, pooled {pooled.variance**0.5:.{digits}f}. These seeds detect differences of "
+        f"{power.detectable_by_both(pooled):.{digits}f}{of} with {POWER * 100:.0f} % power, if all rows have the "
+        "pooled sd."
     )
     if equal:
-        words += f" By Dunnett's test alone, which assumes equal variances (one seed has none): {', '.join(equal)}."
-    return words + (f" Not tested, without a spread: {', '.join(without)}." if without else "")
+        words += (
+            " Rows with one seed are tested by Dunnett's test alone, which assumes equal variances: "
+            f"{', '.join(equal)}."
+        )
+    return words + (f" Not tested, because their values do not vary: {', '.join(without)}." if without else "")
 
 
 def _scale(column: Column) -> tuple[str, int]:
@@ -293,8 +302,8 @@ def _scale(column: Column) -> tuple[str, int]:
 
 
 ABOUT = (
-    "p < {alpha} against {base} (t test of the differences of the same seed, Bonferroni), because they "
-    "share steps. For the same reason nothing is bold."
+    "p < {alpha} against {base} (t test of the differences of the same seed, Bonferroni), because branches share "
+    "steps with other rows. Nothing is bold for the same reason."
 )
 PAIRED = "t test of the same seeds' differences, Bonferroni"
 
@@ -329,8 +338,8 @@ def paired(table: Table, column: Column, *, every: bool = False, least: int = 1)
         words.append(f"{power.detectable(family, n):.{_scale(column)[1]}f} ({row.key})")
     what = "paired differences" if every else "differences of branches"
     detectable = ", ".join(words)
-    notes = [f"{column.header}: true {what} below {detectable} may get no star ({POWER:.0%} power)"] if words else []
-    notes += [f"{column.header}: {', '.join(alike)} not tested, no spread of the seeds' differences"] if alike else []
+    notes = [f"{column.header}: {what} detected with {POWER * 100:.0f} % power: {detectable}"] if words else []
+    notes += [f"{column.header}: {', '.join(alike)} not tested, because the differences do not vary"] if alike else []
     return tests, ". ".join(notes) + "." if notes else ""
 
 
@@ -376,7 +385,9 @@ def _with_changes_of_pairs(table: Table, column: Column, *, every: bool) -> tupl
         f"{len(base.measures[column.key].values)} of {base.key}"
         for (pairs, runs), keys in apart.items()
     ]
-    notes = [Note(f"{column.header}: Δ, intervals and tests are of the pairs alone ({'; '.join(words)}).", "sign")]
+    notes = [
+        Note(f"{column.header}: Δ, intervals and tests use only runs that form pairs ({'; '.join(words)}).", "sign")
+    ]
     return replace(table, rows=tuple(changed.get(row.key, row) for row in table.rows)), notes if words else []
 
 

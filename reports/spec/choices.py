@@ -24,23 +24,25 @@ def _for_every_column(value: Any) -> Any:
 class Choices(StrictModel):
     """What is printed, and how."""
 
-    columns: Names = Field((), strict=False, description="these alone, in this order: bleu, d_k, params, bleu.change …")
-    hide: Names = Field((), strict=False, description="these not")
-    plain: bool | None = Field(None, description="neither changes from base nor published numbers")
+    columns: Names = Field(
+        (), strict=False, description="columns to print, in this order: bleu, d_k, params, bleu.change …"
+    )
+    hide: Names = Field((), strict=False, description="columns not to print")
+    plain: bool | None = Field(None, description="print no changes from base and no published numbers")
     paper: bool | None = Field(
-        None, description="published numbers; if unset, where the corpus is the paper's (`paper_corpus`)"
+        None, description="print published numbers; if unset, only for the paper's corpus (`paper_corpus`)"
     )
     digits: Annotated[dict[str, Annotated[int, Field(ge=0, le=12)]], BeforeValidator(_for_every_column)] = Field(
-        {}, description="after the decimal point: a number for all metrics, or by column"
+        {}, description="digits after the decimal point: a number for all metrics, or by column"
     )
-    caption: Text | None = Field(None, description="the title, if unset")
+    caption: Text | None = Field(None, description="caption; the title if unset")
     notes: Notes | None = Field(
-        None, description="below the table: none but gaps, short (also what signs mean), or full"
+        None, description="notes below the table: none (only gaps), short (also the meaning of signs), or full"
     )
     label: Annotated[str, Field(pattern=r"^[A-Za-z0-9:._+/-]*$")] | None = Field(
-        None, description="LaTeX's \\label: tab:NAME, if unset"
+        None, description="\\label of LaTeX; tab:NAME if unset"
     )
-    wide: bool | None = Field(None, description="LaTeX: across both columns of a page (table*)")
+    wide: bool | None = Field(None, description="LaTeX: print across both columns of a page (table*)")
 
     def over(self, below: "Choices") -> "Choices":
         """These choices, and those of `below` where none is made here.

@@ -96,20 +96,22 @@ class Cited(StrictModel):
     """A published result of another system, printed as a row of the table. It is never run."""
 
     key: Key | None = Field(
-        None, description="its name in claims: of its own, or that of the row that stands for it in this study"
+        None, description="name in claims: a new name, or the key of the study's row for this system"
     )
     label: Text
-    group: Text = Field("", description="such as the training data used; results of one group stand together")
-    values: dict[str, FiniteFloat] = Field(description="by the names of `paper`: perplexity, bleu, params, …")
+    group: Text = Field("", description="group, such as the training data; results of one group are printed together")
+    values: dict[str, FiniteFloat] = Field(
+        description="published numbers by name, as in `paper`: perplexity, bleu, params, …"
+    )
     note: Text = ""
 
 
 class Claim(StrictModel):
     """A sentence about numbers, checked in the published ones and in what was run here."""
 
-    text: Text = Field("", description="the sentence of the paper, with its place there")
+    text: Text = Field("", description="sentence of the paper, with its place")
     check: Annotated[Text, AfterValidator(_sentence)] = Field(
-        description="what it says, in one of the forms: A-h1 is worse than base in bleu by at least 0.5"
+        description="the statement in one of the forms, such as: A-h1 is worse than base in bleu by at least 0.5"
     )
 
 
@@ -170,5 +172,5 @@ def compared(
     sides = (list(systems(names, group, rows, cited)) for names in (comparison.subjects, comparison.others))
     pairs = list(comparison.pairs(*sides))
     if not pairs:
-        raise ValueError("it compares nothing: name at least two different systems")
+        raise ValueError("it compares nothing. Name at least two different systems")
     return pairs

@@ -51,7 +51,7 @@ def _check(comparison: Comparison, known: "_Differences") -> tuple[Finding | Non
     except UserError as ambiguous:
         return None, Finding(UNKNOWN, str(ambiguous).rstrip("."))
     if isinstance(of, Column) and not of.better and not comparison.within:
-        unknown = Finding(UNKNOWN, f"whether lower or higher {of.metric} is better is not known: declare `better`")
+        unknown = Finding(UNKNOWN, f"it is unknown whether lower or higher {of.metric} is better: declare `better`")
         return None, unknown
     return _published(comparison, pairs, of), _here(comparison, pairs, of, known)
 
@@ -111,9 +111,9 @@ def _here(
 ) -> Finding:
     every, pairs = len(pairs), [(a, b) for a, b in pairs if a.row and b.row]
     if not pairs:
-        return Finding(UNKNOWN, "the study runs none of the other systems")
+        return Finding(UNKNOWN, "the study does not run the other systems")
     if of is None:
-        return Finding(UNKNOWN, "the rows are not scored on such a set")
+        return Finding(UNKNOWN, "the rows are not scored on this set")
     rows = {row.key: row for row in known.table.rows}
     keys = list(dict.fromkeys(system.row for pair in pairs for system in pair))
     values = {key: _value(rows.get(key), of, known.table) for key in keys}
@@ -166,7 +166,7 @@ class _Differences:
         numbers = [(row.key, f"{row.measures[column.key].mean:.{column.digits}f}") for row in (first, second)]
         words = _words(numbers[0], numbers[1], gain, comparison, column)
         if test is None:
-            return _Gap(gain, -math.inf, math.inf, False, f"{words}; not tested")
+            return _Gap(gain, -math.inf, math.inf, False, f"{words}; no significance test")
         low, high = sorted((sign * test.low, sign * test.high))
         shown = (f"{math.exp(end) if comparison.factor else end:.3g}".replace("-", "−") for end in (low, high))
         return _Gap(gain, low, high, test.marked, f"{words} (95 % interval {' to '.join(shown)})")
@@ -216,7 +216,7 @@ def _state(gap: _Gap, bound: float, comparison: Comparison) -> str:
 def notes(table: Table) -> Iterator[Note]:
     """Yield one note per claim, after one that says which runs they are checked in."""
     if table.claims:
-        yield Note(f"Claims are checked in the published numbers and here: {_size(table)}.", "study")
+        yield Note(f"Claims checked with {_size(table)}.", "study")
     for claim in table.claims:
         said = f"“{claim.text}”: {claim.check}" if claim.text else claim.check
         paper = f"In the published numbers it {claim.paper.state}: {claim.paper.words}. " if claim.paper else ""
@@ -228,5 +228,8 @@ def _size(table: Table) -> str:
     corpora = dict.fromkeys(corpus_name(outcome) for row in table.rows for outcome in row.outcomes)
     counts = sorted(len(row.outcomes) for row in table.rows)
     seeds = number(counts[-1], "seed") if counts[0] == counts[-1] else f"{counts[0]} to {number(counts[-1], 'seed')}"
-    where = f"profile {table.spec.profile}{'' if table.spec.paper_sizes else ', not the sizes of the paper'}"
-    return f"{where}, corpus {' and '.join(filter(None, corpora))}, {seeds} per row"
+    known = [name for name in corpora if name]
+    where = [f"profile {table.spec.profile}"]
+    where += [] if table.spec.paper_sizes else ["not the sizes of the paper"]
+    where += [f"corpus {' and '.join(known)}"] if known else []
+    return f"{seeds} per row ({', '.join(where)})"

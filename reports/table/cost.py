@@ -261,7 +261,7 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
         branches = [outcome for outcome in table.outcomes if outcome.record is not None and outcome.run.spec.parent_run]
         lacking = [outcome.run.row for outcome in branches if _with_parent(outcome, table, _done) is None]
         if rows := ", ".join(dict.fromkeys(lacking)):
-            yield Note(f"Costs of training are blank for {rows}: no record of the parent run is here.", "gap")
+            yield Note(f"Training costs are blank for {rows}: this store has no record of the parent run.", "gap")
     if not any(cost.name == "flops_by_time" for cost in printed):
         return
     trained = [o for row in table.rows for o in row.outcomes if o.record is not None]
@@ -275,7 +275,7 @@ def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
     partial = [o for o in trained if _time_unknown(o)]
     if partial:
         rows = ", ".join(dict.fromkeys(o.run.row for o in partial))
-        yield Note(f"By time is blank for {rows}: the time of all of the training is not recorded with the run.", "gap")
+        yield Note(f"By time is blank for {rows}: the time of the whole training was not recorded.", "gap")
 
 
 # --- What a table cost: sums over all attempts at its runs, by row

@@ -48,13 +48,12 @@ def footnotes(table: Table) -> tuple[Note, ...]:
         *table.spec.notes,
     ]
     if table.not_shown is None:
-        note = "The store's ledger is damaged (see `ablations ledger`): how many rows got results is not known."
+        note = "The store's ledger is damaged (see `ablations ledger`), so the number of rows with results is unknown."
         parts.append(Note(note, "gap"))
     elif table.not_shown:
         rows = sum(any(outcome.record is not None for outcome in row.outcomes) for row in table.rows)
-        shown_ = "1 is" if rows == 1 else f"{rows:,} are"
         every = number(rows + table.not_shown, "row")
-        parts.append(Note(f"Of {every} that got results in this store, {shown_} shown.", "sign"))
+        parts.append(Note(f"Shown: {rows:,} of {every} with results in this store.", "sign"))
     return tuple(parts)
 
 
@@ -62,20 +61,20 @@ def _groups(table: Table) -> Iterator[Note]:
     if table.pivot:
         heads = ", ".join(f"{head} (rows of the group {group})" for group, head in table.pivot.items())
         yield Note(
-            f"Columns: {heads}; changes, tests and bold are within them. A number that stands once, in the first of "
-            "them, is the same in all. A dash alone may also say that the line has no row there.",
+            f"Columns: {heads}. Changes, tests and bold compare rows of one column. A number printed once, in the "
+            "first column, is equal in all columns. A dash can also mean that the line has no row in this column.",
             "sign",
         )
     elif table.groups:
-        yield Note("Changes, tests and bold are within the groups.", "sign")
+        yield Note("Changes, tests and bold compare rows of one group.", "sign")
 
 
 def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
     some = sum(measure.mean_so_far is not None for measure in measures)
     if table.provisional and some:
         yield Note(
-            f"In italics or grey: provisional, the mean over the seeds done so far (done/requested), in "
-            f"{number(some, 'cell')}, and the changes that they are part of; never bold, never tested.",
+            "Italics or grey: provisional means over the seeds done so far (done/requested), in "
+            f"{number(some, 'cell')}, and changes from them. They are never bold and never tested.",
             "gap",
         )
     if gaps := missing_cells(table) - (some if table.provisional else 0):
@@ -126,12 +125,12 @@ def _signs(table: Table) -> Iterator[Note]:
     logarithms = [(column, row) for column in shown if column.logarithmic for row in table.rows]
     without = [column.header for column, row in logarithms if min(row.measures[column.key].values, default=1.0) <= 0]
     if base and without:
-        words = "zero or less has no logarithm, so that there is no change from or to it"
+        words = "values of zero or less have no logarithm, so their changes are missing"
         yield Note(f"{', '.join(dict.fromkeys(without))}: {words}.", "gap")
     if any(m.reported is not None for m in measures):
         pieces = any(column.per_piece for column in shown)
         what = "over the paper's own vocabulary and sentences" if pieces else "on the paper's own data"
-        yield Note(f"paper: as published, {what}; compare changes, not values.", "sign", "paper")
+        yield Note(f"paper: published numbers, {what}; compare changes, not values.", "sign", "paper")
     yield from _undirected(table)
     if any(m.best for m in measures):
         near = ""
@@ -143,7 +142,7 @@ def _signs(table: Table) -> Iterator[Note]:
         yield from _missing(table, measures)
     if any("diverged" in measure.lacking for measure in measures):
         yield Note(
-            "diverged: a loss, weight or result of that training was not finite. Such a row has no number to test.",
+            "diverged: a loss, weight or result of the training was not finite. The row has no mean and no test.",
             "gap",
         )
     for column in shown:
@@ -157,7 +156,7 @@ def _signs(table: Table) -> Iterator[Note]:
         if older := [row.key for row in table.rows if NOT_MEASURED in row.measures[column.key].lacking]:
             yield Note(f"{column.header}: {NOT_MEASURED} by the version that evaluated {', '.join(older)}.", "gap")
     if any(row.stale for row in table.rows):
-        yield Note("†: trained or scored by other code than the present one.", "sign")
+        yield Note("†: trained or scored by older code.", "sign")
 
 
 def _undirected(table: Table) -> Iterator[Note]:
@@ -167,7 +166,7 @@ def _undirected(table: Table) -> Iterator[Note]:
         heads, names = (", ".join(getattr(one, part) for one in unknown) for part in ("header", "metric"))
         one = unknown[0].metric
         yield Note(
-            f"{heads}: whether lower or higher is better is not known, so nothing is bold and no claim is judged. "
+            f"{heads}: unknown whether lower or higher is better, so nothing is bold and no claim is checked. "
             f'Declare it: better = "lower" (or "higher") in the [[metric]] of {names}; with `tabulate`, --metric '
             f"{one}:min (or :max).",
             "sign",
@@ -189,8 +188,8 @@ def ensembles(table: Table) -> Iterator[Note]:
                 continue
             of = f"{members[0].row}, {ensemble_in_words([member.seed for member in members])}"
             yield Note(
-                f"{row.key}: ensemble of {of}: the mean of their probabilities at each step of the search. Parameters "
-                "and training cost are those of all members together; it is one entry, with no seed of its own."
+                f"{row.key}: ensemble of {of}, which averages their probabilities at each step of the search. "
+                "Parameters and training cost are sums over its members. An ensemble is one entry and has no seed."
             )
             lacking = [member for member in members if member.state not in ("finished", "stale")]
             if lacking and (outcome.record is None or not outcome.scored):
@@ -227,9 +226,9 @@ def imported(table: Table) -> Iterator[Note]:
     for (kind, source, digest, on), rows in sources.items():
         where = f"{_WORDS.get(kind, kind)} {source}{f' (SHA-256 {digest[:10]})' if digest else ''}"
         yield Note(
-            f"{IMPORTED}: trained elsewhere and imported from {where}{f' on {on}' if on else ''}: "
-            f"{', '.join(rows)} ({number(sum(rows.values()), 'run')}). Their numbers are as stated there; data, code, "
-            "devices and scoring were not checked here.",
+            f"{IMPORTED}: trained elsewhere and imported from {where}{f' on {on}' if on else ''}: {', '.join(rows)} "
+            f"({number(sum(rows.values()), 'run')}). The numbers are copied; data, code, devices and scoring were not "
+            "checked.",
             "sign",
         )
     if lacking:
@@ -260,9 +259,9 @@ def branches(table: Table) -> Iterator[Note]:
     """One sentence for each place from which rows branch, and one on runs without a number because of their parent."""
     for (parent_run, step), rows in places(table).items():
         yield Note(
-            f"{BRANCH}: {branch_in_words(rows, parent_run, step)}: the steps up to there are those of {parent_run} "
-            f"with the same seed, trained once. What is changed acts from step {step + 1:,} on. A branch's costs of "
-            "training include its parent run's, in proportion to those steps.",
+            f"{BRANCH}: {branch_in_words(rows, parent_run, step)}. It shares these steps with the run of {parent_run} "
+            f"with the same seed; they were trained once. The row's change takes effect at step {step + 1:,}. "
+            "Training costs of a branch include its share of the parent run.",
             "sign",
         )
     parent_runs = {outcome.run.run_id: outcome.run for outcome in table.members}
@@ -313,7 +312,7 @@ def in_order(table: Table) -> list[Row]:
 def about_cited(table: Table) -> Iterator[Note]:
     """Yield what cited rows are, and the study's note on each."""
     if table.cited:
-        about = f"Rows with published numbers alone ({KEY}) are other people's systems; nothing of them was run here."
+        about = f"Rows with only published numbers ({KEY}) are other systems; they were not run here."
         yield Note(about, "sign")
         labels = {row.label for row in table.cited}
         noted = (entry for entry in table.spec.cited if entry.note and entry.label in labels)

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from experiments.dotted import flatten
 from experiments.identity import without_runs
-from experiments.messages import number
+from experiments.messages import number, plural
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
 from reports.results.results import NOT_RECORDED, Outcome, Scored
 from reports.results.table import Row, Table, differing_code, measured_alike, tokenizer_of
@@ -190,7 +190,7 @@ def decoding(table: Table) -> Iterator[Note]:
         if theirs:
             others.setdefault(", ".join(_size(name, scored) for name, scored in theirs.items()), []).append(row.key)
     for text, rows in others.items():
-        yield Note(f"Other sentences than {base.run.row}'s in {', '.join(rows)}: {text}.")
+        yield Note(f"{', '.join(rows)}: evaluated on other sentences than {base.run.row}: {text}.")
 
 
 def _settings_of(outcome: Outcome) -> dict[str, Any]:
@@ -415,8 +415,14 @@ def _mixed(rows: Iterable[Row], what: str, of: Callable[[Outcome], Any]) -> str:
 
 
 _PARTS = {"training": "training code", "decode": "decoding code", "score": "scoring code"}  # of built-in tasks
-# parts of PlannedRun.stale → how the sentence calls them
-_MADE = {"training": "trained", "likelihood": "measured", "decode": "decoded", "score": "scored", "evaluate": "scored"}
+# parts of PlannedRun.stale → how the sentence calls their code
+_OLDER = {
+    "training": "training",
+    "likelihood": "evaluation",
+    "decode": "decoding",
+    "score": "scoring",
+    "evaluate": "scoring",
+}
 
 
 def _code(table: Table) -> str:
@@ -426,16 +432,17 @@ def _code(table: Table) -> str:
     for row in table.rows:
         parts = {part for outcome in row.outcomes for part in outcome.run.store_state.stale}
         if row.stale:
-            made = [word for part, word in _MADE.items() if part in parts]
+            made = list(dict.fromkeys(word for part, word in _OLDER.items() if part in parts))
             words = " and ".join(filter(None, [", ".join(made[:-1]), *made[-1:]]))
             changed = _names(what for outcome in row.outcomes for what in outcome.run.store_state.changed)
-            groups.setdefault((words or "made", changed), []).append(row.key)
-    for (verb, changed), keys in groups.items():
+            groups.setdefault((words, changed), []).append(row.key)
+    for (words, changed), keys in groups.items():
         which = f" ({changed})" if changed else ""
-        said.append(f"{verb.capitalize()} by other code than the present one{which}, and kept (†): {_names(keys)}.")
+        older = f"older {words} code" if words else "older code"
+        said.append(f"Results of {older}{which}, kept (†): {_names(keys)}.")
     if groups:
         said.append(
-            "`ablations run … --stale rerun` makes these runs again; their present results stay as earlier attempts."
+            "Make them again with `ablations run … --stale rerun`; the present results stay as earlier attempts."
         )
     return " ".join(said)
 
@@ -466,13 +473,13 @@ def _differing(family: Table) -> str:
 
     def named(key: str, seeds: Iterable[int]) -> str:
         numbers = list(seeds)
-        of = f" (seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))})"
+        of = f" ({plural(len(numbers), 'seed')} {', '.join(map(str, numbers))})"
         return f"{key}{of}" if key in mixed else key
 
     groups = [_names(named(key, seeds) for key, seeds in of_code.items()) for of_code in made.values()]
     rows = "; ".join(dict.fromkeys(groups))  # the same rows in several columns
     names = ", ".join(_PARTS.get(name, name.removeprefix("/")) for name in files)
-    within = f" The seeds of {_names(mixed)} are not of one code." if mixed else ""
+    within = f" Seeds of {_names(mixed)} differ in code." if mixed else ""
     return (
         f"Different code made these rows ({names}): {rows}.{within} Between rows of different code no change is "
         "printed or tested, and no value is marked as the best."

@@ -31,7 +31,7 @@ def test_base_commit_pins_the_tree_of_every_row(cli: Cli, mine: Path) -> None:
     assert "has no commit '1234567890'" in cli("plan", "study.toml", cwd=mine, code=2).stderr
     own = 'name = "t"\ntitle = "T"\nbase_commit = "main"\nvariation = [{key = "base"}]\n'
     (mine / "study.toml").write_text(own)
-    assert "for a command or a function of your own" in cli("plan", "study.toml", cwd=mine, code=2).stderr
+    assert "only for your own command or function" in cli("plan", "study.toml", cwd=mine, code=2).stderr
 
 
 def test_a_patch_that_does_not_apply_concerns_its_row_alone(cli: Cli, mine: Path) -> None:

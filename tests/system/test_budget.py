@@ -95,7 +95,7 @@ def test_what_cannot_fit_waits_and_what_can_starts(store):
     go(store, make(1, step_s=0.1, cost=6.0))  # about ten a second
     limit(store, hours=3.0 / HOUR)
     assert go(store, make(2, cost=1e6), make(3, cost=1.0)).left == 1
-    assert "and it needs about" in row(store, 2).held
+    assert "but the run needs about" in row(store, 2).held
     assert_whole(store, 3)
 
 

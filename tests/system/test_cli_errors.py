@@ -77,7 +77,7 @@ def test_what_plan_shows_and_run_refuses(cli: Cli, tmp_path: Path) -> None:
     """Settings for a corpus that is not named: `plan` prints the plan with a warning; `run` and `queue` refuse."""
     asked = ["table3", "--profile", "paper", "--rows", "base"]
     planned = cli("plan", *asked, "--store", tmp_path / "store")
-    assert "63.08M params" in planned.stdout and "`ablations run` would refuse this" in planned.stderr
+    assert "63.08M params" in planned.stdout and "`ablations run` will refuse this" in planned.stderr
     for verb in ("run", "queue"):
         assert "--corpus DIR" in refused(cli, tmp_path, *asked, verb=verb)
 
@@ -98,7 +98,7 @@ def test_a_limit_below_what_the_weights_need(cli: Cli, tmp_path: Path, tiny: Pat
     said = r"cpu: 0\.2 GB, the limit in --devices\): base 0\.\d GB, with the smallest micro-batch, .*raise the limit"
     assert re.search(said, planned)
     assert re.search(said, refused(cli, tmp_path, *limited))
-    assert "no limit of memory, such as cpu:1@3GB" in refused(cli, tmp_path, tiny, "--devices", "cpu:1@3")
+    assert "not a limit of memory, such as cpu:1@3GB" in refused(cli, tmp_path, tiny, "--devices", "cpu:1@3")
 
 
 def test_more_threads_than_cores_are_named(cli: Cli, tmp_path: Path) -> None:

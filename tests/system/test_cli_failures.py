@@ -38,7 +38,7 @@ def test_a_loss_that_is_not_a_number_fails_with_step_and_value(cli: Cli, tiny: P
     wild = ["--rows", "base,untrained", "--set", "training.learning_rate_scale=1e30"]
     done = cli("run", tiny, *wild, "--store", tmp_path / "store", "--devices", "cpu:1", code=1)
     assert "1 failed" in done.stderr and "– (diverged)" in done.stdout
-    assert "weight or result of that training was not finite" in done.stdout
+    assert "weight or result of the training was not finite" in done.stdout
     status = cli("status", "--store", tmp_path / "store").stdout
     assert "diverged" in status and "step" in status and "nan" in status.lower()
 
@@ -56,7 +56,9 @@ def test_a_damaged_last_checkpoint_is_passed_over_and_said(cli: Cli, tiny: Path,
     weights.write_bytes(data)
     cli("run", tiny, *LONG, "--store", store, "--devices", "cpu:1")
     log = cli("log", "base", "--store", store).stdout
-    assert f"skipped the checkpoint 0001/checkpoints/{last.name}: model.safetensors is not what was written" in log
+    assert (
+        f"skipped the checkpoint 0001/checkpoints/{last.name}: model.safetensors has changed since it was written"
+    ) in log
     assert f"resumed at step {int(before.name[5:])}" in log
 
 

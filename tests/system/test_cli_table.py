@@ -157,7 +157,7 @@ def test_import_takes_what_is_not_there(cli: Cli, tiny: Path, store: Path, bundl
     theirs = tmp_path / "theirs"
     cli("import", store, "--store", theirs)
     assert cli(*options, theirs).stdout == cli(*options, store).stdout
-    assert "neither a bundle" in cli("import", tmp_path, "--store", mine, code=2).stderr
+    assert "is not a bundle" in cli("import", tmp_path, "--store", mine, code=2).stderr
 
 
 @pytest.mark.extra("bundles")

@@ -150,7 +150,7 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--run", "ffff"), "none begins with it; 1 trained run in"),
+        (("--run", "ffff"), "no run begins with it; 1 trained run in"),
         (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
         (("search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
     ],

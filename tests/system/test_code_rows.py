@@ -170,7 +170,7 @@ def test_rows_of_patches_and_commits_have_trees_of_their_own(cli: Cli, mine: Pat
     git(mine, "add", "-u")
     git(mine, "add", "study.toml", "no-gate.diff")
     git(mine, "commit", "-qm", "The study, its patch and what was uncommitted")
-    assert "all done" in cli("run", "study.toml", cwd=mine).stderr
+    assert "nothing to train" in cli("run", "study.toml", cwd=mine).stderr
 
 
 def test_ten_commits_of_a_script_are_one_study(cli: Cli, mine: Path) -> None:
@@ -508,7 +508,7 @@ NEW = "diff --git a/{0} b/{0}\nnew file mode {1}\n--- /dev/null\n+++ b/{0}\n@@ -
         (NEW.format("../x.py", "100644", "x = 1"), "invalid path '../x.py'"),
         (NEW.format("link.py", "120000", "/etc/passwd"), "link.py is a link to /etc/passwd, which leads out"),
         (NEW.format("a/link", "120000", "../../out"), "a/link is a link to ../../out"),
-        (NEW.format("eval/score.py", "100644", "x = 1"), "changes eval/score.py, which [protected] names"),
+        (NEW.format("eval/score.py", "100644", "x = 1"), "changes eval/score.py, which [protected] lists"),
         (NEW.format("data/x.txt", "100644", "x"), "data/x.txt"),
         ("diff --git a/a.bin b/a.bin\nnew file mode 100644\nindex 000..123\nBinary files /dev/null and b/a.bin differ\n"
          , "git diff --binary"),
@@ -545,13 +545,13 @@ def test_studies_that_are_refused(cli: Cli, mine: Path, tmp_path: Path) -> None:
     assert "cannot be read" in refused(cli, mine, rows(BASE, '{key = "x", patch = "no.diff"}'))
     assert "one of `patch`" in refused(cli, mine, rows(BASE, '{key = "x", patch = "a.diff", commit = "main"}'))
     assert 'commits = "main..feature"' in refused(cli, mine, rows(BASE, ablate="[[ablate]]\n"))
-    assert "has no change" in refused(cli, mine, rows(BASE, ablate='[[ablate]]\npatch = "p.diff"\n'), "nothing\n")
+    assert "contains no change" in refused(cli, mine, rows(BASE, ablate='[[ablate]]\npatch = "p.diff"\n'), "nothing\n")
     assert "expected a range" in refused(cli, mine, rows(BASE, ablate='[[ablate]]\ncommits = "main"\n'))
     own = 'name = "t"\ntitle = "T"\nvariation = [{key = "base"}, {key = "x", commit = "main"}]\n'
-    assert "for a command or a function of your own" in refused(cli, mine, own)
+    assert "only for your own command or function" in refused(cli, mine, own)
     bare = tmp_path / "bare"
     bare.mkdir()
-    assert "lies in no git repository" in refused(cli, bare, rows(BASE, '{key = "x", commit = "main"}'))
+    assert "is not in a git repository" in refused(cli, bare, rows(BASE, '{key = "x", commit = "main"}'))
     git(bare, "init", "-q")
     assert "has no commit" in refused(cli, bare, rows(BASE, '{key = "x", commit = "main"}'))
 

@@ -55,7 +55,7 @@ def _metric(place: Path, _: Path) -> str:
 def _statistics(place: Path, _: Path) -> str:
     path = place / "statistics.npy"
     np.save(path, np.load(path)[::-1])
-    return "statistics.npy is not what was written"
+    return "statistics.npy has changed since it was written"
 
 
 def _settings(place: Path, _: Path) -> str:

@@ -97,7 +97,7 @@ def test_every_verb_knows_it(cli: Cli, study: Path, tmp_path: Path) -> None:
     assert "4 runs imported" in cli("import", packed, "--store", tmp_path / "other").stdout
     assert cli("report", study, "--store", tmp_path / "other", "--notes", "full").stdout == table
     told = cli("generate", study, "--row", "three", *store, code=2).stderr
-    assert "is an ensemble, which has no weights of its own. Name a member: --run " in told
+    assert "is an ensemble, which has no weights. Name a member: --run " in told
     again = cli("evaluate", study, *store, "--set", "evaluation.beam_size=3", "--rows", "three", "--json").stdout
     assert '"row": "three"' in again
-    assert "all done, nothing to train" in cli("run", study, *store).stderr
+    assert "nothing to train" in cli("run", study, *store).stderr

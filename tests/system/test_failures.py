@@ -149,7 +149,7 @@ def test_a_gpu_that_others_use_is_left_alone_until_they_leave(store, monkeypatch
         return found.get("devices", "")
 
     wait_for(notes)
-    assert notes() == "cuda:0 is left alone: process 4711, 12.3 GB"
+    assert notes() == "cuda:0 is not used: process 4711, 12.3 GB"
     wait_for(lambda: events(store, 1, 0))
     assert row(store, 0).slot == "cuda:1"
     assert row(store, 1).state is State.WAITING
@@ -234,7 +234,7 @@ def test_runs_start_as_memory_comes_free_and_say_what_they_wait_for(store, monke
     wait_for(lambda: row(store, 1).state is State.FAILED and row(store, 3).state is State.FINISHED)
     assert row(store, 1).error_class == "user_error" and "need 50.0 GB" in row(store, 1).error
     assert row(store, 2).state is State.WAITING
-    assert "needs about 6.0 GB, 1.0 GB is free" in row(store, 2).doing
+    assert "needs about 6.0 GB, 1.0 GB are free" in row(store, 2).doing
     free[0] = 7.0
     thread.join(300)
     assert row(store, 2).state is State.FINISHED

@@ -57,7 +57,7 @@ def test_a_swapped_tokenizer_decodes_nothing(cli: Cli, tiny: Path, store: Path) 
     shutil.rmtree(place)
     done = cli("run", tiny, "--seeds", "2", "--store", store, "--devices", "cpu:1", code=1)
     assert "1 failed" in done.stderr
-    assert "tokenizer.model is not what was written" in cli("status", "--store", store).stdout
+    assert "tokenizer.model has changed since it was written" in cli("status", "--store", store).stdout
     assert not place.exists()
 
 
@@ -68,7 +68,7 @@ def test_a_damaged_corpus_trains_nothing(cli: Cli, tiny: Path, store: Path) -> N
     data[10] ^= 1
     pieces.write_bytes(data)
     done = cli("run", tiny, "--seeds", "3", "--store", store, "--devices", "cpu:1", code=2)
-    assert "source.pieces is not what was written" in done.stderr
+    assert "source.pieces has changed since it was written" in done.stderr
     assert "Delete" in done.stderr
     shutil.rmtree(pieces.parents[1])
     cli("run", tiny, "--seeds", "3", "--store", store, "--devices", "cpu:2")

@@ -104,7 +104,7 @@ def test_a_trainer_of_unknown_memory_shares_once_a_run_was_measured(store, one_g
     numbers = (1, 2, 3)
     unknown = {"gpu_memory_gb": 0.0, "cost": 1e9, "steps": 40}
     thread = in_thread(store, *(job(n, folder, {"1": 9.0}, **unknown) for n in numbers), slots=one_gpu)
-    wait_for(lambda: "alone: the memory of the run is not known" in notes(store))
+    wait_for(lambda: "alone on the GPU: the memory of the run is unknown" in notes(store))
     thread.join(300)
     spans = sorted(lives(store, numbers))
     assert [slot for *_, slot in spans] == ["cuda:0", "cuda:0/0", "cuda:0/1"]

@@ -96,7 +96,7 @@ def test_a_drained_table_is_not_done(cli: Cli, long: Path, tmp_path: Path) -> No
     _, said = going.communicate(timeout=120)
     states = [job["state"] for job in as_json(cli("status", "--store", store, "--json"))]
     assert sorted(states) == ["finished", "waiting", "waiting"]
-    assert going.returncode == 1 and "2 runs stay queued; the same command continues" in said
+    assert going.returncode == 1 and "2 runs still queued" in said
     cli("run", long, *short)
 
 

@@ -229,7 +229,7 @@ def test_what_a_trainer_returns(cli: Cli, mine: Path) -> None:
     failed = as_json(cli("status", "--store", mine / "store", "--json"))
     errors = {run["members"][0]["row"]: run["error"] for run in failed}
     words = {
-        "misspelt": ["prints distance", "did not return it", "distanec"],
+        "misspelt": ["did not return distance", "distanec"],
         "nan": ["distance = nan", "test"],
         "text": ["distance = 'far'", "expected a number"],
         "nothing": ["returned nothing", "a mapping of metrics"],

@@ -84,16 +84,16 @@ def test_a_pattern_that_finds_nothing_fails_the_run_with_its_last_lines(cli: Cli
     study.write_text(study.read_text().replace("test_acc", "test_accuracy"))
     done = cli("run", study, "--rows", "base", "--seeds", "1", cwd=mine, code=1)
     said = " ".join((done.stdout + done.stderr + cli("log", "base", cwd=mine).stdout).split())
-    assert "the pattern of acc" in said and "matched nothing that it printed" in said
+    assert "the pattern of acc" in said and "matched nothing in the output" in said
     assert "epoch 3 loss 0.333 test_acc 4.7" in said.partition("matched nothing")[2]
 
 
 @pytest.mark.parametrize(
     ("was", "now", "said"),
     [
-        (r"'loss ([\d.]+)'", "'loss (['", "no regular expression"),
+        (r"'loss ([\d.]+)'", "'loss (['", "not a valid regular expression"),
         (r"'loss ([\d.]+)'", r"'loss [\d.]+'", "too few groups"),
-        ('["train.py", "data"]', '["../data"]', "no entry of the study's folder"),
+        ('["train.py", "data"]', '["../data"]', "is not in the study's folder"),
         (r"'(\d+)/(\d+) \['", r"'(\d+)%'", "too few groups"),
     ],
 )
@@ -118,7 +118,7 @@ def test_a_missing_link_is_named(cli: Cli, mine: Path) -> None:
     (mine / "data").rmdir()
     done = cli("run", "mine.toml", "--rows", "base", "--seeds", "1", cwd=mine, code=1)
     said = " ".join((done.stdout + done.stderr + cli("log", "base", cwd=mine).stdout).split())
-    assert "`links` of the study names data, which is not in" in said
+    assert "`links` of the study names data, which does not exist in" in said
 
 
 def test_a_configuration_file_gets_the_settings(cli: Cli, mine: Path) -> None:
@@ -163,7 +163,9 @@ def test_ask_compares_the_parser_with_the_study_and_never_trains(cli: Cli, mine:
     text = (mine / "other.toml").read_text()
     assert "lr = 0.1" in text and "# width: --ask:" in text and "{width}" not in text
     (mine / "train.py").write_text("open('trained', 'w')\nprint('acc', 1.5)\n")
-    assert "No options were found" in cli("new", "none", "--from", f"{sys.executable} train.py", cwd=mine).stdout
+    assert ("No options that can be settings were found") in cli(
+        "new", "none", "--from", f"{sys.executable} train.py", cwd=mine
+    ).stdout
     assert (
         "imports no parser"
         in cli("new", "no", "--from", f"{sys.executable} train.py", "--ask", cwd=mine, code=2).stderr

@@ -48,7 +48,7 @@ def test_a_finished_run_that_kept_too_little_is_trained_again_beside(
     shutil.copytree(finished, store)
     before = records(store)
     assert states(cli, averages, store) == [("finished", True), ("missing", True), ("missing", True)]
-    assert "already trained, but with fewer checkpoints" in cli("plan", averages, "--store", store).stdout
+    assert "kept fewer checkpoints than" in cli("plan", averages, "--store", store).stdout
     assert "`evaluate` never trains" in cli("evaluate", averages, "--store", store, code=2).stderr
     rows = as_json(cli("run", averages, "--store", store, "--devices", "cpu:1", "--json"))
     assert all(row["ppl"] for row in rows) and rows[0]["ppl"] != rows[1]["ppl"]

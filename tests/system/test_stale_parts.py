@@ -81,7 +81,7 @@ def test_each_edit_renews_its_part_alone(copy: Copy) -> None:
     assert "†" in copy.command("run", "--devices", "cpu:1").stdout  # kept, and marked
     assert copy.record() == first
     done = copy.command("run", "--devices", "cpu:1", "--stale", "rerun")
-    assert "score of base, no training" in done.stderr
+    assert "score of base without training" in done.stderr
     scored = copy.record()
     assert scored["metrics"]["bleu"] != first["metrics"]["bleu"]
     assert scored["metrics"]["perplexity"] == first["metrics"]["perplexity"]

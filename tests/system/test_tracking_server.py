@@ -103,6 +103,6 @@ def test_a_server_holds_what_the_database_holds(server: str, tmp_path: Path) -> 
 def test_a_server_that_is_not_there(cli: Cli, tiny: Path, finished: Path) -> None:
     words = ["ui", tiny, "--seeds", "2", "--store", finished, "--tracking-uri", f"http://127.0.0.1:{free_port()}"]
     said = cli(*words, code=2).stderr
-    assert "no server can be reached at 127.0.0.1" in said and "Traceback" not in said
+    assert "no server answers at 127.0.0.1" in said and "Traceback" not in said
     there = ["--store", finished, "--tracking-uri", "http://127.0.0.1:9"]
     assert "name STUDY" in cli("ui", *there, code=2).stderr

@@ -44,8 +44,8 @@ def test_run_trains_its_own_selection_and_work_the_others(cli: Cli, tmp_path: Pa
     store = ("--store", tmp_path / "store")
     cli("queue", first, "--rows", "base,two", *store)
     done = cli("run", second, "--rows", "base", *store, "--devices", "cpu:1")
-    assert "2 queued runs of other selections wait: `ablations work` trains them" in done.stderr
-    assert "accuracy" in done.stdout and "not run" not in done.stderr
+    assert "2 queued runs of other selections not started; train with `ablations work`" in done.stderr
+    assert "accuracy" in done.stdout and "not started" not in done.stderr
     states = {
         job["members"][0]["study"]: (job["state"], job["held"]) for job in as_json(cli("status", *store, "--json"))
     }
@@ -62,7 +62,7 @@ def test_a_failed_run_says_why_where_run_ends_and_what_fails_alike_is_held(cli: 
     at = next(number for number, line in enumerate(said) if line.endswith("(seed 1)):"))
     assert said[at + 1 : at + 3] == ["  epoch 1", f"  cannot open data-{said[at + 2][-5]}.csv"], done.stderr
     assert "failed with the same last lines" in done.stderr and "cannot open data-#.csv / epoch #" in done.stderr
-    assert "2 failed; `ablations status` shows why" in done.stderr, "the third row was not tried"
+    assert "2 runs failed; see why with `ablations status`" in done.stderr, "the third row was not tried"
 
 
 def test_failures_that_differ_are_each_said(cli: Cli, tmp_path: Path) -> None:
@@ -98,9 +98,9 @@ def test_explain_answers_in_ten_lines(cli: Cli, two_seeds: tuple[Path, Path]) ->
 def test_log_f_of_a_row_takes_the_running_run_or_the_newest(cli: Cli, two_seeds: tuple[Path, Path]) -> None:
     _, store = two_seeds
     done = cli("log", "two", "-f", "--store", store)
-    assert "two selects 2 runs, none of them running: this is the newest" in done.stderr
+    assert "two selects 2 runs, none of them running; following the newest" in done.stderr
     assert done.stdout.startswith("seeds two seed 2 ") and "begins 2" in done.stdout
-    assert "name one by its run_id or its seed" in cli("log", "two", "--store", store, code=2).stderr
+    assert "Name one by its run_id or seed" in cli("log", "two", "--store", store, code=2).stderr
 
 
 def test_plan_and_run_tell_apart_what_is_left_and_what_it_costs(
@@ -110,8 +110,8 @@ def test_plan_and_run_tell_apart_what_is_left_and_what_it_costs(
     store = ("--store", tmp_path / "store", "--rows", "base,h1", "--seeds", "2")
     another_beam = ("--set", "evaluation.beam_size=3")
     printed = cli("plan", tiny, *store, *another_beam).stdout
-    assert printed.count("  trained, to decode  ") == 4 and "4 runs: 4 trained, to decode;" in printed
-    assert "FLOP of training in all, none left" in printed and "disk: 0.00 GB" in printed
+    assert printed.count("  trained, not decoded  ") == 4 and "4 runs: 4 trained, not decoded;" in printed
+    assert "FLOP of training, none left" in printed and "disk: 0.00 GB" in printed
     decoding = as_json(cli("plan", tiny, *store, *another_beam, "--json"))
     longer = as_json(cli("plan", tiny, *store, "--set", "training.train_steps=60", "--json"))
     assert {run["to_make"] for run in decoding} == {"decode"} and {run["to_make"] for run in longer} == {None}
@@ -119,7 +119,7 @@ def test_plan_and_run_tell_apart_what_is_left_and_what_it_costs(
     assert all(run["seconds"] is not None and run["disk_bytes"] == 0 for run in decoding), "no training is predicted"
     assert all(run["disk_bytes"] > 0 for run in longer)
     one_more = cli("queue", tiny, "--store", store[1], "--rows", "base", "--seeds", "3", *another_beam).stderr
-    assert "3 runs: 0 done, 3 queued now, 0 queued before (2 trained, to decode; 1 missing)" in one_more
+    assert "3 runs queued (2 trained, not decoded; 1 missing)" in one_more
     assert "limit" not in cli("run", tiny, *store, *another_beam, "--max-hours", "0.02", "--devices", "cpu:2").stderr
 
 
@@ -133,7 +133,7 @@ def test_a_broken_file_beside_a_study_never_hides_it(cli: Cli, tmp_path: Path) -
     study.write_text(study.read_text().replace("[[variation]]", "[[variaton]]"))
     [table] = as_json(cli("tables", *store, "--json"))
     assert table["in_study"] is None and table["note"].startswith("2 files are named digits; a.toml cannot be used: ")
-    assert "digits.toml cannot be used: `ablations plan " in table["note"]
+    assert "digits.toml cannot be used; see why with `ablations plan " in table["note"]
 
 
 def test_the_nearest_selection_with_results_is_named_for_a_corpus_too(

@@ -19,11 +19,16 @@ from experiments.store.budget import MOST_HOURS, Account, boot_clock
 
 def budget(
     *,
-    hours: Annotated[float | None, typer.Option(min=0.0, metavar="H", help="Slot hours of all attempts.")] = None,
-    runs: Annotated[
-        int | None, typer.Option(min=0, metavar="N", help="Trainings; a retry is none, `--stale rerun` is one.")
+    hours: Annotated[
+        float | None, typer.Option(min=0.0, metavar="H", help="Limit of slot hours over all attempts.")
     ] = None,
-    until: Annotated[str | None, typer.Option(metavar="HH:MM|DATE", help="Attempts end by then.")] = None,
+    runs: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Limit of trainings; a retry does not count, `--stale rerun` does."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="HH:MM|DATE", help="Time when all attempts must have ended.")
+    ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove all limits.")] = False,
     store_options: StoreOptions,
     as_json: options.Json = False,
@@ -31,7 +36,7 @@ def budget(
     """Print what a store may still spend, or limit it (ablations/extras/agents/ledger.md)."""
     if hours is not None and not hours <= MOST_HOURS:
         raise UserError(
-            f"--hours {hours}: write a number of at most {MOST_HOURS:,.0f}. --remove takes all limits away."
+            f"--hours {hours}: write a number of at most {MOST_HOURS:,.0f}, or remove all limits with --remove."
         )
     limits: dict[str, Any] = {n: value for n, value in (("hours", hours), ("runs", runs)) if value is not None}
     if until is not None:
@@ -67,9 +72,9 @@ LONGEST = 100  # characters of a fact on a line of text
 
 
 def ledger(
-    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Only what concerns this study.")] = None,
+    study: Annotated[str | None, typer.Argument(metavar="[STUDY]", help="Only entries of this study.")] = None,
     *,
-    last: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Only the last N lines.")] = None,
+    last: Annotated[int | None, typer.Option("-n", min=1, metavar="N", help="Only the last N entries.")] = None,
     store_options: StoreOptions,
     as_json: options.Json = False,
 ) -> None:

@@ -25,12 +25,14 @@ from typing import Annotated, Any, cast
 import typer
 
 from ablations.cli.terminal import unguarded
+from ablations.service.choose_run import NOT_TRAINING
 from ablations.service.selected import StoreOptions, holds_table
 from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
 from experiments.jobs.engines.base import import_path
 from experiments.jobs.engines.local import ForkServer
+from experiments.messages import either
 from experiments.store.layout import MARKER
 from experiments.tasks.load import named_tasks
 from reports.audit.verify import SUFFIXES
@@ -89,11 +91,11 @@ class Allowed:
         for name, value in given.items():
             for text in value if isinstance(value, list) else [str(value)]:
                 if any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
-                    raise UserError(f"{name}: it has control characters. Write one line of plain text.")
+                    raise UserError(f"{name} contains control characters. Write one line of plain text.")
                 if REPLACEMENT in text:
-                    raise UserError(f"{name}: it has a character that is not Unicode. Write plain text.")
+                    raise UserError(f"{name} contains a character that is not Unicode. Write plain text.")
                 if name in NO_OPTIONS and text.startswith("-"):
-                    raise UserError(f"{name}: {text} would be an option. Write a name, or ./{text} for a file.")
+                    raise UserError(f"{name}: {text} would be read as an option. Write a name, or ./{text} for a file.")
         if "study" in given and not (tool == "settings" and given["study"] in named_tasks()):
             self._study(given["study"], Path())
         if given.get("corpus", "builtin") != "builtin":
@@ -103,13 +105,15 @@ class Allowed:
         if "other" in given and not (self.inside(Path(given["other"])) / MARKER).is_file():
             self._study(given["other"], Path())
         if "file" in given and not self.inside(Path(given["file"])).is_file():
-            raise UserError(f"{given['file']}: there is no such file.")
+            raise UserError(f"{given['file']} does not exist.")
         if "file" in given and "study" not in given and not holds_table(given["file"]):
-            raise UserError("verify: name the study of the table, too.")
+            raise UserError("verify: the file does not name its study. Give study too.")
         if "out" in given:
             out = self.inside(Path(given["out"]))
-            if os.path.lexists(out) or out.suffix not in SUFFIXES:
-                raise UserError(f"out: {given['out']} is no new file that ends in {', '.join(SUFFIXES)}.")
+            if os.path.lexists(out):
+                raise UserError(f"out: {given['out']} exists; choose a new name.")
+            if out.suffix not in SUFFIXES:
+                raise UserError(f"out: {given['out']} must end in {either(SUFFIXES)}.")
 
     def studies(self) -> Iterator[dict[str, str]]:
         """The study files in the folders."""
@@ -132,7 +136,7 @@ class Allowed:
         folder = Path(study).parent if study and study.endswith(".toml") else Path()
         for part in {value, *_BETWEEN.split(_URL.sub(" ", value))} - {""}:
             if ".." in part.split("/"):
-                raise UserError(f"set: {name} has the path {part}, which leads upwards. Write it without `..`.")
+                raise UserError(f"set: {name} has the path {part} with `..`. Write a path without it.")
             if part.startswith(("/", "~")):
                 self.inside(Path(part))
             elif self._holds(folder.resolve()) or os.path.lexists(folder / part):
@@ -153,8 +157,8 @@ class Allowed:
             places = []
         if not places or not all(self._holds(place) for place in places):
             raise UserError(
-                f"{path} lies outside the allowed folders ({', '.join(map(str, self._folders))}). Name a file in them; "
-                "whoever starts the server adds others with `ablations mcp --allow DIR`."
+                f"{path} lies outside the allowed folders ({', '.join(map(str, self._folders))}). Name a file in "
+                "them. To allow another folder, start the server with `ablations mcp --allow DIR`."
             )
         return places[0]
 
@@ -204,9 +208,9 @@ def page(value: Any, cursor: int) -> dict[str, Any]:
     return {**shown, "total": total, **({"cursor": end} if end < total else {})}
 
 
-NOT_MEASURED = "no similar run was measured in this store; `plan` with measure = true trains a few steps"
-NOT_RUN = "no finished run of this trainer tells its time; `start` one row with seeds = 1, then call `plan` again"
-NOT_PREDICTED = "the trainer is a program of the user, whose needs are not predicted"
+NOT_MEASURED = "unknown; measure it: `plan` with measure = true trains a few steps"
+NOT_RUN = "unknown until a run has finished; `start` one row with seeds = 1, then call `plan` again"
+NOT_PREDICTED = "the needs of a user's trainer are not predicted"
 
 
 def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -251,7 +255,7 @@ class McpSession:
         from jsonschema import Draft202012Validator
 
         if name not in TOOLS:
-            return f"There is no tool {name}. Tools: {', '.join(TOOLS)}.", True
+            return f"There is no tool {name}. The tools are: {', '.join(TOOLS)}.", True
         tool, full = TOOLS[name], bool(given.get("full"))
         for error in Draft202012Validator(schema(tool)).iter_errors(given):
             return short(f"{name}{error.json_path[1:]}: {error.message}", ()), True
@@ -274,7 +278,7 @@ class McpSession:
         words = self._words(name, given)
         code, text, said = await self._call(name, [*words, "--json"])
         if not text:
-            raise UserError(said or f"`ablations {words[0]}` ended with {code} and said nothing.")
+            raise UserError(said or f"`ablations {words[0]}` ended with exit code {code} and printed nothing.")
         value, more = json.loads(text), {"exit": code} | ({"notes": short(said, ())} if said else {})
         if name == "studies":
             value = [*self._allowed.studies(), *value]
@@ -302,7 +306,7 @@ class McpSession:
             before = before or states
             waiting = [job["why"] for job in jobs if job["state"] == "waiting" and not job["held"]]
             running = "running" in states.values()
-            if running or any("no coordinator" not in why for why in waiting):
+            if running or any(NOT_TRAINING not in why for why in waiting):
                 moved = now
             idle = not (waiting or running) or now - moved > IDLE_S
             if idle or now - began >= given.get("seconds", 50) or (states != before and given.get("until") != "end"):
@@ -338,7 +342,7 @@ class McpSession:
                         with contextlib.suppress(ProcessLookupError):
                             os.killpg(pid, signal.SIGKILL)
                 if code is None:
-                    raise UserError(f"`ablations {words[0]}` was ended, or took longer than {LIMIT_S:.0f} s.")
+                    raise UserError(f"`ablations {words[0]}` was killed, or took longer than {LIMIT_S:.0f} s.")
                 texts = [path.read_text(encoding="utf-8", errors="replace").strip() for path in (out, log)]
                 return code, texts[0], texts[1].removeprefix("ablations: ")
 
@@ -378,7 +382,9 @@ def mcp(
     store_options: StoreOptions,
     allow: Annotated[
         list[Path] | None,
-        typer.Option("--allow", metavar="DIR", help="A folder of studies and tables; repeatable; this one if unset."),
+        typer.Option(
+            "--allow", metavar="DIR", help="Folder of studies and tables; repeatable; the current folder if unset."
+        ),
     ] = None,
 ) -> None:
     """Offer plan, start, status, report … as tools to a program that experiments (ablations/extras/agents/agents.md).
@@ -393,7 +399,7 @@ def mcp(
         from mcp.server.lowlevel import Server
         from mcp.server.stdio import stdio_server
     except ImportError:
-        raise UserError("This needs the extra [mcp]: pip install 'transformer-ablations[mcp]'.") from None
+        raise UserError("`ablations mcp` needs the extra [mcp]: pip install 'transformer-ablations[mcp]'.") from None
     session = McpSession(store_options, Allowed(allow or [Path()]))
 
     async def tools(*_: Any) -> types.ListToolsResult:
@@ -411,13 +417,15 @@ def mcp(
         return types.CallToolResult(content=content, structured_content=structured, is_error=wrong)
 
     async def resources(*_: Any) -> types.ListResourcesResult:
-        about = "The format of a study file: tables, names, designs, metrics."
+        about = "Format of a study file: tables, names, designs, metrics."
         page = types.Resource(name="study-format", uri=STUDY_FORMAT, description=about, mime_type="text/markdown")
         return types.ListResourcesResult(resources=[page])
 
     async def read(_: Any, asked: types.ReadResourceRequestParams) -> types.ReadResourceResult:
         if str(asked.uri) != STUDY_FORMAT:
-            raise MCPError(types.INVALID_PARAMS, f"There is no resource {asked.uri}. There is {STUDY_FORMAT}.")
+            raise MCPError(
+                types.INVALID_PARAMS, f"There is no resource {asked.uri}. The only resource is {STUDY_FORMAT}."
+            )
         text = (HERE / "templates" / "study-file.md").read_text(encoding="utf-8")
         page = types.TextResourceContents(uri=STUDY_FORMAT, mime_type="text/markdown", text=text)
         return types.ReadResourceResult(contents=[page])

@@ -55,20 +55,24 @@ class AlgorithmicData(DataConfig):
     units: Literal["word"] = Field("word", description="every symbol is a piece")
     builtin_pairs: int = Field(20000, ge=1, le=MOST_GENERATED, description="training pairs that are generated")
     algorithm: Literal["copy", "reverse", "sort", "recall", "dyck", "recall_all"] = Field(
-        "copy", description="what is to be learnt (ablations/extras/algorithmic/algorithmic.md defines each)"
+        "copy", description="task to learn (defined in ablations/extras/algorithmic/algorithmic.md)"
     )
-    symbols: int = Field(16, ge=2, le=10_000, description="different symbols; dyck: half of them open, half close")
-    train_lengths: Range = Field("5-20", description="symbols of a training input, each length equally often")
-    dev_lengths: Range = Field("5-20", description="the same for dev")
+    symbols: int = Field(16, ge=2, le=10_000, description="number of symbols; dyck: half of them open, half close")
+    train_lengths: Range = Field(
+        "5-20", description="range of lengths of training inputs, in symbols; all lengths are equally frequent"
+    )
+    dev_lengths: Range = Field("5-20", description="range of lengths of dev inputs")
     test_lengths: Names = Field(
         ("21-30", "31-40", "41-60"),
-        description='a test set for each range, with its name; recall: "33-33d4" has a distance of its own',
+        description='test sets, each named by its range; recall: "33-33d4" also sets the distance',
     )
-    set_pairs: int = Field(200, ge=1, le=100_000, description="pairs of dev and of each test set, all different")
+    set_pairs: int = Field(
+        200, ge=1, le=100_000, description="number of pairs of dev and of each test set, all different"
+    )
     distance: int = Field(
-        0, ge=0, description="recall: the value stands so many pairs before the query, 1 the nearest; 0: any"
+        0, ge=0, description="recall: distance in pairs from the value to the query, 1 the nearest; 0: any"
     )
-    corpus_seed: int = Field(1, ge=0, description="seed of the pairs; the training's own seed does not change them")
+    corpus_seed: int = Field(1, ge=0, description="seed of the pairs; the training's seed does not change them")
 
     @property
     def sized_by_text(self) -> bool:
@@ -90,11 +94,12 @@ class AlgorithmicData(DataConfig):
                 if bounds(each)[0] < least:
                     raise ValueError(
                         f"recall over distance {distance or 'any'} needs inputs of {least} symbols or more (keys, "
-                        f"values, the query), and a range is {each}: start it at {least}, or set data.distance to less"
+                        f"values, the query), but a range is {each}: start it at {least}, or set data.distance to less"
                     )
         elif self.distance or any(self.distance_of(each) for each in self.test_lengths):
             raise ValueError(
-                f'a distance is read by algorithm = "recall", and algorithm is "{self.algorithm}": leave it out'
+                f'only algorithm = "recall" uses a distance, and algorithm is "{self.algorithm}": leave out the '
+                f"distance"
             )
         if self.algorithm == "recall_all":
             for each in (self.train_lengths, self.dev_lengths, *self.test_lengths):
@@ -155,7 +160,7 @@ def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
             "out."
         )
     if data.builtin_version != 1:
-        raise UserError("data.builtin_version is of sentence pairs, and an algorithmic corpus has none. Leave it out.")
+        raise UserError("data.builtin_version applies only to sentence pairs. Leave it out.")
     tests = dict.fromkeys(data.test_lengths, ())
     return AlgorithmicCorpus(data.algorithm, tests=tests, generated=data.builtin_pairs, data=data)
 

@@ -35,7 +35,9 @@ class AlgorithmicEvaluation(EvaluationConfig):
     sets: Names = Field(("dev", "test"), description='"dev" and lengths of test sets; "test": all of them')
     beam_size: int = Field(1, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.0, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
-    max_extra_length: int = Field(10, ge=0, description="output is at most this many pieces longer than the input")
+    max_extra_length: int = Field(
+        10, ge=0, description="maximum number of output pieces beyond the length of the input"
+    )
 
 
 class AlgorithmicConfig(RunConfig):
@@ -56,8 +58,8 @@ class AlgorithmicConfig(RunConfig):
 EXACT = Column(
     "exact", "dev", "exact", "exact % (dev)", "higher", 1,
     counts=Counts(EXACT_COUNTS, exact, "statistics.npy"),
-    about="exact %: outputs that are right from the first to the last piece. pieces %: pieces at their place, of the "
-    "longer of output and reference.",
+    about="exact %: share of outputs that equal the reference. pieces %: share of equal pieces at equal positions, of "
+        "the longer of output and reference.",
 )  # fmt: skip
 PIECES = Column(
     "pieces", "dev", "pieces", "pieces % (dev)", "higher", 1, counts=Counts(EXACT_COUNTS, pieces, "statistics.npy")

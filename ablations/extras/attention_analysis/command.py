@@ -39,14 +39,20 @@ def attention(
     *,
     named: choose_run.Named,
     heads: Annotated[
-        bool, typer.Option("--heads", help="Instead: what each head does in dev's sentences, as figure and CSV.")
+        bool,
+        typer.Option(
+            "--heads",
+            help="Measure what each head attends to in sentences of dev instead; writes a figure and a CSV file.",
+        ),
     ] = False,
-    sentences: Annotated[int, typer.Option(metavar="N", min=1, help="With --heads: so many sentences of dev.")] = 100,
-    target: Annotated[str | None, typer.Option(metavar="TEXT", help="A translation; the model's own if unset.")] = None,
-    kind: Annotated[str, typer.Option(metavar="|".join(KINDS), help="Which attention.")] = "cross",
+    sentences: Annotated[int, typer.Option(metavar="N", min=1, help="With --heads: number of sentences of dev.")] = 100,
+    target: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Translation; the model translates if unset.")
+    ] = None,
+    kind: Annotated[str, typer.Option(metavar="|".join(KINDS), help="Kind of attention.")] = "cross",
     layer: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Of the layers with this attention, from 1; the last if unset."),
+        typer.Option(metavar="N", min=1, help="Layer among those with this attention, from 1; the last if unset."),
     ] = None,
     head: Annotated[int | None, typer.Option(metavar="N", min=1, help="Head, from 1; all if unset.")] = None,
     out: Annotated[
@@ -67,7 +73,7 @@ def attention(
         _heads(named, selectors, sentences, checkpoint, out, as_json)
         return
     if not texts:
-        raise UserError("SENTENCE is missing: a source sentence in quotation marks. --heads needs none.")
+        raise UserError("SENTENCE is missing. Write a source sentence in quotation marks, or use --heads.")
     sentence = texts[0]
     opened = selectors.open()
     found = choose_run.find_trained(named, selectors)
@@ -79,7 +85,7 @@ def attention(
     layers = maps["maps"][kind]
     if not layers:
         kinds = [f"--kind {name} ({number(len(of), 'layer')})" for name, of in maps["maps"].items() if of]
-        there = ", ".join(kinds) or "no attention at all"
+        there = ", ".join(kinds) or "no attention"
         raise UserError(f"--kind {kind}: this network has no {NAMES[kind]}. It has: {there}.")
     place = _within("--layer", layer or len(layers), len(layers), f" layers of {kind} attention")
     shown = range(len(layers[place - 1]))
@@ -118,7 +124,7 @@ def _heads(
     ]
     rows = of_run(found.config, found.attempt, checkpoint, task.vocab_sizes(found.config), lines)
     if not rows:
-        raise UserError(f"The run {found.run_id} has no attention, so there is no head to measure.")
+        raise UserError(f"The run {found.run_id} has no attention, so no head can be measured.")
     home = opened.run_folder(found.run_id) / "attention"
     table, figure = home / "heads.csv", home / "heads.png"
     with explain_os_errors(f"write {home}"):

@@ -14,6 +14,7 @@ from experiments.config.evaluation import OF_SEARCH
 from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.identity import eval_identity, identity_of, run_identity, seed_in_words
+from experiments.messages import number
 from experiments.run_spec import EvaluationSpec, RunSpec
 from experiments.store.ensembles import members, together
 from experiments.store.layout import Store, description_of, spec_of
@@ -40,7 +41,7 @@ class Checked(NamedTuple):
     """What a reader is told of a bundle that agrees with itself."""
 
     runs: str
-    word: str  # what was computed again, and what is the sender's word: the first line of a printed table
+    word: str  # the first line of a printed table: which numbers were recomputed, and which are the sender's
 
 
 _Proofs = dict[tuple[str, str], dict[str, bool]]  # metric and set → row → whether all its values follow from counts
@@ -71,20 +72,20 @@ def check(plan: Plan, columns: Sequence[Column], store: Store, names_can_be_chec
                 computed = recomputed(column, store.evaluation_folder(run.run_id, evaluation.eval_id), record)
                 kept = record.metrics.get(name)
                 if computed is not None and differs(kept, computed):
-                    raise UserError(f"{at} is recorded as {kept}, and its counts give {computed:.4f}.")
+                    raise UserError(f"{at} is recorded as {kept}, but its counts give {computed:.4f}.")
                 if computed is None and column.counts is not None and built_in and not run.spec.imported:
                     raise UserError(f"{at} cannot be computed again, because {column.counts.file} is missing or empty.")
                 if computed is not None or kept is not None:
                     rows = proofs.setdefault((name, evaluation.set), {})
                     rows[run.row] = rows.get(run.row, True) and computed is not None
-    found = f"{len(plan.trainings)} run{'s' * (len(plan.trainings) > 1)} as planned"
+    found = f"{number(len(plan.trainings), 'run')} as planned"
     if not names:
-        found += ", by settings alone (what was left out names them)"
+        found += ", by settings only (their names depend on parts that were left out)"
     return Checked(found, _word(proofs, counted))
 
 
 def _word(proofs: _Proofs, counted: bool) -> str:
-    """ "From a bundle. Recomputed: bleu (dev, test), parameters. The sender's word: perplexity (dev), times …".
+    """ "From a bundle. Recomputed: bleu (dev, test), parameters. The sender's numbers: perplexity (dev), times …".
 
     Metrics have their own names here: a column's head is the sender's text.
     """
@@ -97,9 +98,9 @@ def _word(proofs: _Proofs, counted: bool) -> str:
                 found.setdefault((_quoted(metric), of), []).append(_quoted(set_))
     again, word = ([f"{m} ({', '.join(sets)}){of}" for (m, of), sets in parts[p].items()] for p in (True, False))
     if not again and not counted:
-        return f"{FROM_BUNDLE} Recomputed: nothing. The sender's word: all numbers."
+        return f"{FROM_BUNDLE} 0 cells recomputed: all numbers are the sender's."
     (again if counted else word).append("parameters")
-    return f"{FROM_BUNDLE} Recomputed: {', '.join(again)}. The sender's word: {', '.join([*word, *_ALWAYS])}."
+    return f"{FROM_BUNDLE} Recomputed: {', '.join(again)}. The sender's numbers: {', '.join([*word, *_ALWAYS])}."
 
 
 def _quoted(name: str) -> str:

@@ -68,7 +68,7 @@ class Packed:
                 continue
             found = NAME.fullmatch(entry.name) if _is_plain(entry) else None
             if found is None:
-                raise ValueError(f"{entry.name[:80]!r} has no place in a bundle")
+                raise ValueError(f"{entry.name[:80]!r} cannot be in a bundle")
             if entry.name not in missing:
                 raise ValueError(f"{entry.name} is not in its manifest, or there twice")
             is_record = entry.name.endswith(".json") and not found["final"]
@@ -80,7 +80,7 @@ class Packed:
             raise UserError(f"{number(len(missing), 'file')} {verb} missing, such as {min(missing)}.")
         while rest := self._stream.read(_ONE_READ):  # to the end, where gzip compares its own checksum
             if rest.strip(b"\0"):
-                raise ValueError("something follows its last file")
+                raise ValueError("data follows its last file")
 
     def _unpack(self, entry: tarfile.TarInfo, target: Path | None, listed: Mapping[str, Any], is_record: bool) -> None:
         """Compare a file with its entry in the manifest, and write it to `target` unless that is None."""

@@ -25,23 +25,26 @@ def bundle(
     study: options.StudyName,
     *,
     selectors: Selectors,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help=f"The archive; STUDY{SUFFIX} if unset.")] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help=f"File to write; STUDY{SUFFIX} if unset.")] = None,
     weights: Annotated[bool, typer.Option("--weights", help="Include the trained weights.")] = False,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="For double-blind review: no names, commits, logs or code changes.")
+        bool,
+        typer.Option("--anonymous", help="For double-blind review: leave out names, commits, logs and code changes."),
     ] = False,
     as_recorded: Annotated[bool, typer.Option("--as-recorded", help="Keep host names and absolute paths.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Pack a finished table into a file. `ablations report FILE` prints it anywhere, without corpus or GPU."""
     if anonymous and as_recorded:
-        raise UserError("--anonymous removes what --as-recorded keeps: give only one of them.")
+        raise UserError("--anonymous and --as-recorded cannot be combined. Give one of them.")
     chosen = choose(study, selectors, there=True)
     path = out or Path(f"{chosen.study.name}{SUFFIX}")
     if not path.name.endswith(SUFFIX):
-        raise UserError(f"--out {path}: a bundle's name ends with {SUFFIX}.")
+        raise UserError(f"--out {path}: the name must end with {SUFFIX}.")
     if not path.absolute().parent.is_dir():
-        raise UserError(f"--out {path}: there is no folder {path.absolute().parent}. Create it, or name another one.")
+        raise UserError(
+            f"--out {path}: the folder {path.absolute().parent} does not exist. Create it, or name another one."
+        )
     plan, opened, folder = chosen.plan, chosen.store, chosen.study.folder
     if as_recorded:
         redaction = NOTHING

@@ -151,7 +151,7 @@ def read_bundle(path: Path, folder: Path) -> Bundle:
     except NoBundleError as error:
         raise UserError(f"{path} is not a bundle of `ablations bundle`, or it is damaged ({error}).") from None
     except UserError as error:
-        raise UserError(f"{path}: {error} Ask its maker for the bundle again.") from None
+        raise UserError(f"{path}: {error} Ask its author for the bundle again.") from None
 
 
 class NoBundleError(UserError):
@@ -204,7 +204,7 @@ def _only_the_plans(manifest: Mapping[str, Any], plan: Plan) -> None:
     for name in manifest:
         found = NAME.fullmatch(name)
         if found is None:
-            raise ValueError(f"{name[:80]!r} has no place in a bundle")
+            raise ValueError(f"{name[:80]!r} cannot be in a bundle")
         run_id, attempt, eval_id = found["run_id"], found["attempt"], found["eval_id"]
         known = run_id is None or run_id in evaluations
         if not known or (eval_id and eval_id not in evaluations[run_id]):

@@ -47,13 +47,14 @@ def write_bundle(
     unfinished = [run.name for run in plan.trainings if run.state not in ("finished", "stale")]
     if unfinished:
         raise UserError(
-            f"Not finished: {', '.join(unfinished[:6])}{' …' if unfinished[6:] else ''}. A bundle holds a whole table: "
-            "run what is missing, or leave rows out with --rows."
+            f"Not finished: {', '.join(unfinished[:6])}{' …' if unfinished[6:] else ''}. A bundle needs a complete "
+            "table. Run the missing rows, or leave them out with --rows."
         )
     if to_read := [run.name for run in plan.trainings if run.store_state.to_read]:
         raise UserError(
-            f"Not recorded yet: metrics that the study reads from the kept logs of {', '.join(to_read[:6])}"
-            f"{' …' if to_read[6:] else ''}. `ablations run` with the same words records them, without training."
+            "Not recorded yet: metrics that the study reads from the kept logs of "
+            f"{', '.join(to_read[:6])}{' …' if to_read[6:] else ''}. Record them with `ablations run` and the same "
+            "options; nothing is trained."
         )
     names = {str(name) for run in plan.trainings for name in files_of(store, run.run_id, run.eval_ids, weights)}
     with tempfile.TemporaryDirectory(prefix="ablations-bundle-") as place:
@@ -61,8 +62,8 @@ def write_bundle(
         for name in sorted(names | {"store.json"}):
             if not NAME.fullmatch(name):
                 raise UserError(
-                    f"{path} is not written: no bundle can hold a file of the name {name!r}. Rename it, or leave out "
-                    "--weights."
+                    f"{path} was not written, because a bundle cannot contain the file name {name!r}. Rename it, or "
+                    "leave out --weights."
                 )
             kept = redaction.file(store.root / name, Path(place) / str(len(files)))
             if kept is not None:
@@ -90,7 +91,7 @@ def _read_back(written: int, path: Path) -> None:
         try:
             read_stream(file, Path(folder), weights=False)
         except UserError as error:
-            raise UserError(f"{path} is not written, because no reader would accept it: {error}") from None
+            raise UserError(f"{path} was not written, because it could not be read again: {error}") from None
 
 
 def _head(

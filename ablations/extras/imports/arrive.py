@@ -42,7 +42,7 @@ def read_source(source: str, row_by: str = "", seed_by: str = "") -> External:
         if not Path(source).is_file():
             known = ", ".join(f"{name}:…" for name in readers if name != "csv")
             what = f"{source} is a folder" if Path(source).is_dir() else f"There is no file {source}"
-            raise UserError(f"{what}. Write the path of a CSV file, or one of {known}.")
+            raise UserError(f"{what}. Name a CSV file, or one of {known}.")
     return collect(kind, place, load(readers[kind]), row_by, seed_by)
 
 
@@ -85,7 +85,9 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
     if lacking:
         name, colon, _ = lacking[0].rpartition(":")
         if colon and name in named:
-            raise UserError(f"--metric {lacking[0]}: write {name}:min or {name}:max, whichever is better.")
+            raise UserError(
+                f"--metric {lacking[0]}: write {name}:min if lower is better, or {name}:max if higher is better."
+            )
         raise UserError(
             f"--metric {lacking[0]}: {foreign.source} has no such metric. {suggestion(lacking[0], named, 'names')}"
         )
@@ -94,7 +96,7 @@ def metrics_of_scores(foreign: External, metrics: Sequence[str], columns: Sequen
     else:
         found = {name: score for column in columns for name, score in _spelt(column, columns, named)}
     if not found:
-        what = "has no metric that the study prints" if columns else "does not say which of its columns are metrics"
+        what = "has no metric of the study" if columns else "has no columns that are known to be metrics"
         raise UserError(f"{foreign.source} {what}. Name them with --metric A,B. Its columns: {', '.join(named[:40])}.")
     twice = [score for score in found.values() if list(found.values()).count(score) > 1]
     if twice:
@@ -202,7 +204,7 @@ def _names_of_rows(runs: Sequence[ExternalRun], varying: Sequence[str]) -> list[
         return theirs
     if any(theirs):
         without = next(run for run in runs if not run.row)
-        raise UserError(f"{without.where} names no row, and others do. Name the row of each run, or of none.")
+        raise UserError(f"{without.where} has no row name, but other runs do. Name the rows of all runs, or of none.")
     names: dict[tuple[str, ...], str] = {}  # of different settings different names
     for run in runs:
         settings = tuple(repr(run.settings.get(name)) for name in varying)
@@ -230,8 +232,9 @@ def _keys(names: Sequence[str], settings: Mapping[str, Mapping[str, Any]], plann
     for name, key in keys.items():
         if (other := taken.setdefault(key, name)) != name:
             raise UserError(
-                f"The rows {other!r} and {name!r} would both be called {key!r}, because a row's key has only letters "
-                "from A to Z, digits, dots, dashes and underscores. Give the study's rows these names as `label`."
+                f"The rows {other!r} and {name!r} would both get the key {key!r}, because a row's key has only "
+                "letters from A to Z, digits, dots, dashes and underscores. Give the study's rows these names as "
+                "`label`."
             )
     return keys
 
@@ -242,9 +245,9 @@ def _same_settings(row: str, runs: Sequence[ExternalRun]) -> None:
         other = sorted(n for n in names if run.settings.get(n) != runs[0].settings.get(n))
         if other:
             raise UserError(
-                f"{runs[0].where} and {run.where} are of the row {row}, and differ in {', '.join(other[:5])}: a row's "
-                "runs differ in the seed alone. Give them different rows, or name the settings that count: "
-                f"--settings A,B (tabulate: --row A,B)."
+                f"{runs[0].where} and {run.where} are of the row {row}, but differ in {', '.join(other[:5])}. Runs of "
+                "a row may differ only in the seed. Give them different rows, or name the settings that count: "
+                "--settings A,B (tabulate: --row A,B)."
             )
 
 

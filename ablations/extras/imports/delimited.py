@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.errors import UserError
+from experiments.messages import plural
 from experiments.store.durable import read_regular
 
 MOST_COLUMNS = 5_000
@@ -39,24 +40,26 @@ def text_of(file: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
-            f"line {line}: it is not UTF-8 (byte 0x{data[error.start]:02X}). Save it as UTF-8, for instance with "
-            "`iconv -f latin1 -t utf-8`."
+            f"line {line}: the text is not UTF-8 (byte 0x{data[error.start]:02X}). Save it as UTF-8, for instance "
+            "with `iconv -f latin1 -t utf-8`."
         ) from None
 
 
 def read_table(text: str) -> Delimited:
     """The table. Raises UserError for a file that is none, with the line and the column."""
     if "\0" in text:
-        raise UserError(f"line {text.count(chr(10), 0, text.index(chr(0))) + 1} has a NUL, so it is no text.")
+        raise UserError(
+            f"line {text.count(chr(10), 0, text.index(chr(0))) + 1} contains a NUL byte, so the file is not text."
+        )
     if text.lstrip()[:1] in ("{", "[") and _is_json(text):
-        raise UserError("it is JSON, and no table of lines and columns.")
+        raise UserError("the file is JSON, not a table of lines and columns.")
     notes: list[str] = []
     separator, skipped = _begin(text)
     comments: list[tuple[int, list[str]]] = []
     records = list(_records(text, separator, skipped, comments))
     if comments:
         listed = ", ".join(str(number) for number, _ in comments[:5])
-        notes.append(f"line{'s' * (len(comments) > 1)} {listed}{' …' * (len(comments) > 5)}: a comment (#)")
+        notes.append(f"{plural(len(comments), 'line')} {listed}{' …' * (len(comments) > 5)}: a comment (#)")
     if not records:
         raise UserError("line 1: expected names of columns, separated by commas, semicolons or tabs.")
     (line, head), *lines = records
@@ -64,15 +67,15 @@ def read_table(text: str) -> Delimited:
     if not lines and len(head) < 2:
         raise UserError(f"line {line}: expected names of columns, separated by commas, semicolons or tabs.")
     if len(head) > MOST_COLUMNS:
-        raise UserError(f"it has {len(head):,} columns: at most {MOST_COLUMNS:,} are read.")
+        raise UserError(f"the file has {len(head):,} columns; at most {MOST_COLUMNS:,} can be read.")
     if not lines:
-        raise UserError("it has a head and no line below it.")
+        raise UserError("the file has a head but no lines below it.")
     _refuse_numbers(line, head, notes)
     for number, cells in comments:
         if len(cells) == len(head):
             raise UserError(
-                f"line {number} begins with # and has as many cells as the head: it may be a comment or not. Remove "
-                "the line, or the sign."
+                f"line {number} begins with # and has as many cells as the head, so it may be a comment or data. "
+                "Remove the line, or the sign."
             )
     while head and not head[-1] and not any("".join(cells[len(head) - 1 :]).strip() for _, cells in lines):
         head.pop()
@@ -81,7 +84,7 @@ def read_table(text: str) -> Delimited:
         head.insert(0, "")  # R's write.table: names of lines have no head
     for number, cells in lines:
         if len(cells) != len(head):
-            raise UserError(f"line {number} has {len(cells)} cells, and the head has {len(head)}.")
+            raise UserError(f"line {number} has {len(cells)} cells, but the head has {len(head)}.")
     kept = [place for place, name in enumerate(head) if name or any(cells[place].strip() for _, cells in lines)]
     kept = _without_index(line, head, lines, kept, notes)
     if len(kept) < 2:

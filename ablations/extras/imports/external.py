@@ -107,13 +107,13 @@ def collect(kind: str, place: str, read: Reader, row_by: str = "", seed_by: str 
         elif not isinstance(error, OSError):
             said = f"{type(error).__name__}: {said}"
         why = masked_message(said)[:500]
-        raise UserError(f"{kind}:{shown} cannot be read as such a source: {why}.") from None
+        raise UserError(f"{kind}:{shown} cannot be read: {why}.") from None
     left_out = (
         *(f"{run.where}: {run.unfinished}" for run in runs if run.unfinished),
         *(text for text in read_all if isinstance(text, str)),
     )
     if not kept:
-        raise UserError(f"{kind}:{shown}: there is no finished run in it{f' ({left_out[0]})' if left_out else ''}.")
+        raise UserError(f"{kind}:{shown} has no finished run{f' ({left_out[0]})' if left_out else ''}.")
     file = Path(place)
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
     better = {name: way for run in kept for name, way in run.better.items()}
@@ -205,7 +205,7 @@ def why_not(cell: Any) -> str:
     if re.fullmatch(r"[-+−]?[\d.]+\s*%", text):
         return " (write it without %)"
     if "±" in text or "+-" in text or "+/-" in text:
-        return " (a mean with its deviation is no run: give each run its line)"
+        return " (a mean with a deviation is not a run: write one line per run)"
     if re.fullmatch(r"[-+]?[\d.]+\s*[^\W\d_]+", text):
         return " (write the unit into the column's name)"
     return ""
@@ -275,7 +275,9 @@ def read_wandb_export(place: str) -> Iterator[ExternalRun | str]:
     table = read_table(text)
     if "Name" not in table.head:
         columns = ", ".join(table.head)[:1000]
-        raise UserError(f"it has no column Name, so it is no export of a W&B runs table. Its columns: {columns}.")
+        raise UserError(
+            f"the file has no column Name, so it is not an export of a W&B runs table. Its columns: {columns}."
+        )
     yield from table.notes
     for _, cells in table.lines:
         own = {name: cells.pop(name, "") for name in _OF_WANDB}

@@ -161,8 +161,8 @@ def _left_out(names: Sequence[str]) -> Iterable[str]:
         listed = f"{', '.join(names[:MOST_NAMED])}{' …' if len(names) > MOST_NAMED else ''}"
         one = names[0]
         yield (
-            f"{listed}: of single runs, as the values differ within a row (tabulate: --row {one} tells rows apart by "
-            f"it, --metric {one} prints it)"
+            f"{listed}: taken as facts of single runs, because the values differ within a row (tabulate: --row {one} "
+            f"tells rows apart by it, --metric {one} prints it)"
         )
 
 

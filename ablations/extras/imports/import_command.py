@@ -55,7 +55,9 @@ def import_stored(source: Path, store_options: StoreOptions, as_json: bool = Fal
         f"{number(counts['taken'], 'run')} imported into {target.root}, {counts['had']} already there; "
         f"{number(scores, 'evaluation')} imported"
     )
-    other = "both stores trained it, with different results (another device or code); ours is kept"
+    other = (
+        "both stores have this run with different results (another device or code); the result of this store was kept"
+    )
     for item in taken:
         if item.how == "other":
             typer.echo(f"{item.run_id}: {other}", err=True)
@@ -70,7 +72,7 @@ def _origin(source: Path) -> tuple[Store, dict[str, list[TableRow]]]:
             rows.setdefault(run.run_id, []).append(row_of(plan, run, found.store))
         return found.store, rows
     if not (source / "store.json").is_file():
-        raise UserError(f"{source} is neither a bundle (.tar.gz) nor a store (it has no store.json).")
+        raise UserError(f"{source} is not a bundle (.tar.gz) and not a store (it has no store.json).")
     return Store.open(source, create=False), {}
 
 
@@ -78,23 +80,23 @@ def _origin(source: Path) -> tuple[Store, dict[str, list[TableRow]]]:
 
 
 def import_(
-    source: Annotated[str, typer.Argument(metavar="BUNDLE|STORE|STUDY", help="With --from: the study.")],
+    source: Annotated[str, typer.Argument(metavar="BUNDLE|STORE|STUDY", help="With --from: the study of the runs.")],
     selectors: Selectors,
     origin: Annotated[
         str | None,
-        typer.Option("--from", metavar="SOURCE", help="A CSV file, or mlflow:URI, wandb:… as of `tabulate`."),
+        typer.Option("--from", metavar="SOURCE", help="A CSV file, mlflow:URI, wandb:… as in `tabulate`."),
     ] = None,
     row_by: Annotated[
-        str, typer.Option("--row-by", metavar="NAME", help="The column, tag or setting of the row.")
+        str, typer.Option("--row-by", metavar="NAME", help="Column, tag or setting with the row's name.")
     ] = "",
-    seed_by: Annotated[str, typer.Option("--seed-by", metavar="NAME", help="Column or setting of the seed.")] = "",
+    seed_by: Annotated[str, typer.Option("--seed-by", metavar="NAME", help="Column or setting with the seed.")] = "",
     metrics: Annotated[
-        str | None, typer.Option("--metric", metavar="A,B", help="Their metrics to import; else those of the study.")
+        str | None, typer.Option("--metric", metavar="A,B", help="Metrics to import; those of the study if unset.")
     ] = None,
     settings: Annotated[
-        str | None, typer.Option("--settings", metavar="A,B", help="Their settings that count; else all.")
+        str | None, typer.Option("--settings", metavar="A,B", help="Settings to import; all if unset.")
     ] = None,
-    replace_: Annotated[bool, typer.Option("--replace", help="Replace other numbers imported before.")] = False,
+    replace_: Annotated[bool, typer.Option("--replace", help="Replace numbers that were imported before.")] = False,
     as_json: options.Json = False,
 ) -> None:
     """Import finished runs into this store; runs that it already has stay unchanged.
@@ -112,7 +114,7 @@ def import_(
         if file.exists() or source in builtin_studies():
             facts = asked.into(source)
         elif file.suffix != ".toml":
-            raise UserError(f"{source} is no study. Name a file STUDY.toml; it is written if it does not exist.")
+            raise UserError(f"{source} is not a study. Name a file STUDY.toml; it is written if it does not exist.")
         else:
             facts = asked.with_new_study(file)
     except UserError:
@@ -148,7 +150,7 @@ class _Import:
         text = study_text(file.stem, self.foreign.source, arrived, found, self.foreign.better)
         with explain_os_errors(f"write {file}"):
             if not file.absolute().parent.is_dir():
-                raise UserError(f"{file}: there is no folder {file.absolute().parent}. Create it.")
+                raise UserError(f"{file}: the folder {file.absolute().parent} does not exist. Create it.")
             with folder_beside(file.absolute().parent, ".importing-") as folder:
                 (folder / file.name).write_text(text, encoding="utf-8")
                 beside = str(folder / file.name)
@@ -203,17 +205,17 @@ def _say_imported(facts: dict[str, Any], selectors: Selectors) -> None:
     for text in facts["left_out"]:
         typer.echo(f"left out: {text}", err=True)
     if facts["repeats"]:
-        typer.echo("no run names a seed (--seed-by): runs of a row are repeats, and pair with no others", err=True)
+        typer.echo("no run has a seed (--seed-by), so runs of a row are repeats and form no pairs", err=True)
     if facts["other_settings"]:
         others = ", ".join(facts["other_settings"])
-        typer.echo(f"kept with the runs, but no settings of this study: {others}", err=True)
+        typer.echo(f"kept with the runs, but not settings of this study: {others}", err=True)
     typer.echo(
         f"{number(facts['imported'], 'run')} of {number(len(facts['rows']), 'row')} imported from {facts['source']} "
         f"into {facts['store']}, {facts['there']} already there, {facts['replaced']} replaced; "
         f"`ablations report {facts['study']} {selectors.where}`"
     )
     if file := facts.get("study_written"):
-        typer.echo(f"{file} written: correct its title, the metrics' direction and the base row as you like")
+        typer.echo(f"wrote {file}; check its title, the direction of its metrics, and its base row")
 
 
 def _sets_and_metrics(columns: list[Column]) -> set[tuple[str, str]]:

@@ -30,7 +30,7 @@ def read_trackio(project: str) -> Iterator[ExternalRun | str]:
     file = Path(project) if project.endswith(".db") else home / f"{project}.db"
     if not file.is_file():
         there = ", ".join(sorted(path.stem for path in home.glob("*.db"))[:20]) or "none"
-        raise UserError(f"there is no file {file}. Projects in {home}: {there}.")
+        raise UserError(f"the file {file} does not exist. Projects in {home}: {there}.")
     metrics: dict[str, dict[str, Any]] = {}
     with contextlib.closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as db:
         names = dict(db.execute("SELECT run_id, run_name FROM metrics GROUP BY run_id ORDER BY min(id)"))
@@ -64,7 +64,7 @@ def read_tensorboard(folder: str) -> Iterator[ExternalRun | str]:
     yield from filter(None, map(check_records, files))
     found = {place: _events(place) for place in dict.fromkeys(file.parent for file in files)}
     if any(events.metrics.get("hp_metric") == -1 for events in found.values()):
-        yield "hp_metric = -1: Lightning writes it where no metric is named"
+        yield "hp_metric = -1, which Lightning writes if no metric is named"
     joined: dict[Path, _Events] = {}
     for place, events in found.items():
         of, prefix, only = _part_of(place, found)

@@ -38,7 +38,7 @@ def read_mlflow(place: str) -> Iterator[ExternalRun | str]:
             found = runs_of(client, chosen.experiment_id, order_by=["start_time ASC"])
             pages = [run for run in found if _PAGE & run.data.tags.keys()]
             if pages:
-                yield f"{len(pages)} runs that this program wrote for the table's page: they were not trained"
+                yield f"{len(pages)} runs that this program wrote for the table's page (not trainings)"
             yield from (_run(run) for run in found if run not in pages)
     finally:
         logging.disable(logging.NOTSET)
@@ -52,7 +52,7 @@ def _readable(uri: str, folder: Path) -> str:
         if place.is_file():
             return _copied(place, folder)
         if not place.is_dir():
-            raise UserError("there is no such file or folder.")
+            raise UserError("the file or folder does not exist.")
         _refuse_links(place)
         return place.absolute().as_uri()
     if parts.scheme.startswith("sqlite"):
@@ -80,7 +80,7 @@ def _copied(file: Path, folder: Path) -> str:
         with closing(sqlite3.connect(copy)) as ours:
             theirs.backup(ours)
     if "alembic_version" not in tables:  # MLflow would make its tables in it
-        raise UserError(f"{file} is not a database of MLflow.")
+        raise UserError(f"{file} is not an MLflow database.")
     return f"{COPY}{copy}"
 
 

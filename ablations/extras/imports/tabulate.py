@@ -67,14 +67,14 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
     foreign = read_source(source, seed_by=wish.seed)
     if len(foreign.runs) > MOST_RUNS:
         raise UserError(
-            f"{foreign.source} has {len(foreign.runs):,} runs, and a table takes at most {MOST_RUNS:,}. If it has a "
-            "line for every step, keep the last or the best of each run."
+            f"{foreign.source} has {len(foreign.runs):,} runs, but a table can have at most {MOST_RUNS:,}. If it has "
+            "a line for every step, keep the last or the best of each run."
         )
     foreign = _without(foreign, wish)
     metrics = dict(wish.metrics) if wish.metrics else dict.fromkeys(guessed_metrics(foreign), "")
     both = [name for name in wish.rows if name in metrics]
     if both:
-        raise UserError(f"{both[0]} is named by --row and by --metric: a column is either a setting or a metric.")
+        raise UserError(f"{both[0]} is in --row and in --metric. A column is either a setting or a metric.")
     found = metrics_of_scores(foreign, list(metrics), ())
     _check_rows(foreign, wish, metrics)
     choice = choose(foreign, metrics, wish.rows)
@@ -102,8 +102,8 @@ def tabulate(source: str, wish: Wish, folder: Path) -> Tabulated:
                 beside.mkdir(parents=True)
                 (beside / EXAMPLE_FILE).write_text("".join(f"{json.dumps(one)}\n" for one in examples))
     rows, numbers = choice.rows, {run.seed for run in foreign.runs if run.seed}
-    by = "as named there" if named else f"by {', '.join(rows)}" if rows else "one, as no setting differs"
-    seeds = number(len(numbers), "seed") if numbers else "none named (--seed): runs of a row are repeats"
+    by = "as named there" if named else f"by {', '.join(rows)}" if rows else "one row, because no setting differs"
+    seeds = number(len(numbers), "seed") if numbers else "no column (--seed); runs of a row are repeats"
     said = [
         f"{number(len(foreign.runs), 'run')} of {foreign.source}. Rows: {by}. Metrics: {_directions(metrics, better)}. "
         f"Seeds: {seeds}.",
@@ -120,7 +120,7 @@ def _directions(metrics: Mapping[str, str], better: Mapping[str, str]) -> str:
     """The metrics, each with what is better."""
     ways = {name: direction_of(name, better) for name in metrics}
     return ", ".join(
-        f"{name} ({way} is better)" if way else f"{name} (not known what is better: --metric {name}:min or {name}:max)"
+        f"{name} ({way} is better)" if way else f"{name} (unknown direction: write --metric {name}:min or {name}:max)"
         for name, way in ways.items()
     )
 
@@ -138,12 +138,12 @@ def _without(foreign: External, wish: Wish) -> External:
         if len(kept) == len(runs):
             names = ["row", "seed", *foreign.settings, *foreign.metrics]
             near = "" if name in names else f" {suggestion(name, names, 'names')}"
-            raise UserError(f"--exclude {name}={text}: no run of {foreign.source} has this.{near}")
+            raise UserError(f"--exclude {name}={text}: no run of {foreign.source} has this value.{near}")
         runs = kept
     if not runs:
-        raise UserError(f"--exclude leaves no run of {foreign.source}.")
+        raise UserError(f"--exclude excludes every run of {foreign.source}.")
     gone = [run for run in foreign.runs if run not in runs]
-    left_out = (*foreign.left_out, *(f"{run.where}: by --exclude" for run in gone))
+    left_out = (*foreign.left_out, *(f"{run.where}: excluded" for run in gone))
     return replace(foreign, runs=tuple(runs), left_out=left_out)
 
 
@@ -152,7 +152,7 @@ def _check_rows(foreign: External, wish: Wish, metrics: Mapping[str, str]) -> No
     for name in wish.rows:
         if name not in names and not (name == "row" and any(run.row for run in foreign.runs)):
             raise UserError(
-                f"--row {name}: {foreign.source} has no such setting. {suggestion(name, names, 'settings')}"
+                f"--row {name}: {foreign.source} has no setting of this name. {suggestion(name, names, 'settings')}"
             )
 
 
@@ -183,7 +183,7 @@ def _missing(arrived: Sequence[Arrived], found: Mapping[str, SetAndMetric]) -> I
         if lacking:
             runs = number(len(lacking), "run")
             some = f"{', '.join(one.run.where for one in lacking[:3])}{' …' if len(lacking) > 3 else ''}"
-            yield f"{name} is missing in {runs} of {len(arrived)} ({some}): gaps in the table."
+            yield f"{name} is missing in {runs} of {len(arrived)} ({some}); the table has gaps there."
         if of_base := [one for one in lacking if one.row == arrived[0].row]:
             yield (
                 f"{name}: {of_base[0].run.where} is of {arrived[0].row}, the row that changes are from, so there is no "

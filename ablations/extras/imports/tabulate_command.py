@@ -28,34 +28,37 @@ def tabulate(
     ],
     row: Annotated[
         str | None,
-        typer.Option("--row", metavar="A,B", help="Settings that tell rows apart; if unset, those that differ."),
+        typer.Option("--row", metavar="A,B", help="Settings that distinguish rows; if unset, those that differ."),
     ] = None,
-    seed: Annotated[str, typer.Option("--seed", metavar="NAME", help="The column or setting of the seed.")] = "",
+    seed: Annotated[str, typer.Option("--seed", metavar="NAME", help="Column or setting with the seed.")] = "",
     metric: Annotated[
-        str | None, typer.Option("--metric", metavar="A,B:min", help="Metrics, with :min or :max; guessed if unset.")
+        str | None,
+        typer.Option(
+            "--metric", metavar="A,B:min", help="Metrics, with :min or :max for the better direction; guessed if unset."
+        ),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--base", metavar="NAME=VALUE", help="The row that changes are from; the first if unset."),
+        typer.Option(
+            "--base", metavar="NAME=VALUE", help="Base row, from which changes are computed; the first if unset."
+        ),
     ] = None,
     pair: Annotated[
         str | None,
-        typer.Option(
-            "--pair", metavar="NAME", help="Runs with the same value there are pairs: their differences are tested."
-        ),
+        typer.Option("--pair", metavar="NAME", help="Column that pairs runs; tests use the differences of pairs."),
     ] = None,
     format_: Annotated[str, typer.Option("--format", metavar="F", help=f"One of: {', '.join(formats())}.")] = "",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file instead of the terminal.")] = None,
     significance: options.Significance = "auto",
     provisional: Annotated[
-        bool, typer.Option("--provisional", help="Where a run has no number, print the mean of the others, marked.")
+        bool, typer.Option("--provisional", help="If a run has no number, print the mean of the others, marked.")
     ] = False,
     exclude: Annotated[
         list[str] | None,
-        typer.Option("--exclude", metavar="NAME=VALUE", help="Leave out the runs that have this; can be repeated."),
+        typer.Option("--exclude", metavar="NAME=VALUE", help="Leave out runs with this value; repeatable."),
     ] = None,
     write: Annotated[
-        Path | None, typer.Option("--write", metavar="STUDY.toml", help="Save the choice as a study for `import`.")
+        Path | None, typer.Option("--write", metavar="STUDY.toml", help="Write the selection as a study for `import`.")
     ] = None,
     as_json: options.Json = False,
     *,
@@ -67,9 +70,12 @@ def tabulate(
     (ablations/extras/imports/import.md).
     """
     if pair and seed:
-        raise UserError("--pair and --seed: --pair names the column that pairs the runs, so leave --seed out.")
+        raise UserError(
+            "--pair and --seed cannot be combined, because --pair names the column that pairs the runs. Leave out "
+            "--seed."
+        )
     if write and write.exists():
-        raise UserError(f"--write {write}: this file exists. Name a new one, or remove it.")
+        raise UserError(f"--write {write}: the file exists. Choose a new name, or remove it.")
     metrics = dict(_metric(part) for part in metric.split(",")) if metric else None
     settings = dict(_setting("--base", part) for part in base.split(",")) if base else None
     without = tuple(_setting("--exclude", part) for part in exclude or ())
@@ -84,7 +90,7 @@ def tabulate(
     if write:
         write_out(write, made.text.encode())
         typer.echo(
-            f"{write} written. `ablations import {write} {made.importing}` brings its runs into a store", err=True
+            f"wrote {write}; import its runs into a store with: ablations import {write} {made.importing}", err=True
         )
 
 

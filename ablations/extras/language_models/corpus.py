@@ -17,6 +17,7 @@ from experiments.data.corpora.corpus import Corpus, Files, files_in, refuse_no_f
 from experiments.data.corpora.files import read_raw
 from experiments.errors import UserError
 from experiments.identity import digest
+from experiments.messages import number
 
 # --- The `data` section of language models: which text, in which pieces and windows
 
@@ -29,18 +30,18 @@ class TextData(DataConfig):
     corpus: str = Field(
         "builtin", description='"builtin" (generated), a folder with train*.txt, dev*.txt …, or a file, which is split'
     )
-    train: Names = Field((), description="names or patterns of the training files; train*.txt if unset")
-    dev: Names = Field((), description="the same for the development set; dev*.txt or val*.txt")
-    test: Names = Field((), description="the same for test sets, each file one; test*.txt")
-    vocab_size: int = Field(8000, ge=16, description="pieces of the vocabulary; char and byte do not read it")
+    train: Names = Field((), description="names or patterns of training files; train*.txt if unset")
+    dev: Names = Field((), description="names of files of the development set; dev*.txt or val*.txt if unset")
+    test: Names = Field((), description="names of test files, one set each; test*.txt if unset")
+    vocab_size: int = Field(8000, ge=16, description="size of the vocabulary in pieces; char and byte do not use it")
     units: Literal["bpe", "unigram", "char", "byte"] = Field(
-        "bpe", description="pieces: learnt by BPE or as a unigram model, characters, bytes"
+        "bpe", description="kind of pieces: learnt by BPE or a unigram model, characters, bytes"
     )
-    window: int = Field(256, ge=2, description="pieces that the network sees at once")
+    window: int = Field(256, ge=2, description="number of pieces that the network sees at once")
     documents: Literal["file", "line", "blank_line"] = Field(
-        "file", description="a document is a file, a line, or what blank lines part; EOS stands before and after it"
+        "file", description="documents: files, lines, or texts between blank lines; EOS is put before and after each"
     )
-    mix_documents: bool = Field(True, description="windows reach from a document into the next; false: none does")
+    mix_documents: bool = Field(True, description="whether windows may continue into the next document")
 
 
 UNREAD = {
@@ -162,8 +163,8 @@ class TextCorpus(Corpus):
             "test": (count - held, count),
         }
         start, end = bounds[set_name]
-        for number, line in enumerate(lines):  # to the end: the file's hash is compared there
-            if start <= number < end:
+        for place, line in enumerate(lines):  # to the end: the file's hash is compared there
+            if start <= place < end:
                 yield line
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
@@ -171,7 +172,7 @@ class TextCorpus(Corpus):
         facts = self.pinned(cache_dir).facts
         if self.split and (lines := facts[self.train[0]].lines) < HELD_OUT:
             raise UserError(
-                f"{self.train[0]} has {lines} line{'s' * (lines != 1)}: one file is split by lines, and needs at least "
+                f"{self.train[0]} has {number(lines, 'line')}: a single file is split by lines and needs at least "
                 f"{HELD_OUT}. Put train.txt and dev.txt into a folder, and name that as the corpus."
             )
         return {}

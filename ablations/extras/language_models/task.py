@@ -41,8 +41,8 @@ _UNREAD = {
 class LanguageModel(ModelConfig):
     """No encoder, and no attention to one."""
 
-    encoder: str = Field("", description="must stay empty: nothing is read but the text so far")
-    decoder: str = Field("N * (self_attention, feed_forward)", description="layers of the network, as a line of text")
+    encoder: str = Field("", description="must be empty, because a language model has no source")
+    decoder: str = Field("N * (self_attention, feed_forward)", description="layers of the network")
 
 
 class LanguageTraining(TrainingConfig):
@@ -55,9 +55,9 @@ class LanguageEvaluation(EvaluationConfig):
     """Settings of the likelihood, which is computed in windows. There is no search."""
 
     stride: int | None = Field(
-        None, ge=1, description="windows of an evaluation begin so many pieces apart; unset: its window, no overlap"
+        None, ge=1, description="distance in pieces between the starts of evaluation windows; no overlap if unset"
     )
-    window: int | None = Field(None, ge=2, description="pieces of a window in evaluation; data.window if unset")
+    window: int | None = Field(None, ge=2, description="size of evaluation windows in pieces; data.window if unset")
 
 
 class LanguageConfig(RunConfig):
@@ -86,7 +86,7 @@ class LanguageConfig(RunConfig):
     @model_validator(mode="after")
     def _reads_text_alone(self) -> Self:
         if self.model.encoder:
-            raise ValueError('model.encoder must be empty ("") for task language_modelling: there is no source to read')
+            raise ValueError('model.encoder must be empty ("") for the task language_modelling, which has no source')
         if (self.evaluation.stride or 1) > self.evaluated_window:
             raise ValueError(
                 f"evaluation.stride = {self.evaluation.stride} is more than the window of {self.evaluated_window} "
@@ -109,7 +109,7 @@ _FILE = "statistics.npy"
 BITS = Column(
     "bits", "dev", "bits_per_byte", "bits/byte (dev)", "lower", 3, paper="bits_per_byte",
     counts=Counts(TEXT_COUNTS, bits_per_byte, _FILE),
-    about="bits/byte: of the raw text's UTF-8, the ends of documents predicted too; it does not depend on the pieces.",
+    about="bits/byte: per byte of the raw UTF-8 text, with the ends of documents; independent of the pieces.",
 )  # fmt: skip
 PER_PIECE = Column(
     "ppl", "dev", "perplexity", "PPL (dev)", "lower", 2, paper="perplexity", logarithmic=True, per_piece=True,

@@ -10,6 +10,7 @@ from experiments.data.batching import Batch
 from experiments.data.encoding.sides import Places, Side
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
+from experiments.messages import number
 
 Windows = NDArray[np.int64]  # (B, 2): the place of the first piece that is read, and the number of pieces predicted
 
@@ -28,8 +29,8 @@ class WindowPlan:
         self._last = int(documents[-1])  # pieces that can be predicted
         if mix and self._last < window:
             raise UserError(
-                f"The training text has {self._last:,} piece{'s' * (self._last != 1)}, fewer than data.window = "
-                f"{window}. Set data.window to {self._last} or less, or take more text."
+                f"The training text has {number(self._last, 'piece')}, fewer than data.window = {window}. Set "
+                f"data.window to {self._last} or less, or take more text."
             )
         self._cut = None if mix else cut(documents, window, window)[:, :2]
         # With any offset there are so many whole windows.
@@ -85,10 +86,10 @@ def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:
     length = np.diff(documents)  # pieces to predict, EOS counted
     counts = 1 + np.maximum(0, -(-(length - window) // stride))
     document = np.repeat(np.arange(len(length)), counts)
-    number = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its document
-    begins = stride * number
+    place = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)  # within its document
+    begins = stride * place
     ends = np.minimum(begins + window, length[document])
-    new = ends - np.where(number > 0, begins - stride + window, 0)
+    new = ends - np.where(place > 0, begins - stride + window, 0)
     return np.stack([documents[document] + begins, ends - begins, new], axis=1)
 
 

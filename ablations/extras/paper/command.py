@@ -25,9 +25,7 @@ def fill(
     study: options.MaybeStudy = None,
     *,
     selectors: Selectors,
-    out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to write it; if unset, to the terminal.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="File to write; the terminal if unset.")] = None,
 ) -> None:
     """Replace {{ROW.COLUMN.change}} in a text by the table's numbers.
 
@@ -38,7 +36,7 @@ def fill(
     if named and named.tables:
         tables = [table_of(named_table(one, named, selectors)) for one in named.tables]
     elif study is None:
-        raise UserError(f"{file} names no table: write <!-- table: STUDY --> into it, or STUDY behind it.")
+        raise UserError(f"{file} names no table. Write <!-- table: STUDY --> into it, or add STUDY to the command.")
     else:
         tables = [table_of(choose_table(study, selectors, say))]
     filled = fill_text(text, {name: number for table in reversed(tables) for name, number in numbers(table).items()})

@@ -112,7 +112,7 @@ def read_paper(file: Path, text: str) -> Paper:
         paper.tables.append(_of_numbers(paper, path, content))
         missing -= set(defined(content))
     if missing:
-        raise UserError(f"{file}: no file of numbers that it reads has {', '.join(sorted(missing))}.")
+        raise UserError(f"{file}: the numbers {', '.join(sorted(missing))} are in no file that it includes.")
     return paper
 
 
@@ -137,7 +137,7 @@ def _read(paper: Paper, file: Path, text: str, opened: tuple[Path, ...], numbers
         if not why and content is None:
             why = "it cannot be read as text"
         if not why and (path.absolute() in opened or len(opened) > DEEPEST):
-            why = "it is read within itself" if path.absolute() in opened else "files are nested too deep"
+            why = "it includes itself" if path.absolute() in opened else "files are nested too deep"
         if why:
             paper.unread_files.append(f"{paper.where(file, line)}: {one[0].strip()} was not read: {why}.")
         elif content is not None:
@@ -161,8 +161,7 @@ def _take(paper: Paper, file: Path, line: int, comment: str) -> None:
             raise UserError(f"{paper.where(file, line)}: table: {said[2]}: {error}. Close the quotes.") from None
     elif not paper.tables:
         raise UserError(
-            f'{paper.where(file, line)}: the claim "{said[2]}" stands before any line that names its table: '
-            "% table: STUDY …"
+            f'{paper.where(file, line)}: the claim "{said[2]}" has no table. Name the table above it: % table: STUDY …'
         )
     else:
         last = paper.tables[-1]
@@ -224,7 +223,7 @@ def _file_of(found: re.Match[str], file: Path, top: Path) -> tuple[Path, str]:
     name = f"{found['folder'] or ''}{'/' if found['folder'] and not found['folder'].endswith('/') else ''}{name}"
     name = name.strip().strip('"')
     if not name or set(name) & set("\\#$"):
-        return file, "its name is made by a command"
+        return file, "its name contains a command"
     try:
         for folder in dict.fromkeys((top, file.parent)):
             for path in (folder / f"{name}.tex", folder / name):
@@ -232,7 +231,7 @@ def _file_of(found: re.Match[str], file: Path, top: Path) -> tuple[Path, str]:
                     return path, ""
     except (OSError, ValueError):
         return file, "no file can have this name"
-    return file, "there is no such file"
+    return file, "the file does not exist"
 
 
 def _content(path: Path) -> str | None:

@@ -53,7 +53,7 @@ def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selector
     claims = sum(len(table.claims) for paper in read for table in paper.tables)
     if not wrong and (not found or (not claims and any(paper.unread_claims for paper in read))):
         raise UserError(
-            f"{file}: no sentence was checked. Write % table: STUDY and % claim: SENTENCE "
+            f"{file}: no claim was found. Write % table: STUDY and % claim: SENTENCE "
             f"(ablations/extras/paper/paper.md). {' '.join(unread)}".rstrip()
         )
     facts = {"found": [{"text": text, "holds": holds} for text, holds in found], "unread": unread}

@@ -32,13 +32,17 @@ class TreeData(DataConfig):
 
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train, dev and test trees')
     train_extra: Names = Field((), description="further training trees, such as another parser's; names as in train")
-    vocab_size: int = Field(16000, ge=16, description="word-pieces of the sentences; 32,000 with the extra trees")
-    target_vocab_size: int = Field(512, ge=16, description="symbols of the trees: labels, their closings, tags")
+    vocab_size: int = Field(
+        16000, ge=16, description="size of the vocabulary of sentences in pieces; 32,000 with the extra trees"
+    )
+    target_vocab_size: int = Field(
+        512, ge=16, description="size of the vocabulary of trees: labels, their closings, tags"
+    )
     max_pieces: int = Field(
         512, ge=2, description="training trees with a longer side (EOS counted) are dropped and counted"
     )
     builtin_extra: int = Field(
-        20000, ge=1, le=MOST_GENERATED, description='trees that the built-in corpus knows as "extra"'
+        20000, ge=1, le=MOST_GENERATED, description='number of trees that the built-in corpus generates as "extra"'
     )
 
     @property
@@ -116,9 +120,9 @@ class TreeCorpus(Corpus):
 def resolve(data: TreeData) -> TreeCorpus:
     """Return the corpus of a configuration, found by file names. Raises UserError for missing files."""
     if data.source or data.target:
-        raise UserError("data.source and data.target name languages; a corpus of trees has none. Leave them out.")
+        raise UserError("data.source and data.target name languages, but a corpus of trees has none. Leave them out.")
     if data.builtin_version != 1:
-        raise UserError("data.builtin_version is of sentence pairs; the built-in trees have one version. Leave it out.")
+        raise UserError("data.builtin_version applies only to sentence pairs. Leave it out.")
     return _builtin(data) if data.corpus == "builtin" else _folder(Path(data.corpus), data)
 
 

@@ -51,7 +51,9 @@ class ParsingTraining(TrainingConfig):
 class ParsingEvaluation(EvaluationConfig):
     beam_size: int = Field(21, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
     length_penalty: float = Field(0.3, ge=0, description="alpha of ((5 + |Y|) / 6)^alpha")
-    max_extra_length: int = Field(300, ge=0, description="output is at most this many pieces longer than the input")
+    max_extra_length: int = Field(
+        300, ge=0, description="maximum number of output pieces beyond the length of the input"
+    )
 
 
 class ParsingConfig(RunConfig):

@@ -14,6 +14,7 @@ from pathlib import Path
 from ablations.extras.parsing.tree import Bracket, Tree
 from experiments.data.corpora.files import read_lines
 from experiments.errors import UserError
+from experiments.messages import number as count
 
 _TOKENS = re.compile(r"[()]|[^ \t\r\n\f\v()]+")
 _COMMENT = ("#", ";", "%", "*")
@@ -69,11 +70,15 @@ def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
                 opened.append(_Open(number, len(words), len(brackets)))
                 brackets.append(None)
             elif not top:
-                what = "a closing bracket too many." if token == ")" else f'"{token}" stands outside of any bracket. '
+                what = (
+                    "there is a closing bracket too many."
+                    if token == ")"
+                    else (f'"{token}" is outside of all brackets. ')
+                )
                 raise BadTree(number, what if token == ")" else what + _FORM)
             elif token != ")":
                 if top.children or len(top.texts) == 2:
-                    raise BadTree(number, f'"{token}" has no tag of its own. {_FORM}')
+                    raise BadTree(number, f'"{token}" has no tag. {_FORM}')
                 top.texts.append(token)
             else:
                 opened.pop()
@@ -91,9 +96,9 @@ def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
                     yield Tree(tuple(words), tuple(tags), tuple(bracket for bracket in brackets if bracket))
                     words, tags, brackets, at_margin = [], [], [], 0
     if opened:
-        near = f" Line {at_margin} may begin the next tree." if at_margin else ""
-        missing = f"{len(opened)} closing bracket{'s are' if len(opened) > 1 else ' is'} missing up to line {number}"
-        raise BadTree(opened[0].line, f"the tree that begins here is never closed: {missing}.{near}")
+        near = f" The next tree may begin at line {at_margin}." if at_margin else ""
+        missing = f"{count(len(opened), 'closing bracket')} missing up to line {number}"
+        raise BadTree(opened[0].line, f"the tree that begins here is not closed: {missing}.{near}")
 
 
 def parse_line(line: str) -> Tree:

@@ -65,7 +65,7 @@ class RayEngine(ClusterEngine):
         try:
             import ray
         except ImportError:
-            raise UserError("--engine ray needs Ray: pip install 'transformer-ablations[ray]'.") from None
+            raise UserError("--engine ray needs Ray. Install it: pip install 'transformer-ablations[ray]'.") from None
         self._ray: Any = ray
         self._resources = {name: float(value) for name, value in (settings or {}).items() if name != "address"}
         self._actors: dict[str, Any] = {}
@@ -120,7 +120,7 @@ class RayEngine(ClusterEngine):
         return not ended
 
     def waiting_for(self, handle: Handle) -> str:
-        return "waits in Ray for its processors and GPUs"
+        return "waits in Ray for processors and GPUs"
 
     def terminate(self, handle: Handle) -> None:
         self._call(handle, "terminate")

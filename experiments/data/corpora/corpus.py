@@ -137,7 +137,7 @@ def named_sets(names: Sequence[str]) -> dict[str, str]:
     for name in names:
         key = Path(name).name
         if key in ("dev", "train"):
-            raise UserError(f'data.test names "{name}", but "{key}" is the name of another set. Rename the files.')
+            raise UserError(f'data.test names "{name}", but another set has the name "{key}". Rename the files.')
         if named.setdefault(key, name) != name:
             raise UserError(f"data.test: {named[key]} and {name} are both the set {key}. Rename the files of one.")
     return named
@@ -151,7 +151,7 @@ def listed(names: Sequence[str]) -> str:
 def refuse_no_folder(folder: Path, expected: str) -> None:
     """Raises UserError for a corpus that is no folder. expected: what data.corpus may be besides "builtin"."""
     if not folder.is_dir():
-        what = "is no folder" if folder.exists() else "does not exist"
+        what = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or {expected}.')
 
 

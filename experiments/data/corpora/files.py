@@ -83,7 +83,8 @@ def inspect(path: Path, *, raw: bool = False) -> FileFacts:
         raise UserError(f"{path} is empty. Put one sentence on each line, or leave the file out.")
     if returns > 1 and not newlines and not raw:
         raise UserError(
-            f"{path} has no line end but carriage returns ({returns:,}), and would be one line. Convert them, for "
+            f"{path} has carriage returns ({returns:,}) as its only line ends, so it would be read as one line. "
+            f"Convert them, for "
             "instance with `tr '\\r' '\\n'`."
         )
     return FileFacts(content.hexdigest(), newlines + (last != b"\n"))

@@ -14,6 +14,7 @@ from experiments.data.corpora.corpus import DEV_NAMES, Corpus, Files, files_in, 
 from experiments.data.corpora.files import LONGEST_LINE, Fingerprints, read_lines
 from experiments.errors import UserError
 from experiments.identity import digest
+from experiments.messages import number
 
 
 class FilePair(NamedTuple):
@@ -40,17 +41,17 @@ class ParallelCorpus(Corpus):
             return
         for pair in self.files(set_name):
             lines = zip_longest(*(read_lines(path, self.sha256(path)) for path in pair))
-            for number, (source, target) in enumerate(lines, start=1):
+            for place, (source, target) in enumerate(lines, start=1):
                 if source is None or target is None:
                     ended = pair.source if source is None else pair.target
                     raise UserError(
-                        f"{ended} ends at line {number - 1} but its other side continues: they were changed "
-                        "while they were read. Run it again when they are complete."
+                        f"{ended} ends at line {place - 1}, but its other side continues: the files were changed "
+                        "while they were read. Repeat the command when they are complete."
                     )
                 if set_name != "train" and max(len(source), len(target)) > LONGEST_LINE:
                     path, line = max(zip(pair, (source, target), strict=True), key=lambda side: len(side[1]))
                     raise UserError(
-                        f"{path}, line {number} has {len(line):,} characters, more than a sentence has. Split it, or "
+                        f"{path}, line {place} has {len(line):,} characters, too many for a sentence. Split it, or "
                         "leave the pair out."
                     )
                 yield source, target
@@ -100,7 +101,7 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
     source, target = fingerprints.facts(pair.source), fingerprints.facts(pair.target)
     if source.lines != target.lines:
         raise UserError(
-            f"{pair.source} has {source.lines:,} line{'s' * (source.lines != 1)} but {pair.target} has "
+            f"{pair.source} has {number(source.lines, 'line')} but {pair.target} has "
             f"{target.lines:,}. Line n of one must "
             'translate line n of the other; lines end at "\\n" only. Align them, or remove the extra lines.'
         )

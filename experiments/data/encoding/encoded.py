@@ -115,7 +115,7 @@ class EncodedCorpus:
         """
         there = self.set_digests(name)
         if set_digest is None and len(there) > 1:
-            raise ValueError(f"several sets have the name {name}: give one of the digests {', '.join(there)}")
+            raise ValueError(f"several sets have the name {name}. Give one of the digests {', '.join(there)}")
         if (set_digest or (there or [""])[0]) not in there:
             raise UserError(
                 f'The set "{name}" is not prepared in {self.folder}, or its files have changed since. '
@@ -130,7 +130,7 @@ class EncodedCorpus:
         sides = self._sides(folder)
         texts = {side: tuple(written_lines(folder / f"{side}.txt")) for side in sides if SIDES[0] in sides}
         if any(len(text) != len(sides[side]) for side, text in texts.items()):
-            raise Damaged(f"{folder} is damaged: text and pieces differ in number. {self._redo}")
+            raise Damaged(f"{folder} is damaged: the numbers of texts and pieces differ. {self._redo}")
         return EncodedSet(name, chosen, sides, facts, **texts)
 
     def _sides(self, folder: Path) -> Sides:

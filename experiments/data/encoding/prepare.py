@@ -314,7 +314,7 @@ class _Work:
         missing = {each: digest for each, digest in digests.items() if digest not in encoded.set_digests(each)}
         texts = {each: list(self.corpus.read(each)) for each in missing}
         keys = OF_PAIRS if self.pairs else {"lines": _long_line}
-        seen = seen_in_train(self._train_rows("looking for duplicates"), texts, keys) if missing else {}
+        seen = seen_in_train(self._train_rows("searching duplicates"), texts, keys) if missing else {}
         for name, digest in missing.items():
             rows = texts[name]
             with whole_folder(encoded.folder / "sets" / f"{name}-{digest}") as folder:

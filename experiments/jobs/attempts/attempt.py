@@ -188,7 +188,7 @@ def prepare_attempt(
     stands = stands if stands and stands.attempt > job.rerun_after else None
     earlier = list(_earlier(store, job, number, code_digest, stands)) if TRAINING in parts else []
     if TRAINING in parts and not earlier:  # settings and progress of former attempts do not apply
-        _say_restart(store, job, number, folder, "it kept too little for an evaluation" if stands else "")
+        _say_restart(store, job, number, folder, "it kept too few checkpoints for an evaluation" if stands else "")
         alike = stands.pinned if stands else {}  # as in the former training, to get the same weights
         alike = alike if alike.get("kind") == slot.kind else {}
         tokens = claimed.pinned.get("micro_batch_tokens")

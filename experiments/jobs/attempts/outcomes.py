@@ -61,16 +61,16 @@ def decide(
         detail = str((record.failure or {}).get("message") or "There is no space left on the disk of the store.")
         return again(Outcome.DISK_FULL, detail=detail)
     if asked == "hung":
-        said = "no step for so long that it was stopped (--hang-after)."
+        said = "it made no step within the time of --hang-after."
         return _lost(claimed, Outcome.HUNG, "hung", said, end, log_tail)
     if code == ChildExit.FINISHED:
         lost = [part for part in missing if part in expected]
         if not lost:  # more was requested while it ran: another attempt does the rest
-            return end(State.WAITING, Outcome.FINISHED, detail="will continue: more was requested")
-        error = f"The child process ended without error but produced no {', '.join(lost)}.{log_tail}"
+            return end(State.WAITING, Outcome.FINISHED, detail="will continue, because more evaluations were requested")
+        error = f"The child process ended without an error, but did not produce: {', '.join(lost)}.{log_tail}"
         return end(State.FAILED, Outcome.BUG, error=error)
     if code in FAILED_CODES and code != ChildExit.PREEMPTED and not record.preempted:
-        error = f"The child process ended with exit code {code} without a reason.{log_tail}"
+        error = f"The child process ended with exit code {code} and gave no reason.{log_tail}"
         return end(State.FAILED, Outcome.BUG, error=error)
     outcome = Outcome.PREEMPTED if record.preempted or code == ChildExit.PREEMPTED else Outcome.KILLED
     how = "stopped" if outcome is Outcome.PREEMPTED else _killed_by(code)
@@ -79,12 +79,12 @@ def decide(
     if stalls >= MAX_STALLS:
         limit = f" The run may use {limit_gb:g} GB (--devices): a higher limit may help." if limit_gb else ""
         error = (
-            f"Ended {stalls} times in a row without a checkpoint more than one step further; the last attempt was "
-            f"{how}. On a CPU the kernel's out-of-memory killer looks like SIGKILL: a smaller "
+            f"Ended {stalls} times in a row without progress (at most one new step in a checkpoint); the last attempt "
+            f"was {how}. On a CPU the kernel's out-of-memory killer looks like SIGKILL: a smaller "
             f"training.tokens_per_batch or fewer slots may help.{limit}{log_tail}"
         )
         return end(State.FAILED, outcome, error=error, stalls=stalls)
-    return again(outcome, detail=f"will {'resume' if best else 'start again'}: was {how}", stalls=stalls)
+    return again(outcome, detail=f"will {'resume' if best else 'start again'}, because it was {how}", stalls=stalls)
 
 
 def _lost(claimed: Claimed, outcome: Outcome, how: str, why: str, end: Callable[..., Ending], log_tail: str) -> Ending:
@@ -93,7 +93,7 @@ def _lost(claimed: Claimed, outcome: Outcome, how: str, why: str, end: Callable[
     if hangs >= MAX_HANGS:
         error = f"{how.capitalize()} {hangs} times: {why}{log_tail}"
         return end(State.FAILED, outcome, error=error, detail=detail)
-    return end(State.WAITING, outcome, detail=f"will resume: {detail}", hangs=hangs, alone=claimed.alone)
+    return end(State.WAITING, outcome, detail=f"will resume after: {detail}", hangs=hangs, alone=claimed.alone)
 
 
 def _mark(claimed: Claimed, record: AttemptProgress) -> tuple[int, bool]:
@@ -118,17 +118,17 @@ def _failed(
     if outcome is Outcome.OUT_OF_MEMORY:
         beside = shared and not claimed.alone  # the neighbours on its GPU may have taken the memory
         if not beside and (others := _held_by_others(message)) and claimed.hangs + 1 < MAX_HANGS:
-            why = f"others held {others} of its GPU's memory. {message}"
+            why = f"other processes used {others} of the GPU's memory. {message}"
             return _lost(claimed, outcome, "out of memory", why, end, log_tail)
         tokens = _micro_batch(claimed, failure, pinned) if training else None  # evaluations have none
         if not beside and tokens is not None and tokens // 2 >= SMALLEST_MICRO_BATCH:
             half = tokens // 2
-            detail = f"will resume: out of memory with micro-batches of {tokens} tokens, now {half}"
+            detail = f"will resume with micro-batches of {half} tokens; out of memory with {tokens}"
             kept = {name: value for name, value in pinned.items() if name != "shapes"}  # they hold larger ones
             smaller = {**kept, "micro_batch_tokens": half}
             return end(State.WAITING, outcome, detail=detail, pinned=smaller, alone=claimed.alone)
         if not claimed.alone:
-            return end(State.WAITING, outcome, detail="will resume: out of memory, now alone on a device", alone=True)
+            return end(State.WAITING, outcome, detail="will resume alone on a device; out of memory", alone=True)
         told = f", and the micro-batch of {tokens} tokens cannot be made smaller" if tokens is not None else ""
         message = f"Out of memory{told}. {message}"
     tail = "" if outcome is Outcome.USER_ERROR else log_tail

@@ -89,7 +89,7 @@ def _measured(events: Sequence[Mapping[str, Any]], result: TrainingResult) -> Me
         steps = float(points[-1][0] - points[0][0])
         return Measured(float(points[-1][1] - points[0][1]) / steps, result.precision or "")
     failed = [event["message"] for event in events if event["kind"] == "failed"]
-    why = failed[-1] if failed else "it reported fewer than two points of its curve"
+    why = failed[-1] if failed else "it reported fewer than two points of the training curve"
     raise UserError(f"A row could not be measured: {why}")
 
 

@@ -83,7 +83,7 @@ class Background:
         if self._thread.is_alive():
             self._given_up.set()
             log.warning(
-                "%s is not up to date after %g s: `%s` writes the rest, and so may the next `ablations work`.",
+                "%s is not up to date after %g s. Write the rest with `%s`, or with the next `ablations work`.",
                 self._name,
                 timeout_s,
                 self._rebuild,
@@ -116,7 +116,7 @@ class Background:
             left = {run_id: run for run_id, run in left.items() if run_id not in self._written}
         if left and not self._given_up.is_set():
             log.warning(
-                "Runs not up to date in %s: %d. `%s` writes them, and so may the next `ablations work`.",
+                "Runs not up to date in %s: %d. Write them with `%s`, or with the next `ablations work`.",
                 self._name,
                 len(left),
                 self._rebuild,
@@ -161,7 +161,7 @@ class Background:
             if not self._complained:
                 self._complained = True
                 log.warning(
-                    "%s could not be written; the runs continue, `%s` adds them: %s",
+                    "%s could not be written; the runs continue. Add them with `%s`. The reason: %s",
                     self._name,
                     self._rebuild,
                     error,

@@ -7,6 +7,7 @@ from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.coordinator.sharing import GAIN, Card, enough_for, load, why_alone
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.queue.job import Waiting
+from experiments.messages import number
 
 
 class Decision(NamedTuple):
@@ -41,7 +42,7 @@ def decide(
     found = {}
     for slot in slots:
         if slot.most and slot.name in left_alone:
-            found[slot.name] = Decision(0, f"left alone while it is in use: {left_alone[slot.name]}")
+            found[slot.name] = Decision(0, f"not used, because other programs use it: {left_alone[slot.name]}")
         elif slot.most:
             mine = [(job, one) for job, lease in placed for one in lease if one.unit == slot.unit]
             found[slot.name] = _decision(slot, known.get(slot.name), mine, left, mps)
@@ -54,7 +55,7 @@ def _decision(
     """The decision for one GPU, on which `mine` have been placed. left: jobs without a slot."""
     slots = tuple(lease for _, lease in mine)
     if not mine and (card is None or not card.shares):
-        return Decision(0, "no run waits for it")
+        return Decision(0, "no run waits for this GPU")
     if card is None or slot.name in [lease.name for lease in slots]:
         why = why_alone(mine[0][0], slot)
         sharing = sum(not why_alone(job, slot) for job in left)
@@ -70,7 +71,7 @@ def _decision(
 
 
 def _number(others: int) -> str:
-    return f"{others} other run{'s' * (others > 1)}"
+    return number(others, "other run")
 
 
 def _why_no_more(card: Card, left: Sequence[Waiting]) -> str:
@@ -81,9 +82,9 @@ def _why_no_more(card: Card, left: Sequence[Waiting]) -> str:
     if not refused:
         return f"no other run waits to share it; {memory}"
     if refused == {""}:
-        return f"a run that gets the GPU alone, or lacks memory, comes before the others; {memory}"
+        return f"the next run needs the GPU alone or more memory; {memory}"
     if "limit" not in refused:
-        return f"memory is short for one more; {memory}"
+        return f"not enough memory for another run; {memory}"
     if len(card.shares) >= card.slot.most:
         return f"{enough_for(card.slot.most)}; {memory}"
     if card.level is not None:
@@ -91,8 +92,8 @@ def _why_no_more(card: Card, left: Sequence[Waiting]) -> str:
     if all(share.ops for share in card.shares):
         start = f"a step of a run fills {_at_most(max(load(share.ops, card.slot) for share in card.shares))} of the GPU"
     else:
-        start = "the load of a run is not known"
-    return f"{start}; {memory}; the number doubles while each doubling raises the throughput by {GAIN - 1:.0%}"
+        start = "the load of a run is unknown"
+    return f"{start}; {memory}; the number of runs doubles while each doubling raises the throughput by {GAIN - 1:.0%}"
 
 
 def _at_most(part: float) -> str:

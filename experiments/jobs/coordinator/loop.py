@@ -82,7 +82,7 @@ class Coordinator:
         self._show(now=True)
         if self._disk_full:
             message = self._disk_full.rstrip(".")
-            raise DiskFull(f"{message}. No new run was started; the same command continues once there is space.")
+            raise DiskFull(f"{message}. No new run was started. Free some space, then continue with the same command.")
 
     @property
     def _ending_soon(self) -> bool:

@@ -166,7 +166,7 @@ class Placement:
         self._leased = leased
         if not self.slots and not lives:
             failed = "; ".join(f"{unit} {why}" for unit, why in self._failed.items())
-            raise UserError(f"No GPU is left: {failed}. Check nvidia-smi; the same command continues.")
+            raise UserError(f"No GPU is left: {failed}. Check nvidia-smi, then continue with the same command.")
         if not self.look or all(slot.name in leased and slot.most < 2 for slot in self.slots):
             return []
         self.look = False
@@ -229,7 +229,7 @@ class Placement:
             self._note_devices()
 
     def _note_devices(self) -> None:
-        alone = {name.partition("/")[0]: f"is left alone: {why}" for name, why in self._alone.items()}
+        alone = {name.partition("/")[0]: f"is not used: {why}" for name, why in self._alone.items()}
         self.queue.note("devices", "\n".join(f"{unit} {why}" for unit, why in {**alone, **self._failed}.items()))
 
     def _prepared(self, waiting: Waiting) -> bool:
@@ -374,8 +374,8 @@ def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
             name = f"{rows} (seed {found.seed}, run {parent_run.run_id})" if rows else name
             state = {State.FAILED: "has failed", State.CANCELLED: "was cancelled"}.get(found.state, "has ended")
     return (
-        f"held: it begins with {name} after step {parent_run.step:,}, which {state} without a checkpoint of that step "
-        "by the present code. `ablations run` trains that run again, and then this one"
+        f"held: it branches from {name} after step {parent_run.step:,}, but that run {state} without a checkpoint of "
+        "that step by the present code. `ablations run` trains that run again, and then this one"
     )
 
 

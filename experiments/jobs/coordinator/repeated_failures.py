@@ -76,6 +76,6 @@ def _why_held(rows: list[str], study: str, kind: str, cause: str) -> str:
         names += f" and {len(rows) - NAMED_ROWS} more"
     innermost = cause.partition(" > ")[0]
     return (
-        f"held: rows of {study} failed with the same {kind} ({names}: {innermost}). "
-        "Once the cause is mended, the same command or `ablations retry` goes on"
+        f"held: rows of {study} failed with the same {kind} ({names}: {innermost}). Correct the cause, then continue "
+        "with the same command or with `ablations retry`"
     )

@@ -253,13 +253,13 @@ def _at_most(predicted_gb: float, slot: Slot) -> float:
 
 
 def _why(need: float, free: float, ours: float) -> str:
-    held = f"; running runs take {ours:.1f} GB" if ours else ", the rest is held by other programs"
-    return f"waits for memory: needs about {need:.1f} GB, {free:.1f} GB is free{held}"
+    held = f"; running runs use {ours:.1f} GB" if ours else "; other programs use the rest"
+    return f"waits for memory: needs about {need:.1f} GB, {free:.1f} GB are free{held}"
 
 
 def _too_large(need: float, total: float) -> str:
     return (
-        f"The training is predicted to need {need:.1f} GB of main memory, but this machine or its container has "
-        f"{total:.1f} GB. Use a smaller training.tokens_per_batch (below 4,096), a smaller model, or a machine with "
-        "more memory. Nothing was started."
+        f"The run was not started, because training is predicted to need {need:.1f} GB of main memory, but this "
+        f"machine or its container has {total:.1f} GB. Use a smaller training.tokens_per_batch (below 4,096), a "
+        "smaller model, or a machine with more memory."
     )

@@ -9,6 +9,7 @@ from experiments.jobs.coordinator.sharing import Card, Level, Share, grow, opera
 from experiments.jobs.coordinator.throughput import Reading, Throughput
 from experiments.jobs.devices.slots import GpuMemory, Slot
 from experiments.jobs.queue.job import Waiting
+from experiments.messages import number
 from experiments.records import CONTEXT_GB, TRAINING
 
 SAMPLES = 2  # least number of samples from which the peak memory of a run is known
@@ -67,17 +68,17 @@ class SharedGpus:
         return "\n".join(self._in_words(slot, _on(slot, lives), cards) for slot in slots if slot.most and lives)
 
     def _in_words(self, slot: Slot, mine: Sequence[RunningAttempt], cards: dict[str, Card]) -> str:
-        number = f"{slot.unit}: {len(mine) or 'no'} run{'s' * (len(mine) != 1)}"
+        runs = f"{slot.unit}: {number(len(mine), 'run')}"
         if not mine:
-            return number
+            return runs
         if slot.unit not in cards:
             if len(mine) > 1:
-                return f"{number} of an earlier command; no run joins them"
+                return f"{runs} of an earlier command; no more runs start there"
             why = self._why_alone.get(mine[0].run_id, "")
-            return f"{number}, which has the GPU alone{f': {why}' if why else ''}"
+            return f"{runs}, alone on the GPU{f': {why}' if why else ''}"
         card = cards[slot.unit]
-        why = f": {card.level.why}" if card.level else ", until the throughput is measured"
-        return f"{number}, at most {card.limit()} at once{why}"
+        why = f": {card.level.why}" if card.level else " until the throughput is measured"
+        return f"{runs}, at most {card.limit()} at once{why}"
 
     def _sample(self, lives: Collection[RunningAttempt]) -> None:
         """Note the memory in use on GPUs that have one run, whose memory is not known."""

@@ -53,7 +53,7 @@ def reserved_gb(job: Waiting) -> float:
 def why_alone(job: Waiting, slot: Slot) -> str:
     """Why a run may not share a GPU of `auto`; "" if it may."""
     if slot.free_gb is None and slot.room_gb is None:
-        return "nvidia-smi does not report the GPU's memory"
+        return "nvidia-smi does not report the memory of the GPU"
     if slot.memory_gb is not None:
         return "--devices limits the memory of a run"
     if slot.free_gb is None:
@@ -63,9 +63,9 @@ def why_alone(job: Waiting, slot: Slot) -> str:
     if job.devices > 1:
         return f"{job.devices} devices train the run"
     if job.alone:
-        return "the run ran out of memory beside others"
+        return "the run ran out of memory beside other runs"
     if not job.gpu_memory_gb:
-        return "the memory of the run is not known"
+        return "the memory of the run is unknown"
     if reserved_gb(job) > slot.free_gb:
         return f"the run may need {reserved_gb(job):.1f} GB, more than the {slot.free_gb:.1f} GB for shared runs"
     ops = operations(job.cost, job.steps)

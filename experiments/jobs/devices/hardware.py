@@ -80,7 +80,7 @@ def _output(*arguments: str) -> str:
     except subprocess.TimeoutExpired:
         process.kill()  # without waiting: if the driver hangs, the process may never end
         raise UserError(
-            f"nvidia-smi did not answer within {SMI_S:g} s, so it is not known which GPUs are free. Restart its driver "
+            f"nvidia-smi did not answer within {SMI_S:g} s, so it is unknown which GPUs are free. Restart its driver "
             "or the machine, or use processors: --devices cpu:N."
         ) from None
     return output if process.returncode == 0 else ""

@@ -34,6 +34,7 @@ from experiments.jobs.devices.hardware import (
     memory_gb,
     visible_gpus,
 )
+from experiments.messages import number
 from experiments.processes.processor import mps_serves
 from experiments.records import CONTEXT_GB
 
@@ -132,7 +133,7 @@ def parse_slots(text: str, environ: Mapping[str, str] | None = None) -> list[Slo
     for part in text.split("+"):
         slots += _parse_limited(part.strip(), text, environ)
     if len({slot.name for slot in slots}) < len(slots):
-        raise UserError(f"--devices {text}: a device is named twice. Share a GPU with cuda:0x2. {GRAMMAR}")
+        raise UserError(f"--devices {text}: a device is named twice. To share a GPU, write cuda:0x2. {GRAMMAR}")
     return slots
 
 
@@ -154,7 +155,7 @@ def _parse_limited(part: str, text: str, environ: Mapping[str, str]) -> list[Slo
         return slots
     match = re.fullmatch(r"(\d+(?:\.\d+)?)GB", limit)
     if not match or not float(match[1]):
-        raise UserError(f"--devices {text}: {limit!r} is no limit of memory, such as {part}@3GB or {part}@0.5GB.")
+        raise UserError(f"--devices {text}: {limit!r} is not a limit of memory, such as {part}@3GB or {part}@0.5GB.")
     gb = float(match[1])
     return [
         replace(slot, memory_gb=_least(gb, slot.memory_gb), room_gb=_least(gb, slot.room_gb), most=min(1, slot.most))
@@ -316,7 +317,7 @@ class Node:
     def __str__(self) -> str:
         if self.kind == "cpu":
             return f"{self.devices} × {self.threads} processor cores"
-        return f"{self.devices} GPU{'s' * (self.devices > 1)} with {self.shares} runs at a time on each"
+        return f"{number(self.devices, 'GPU')} with {self.shares} runs at a time on each"
 
 
 # --- Leave GPUs alone while other users compute on them

@@ -24,7 +24,7 @@ def engines() -> dict[str, str]:
 def engine_class(name: str) -> type[Engine]:
     """The class of an engine; its module is imported only now. Raises UserError for an unknown name."""
     if name not in engines():
-        raise UserError(f"There is no engine {name!r}. The installed engines are: {', '.join(engines())}.")
+        raise UserError(f"There is no engine {name!r}. The engines are: {', '.join(engines())}.")
     return cast("type[Engine]", load(engines()[name]))
 
 

@@ -143,8 +143,8 @@ def _devices(node: Node) -> list[str]:
         except OSError:
             raise UserError(
                 f"Two node workers are on {node_name()}, and the cluster gives them no GPUs of their own "
-                "(CUDA_VISIBLE_DEVICES is not set): both would use the same ones. Request GPUs as this cluster wants "
-                "it (on Slurm often --engine-set gres=gpu:N), or use --workers 1."
+                "(CUDA_VISIBLE_DEVICES is not set): both would use the same ones. Request GPUs in the way of this "
+                "cluster (on Slurm often --engine-set gres=gpu:N), or use --workers 1."
             ) from None
     found = given or [str(number) for number in range(node.devices)]
     if len(found) < node.devices:
@@ -160,7 +160,7 @@ def _wait_until_known(folder: Path) -> None:
     until = time.monotonic() + KNOWN_S
     while not any(path.name == JOB for path in folder.iterdir()):
         if time.monotonic() > until:
-            raise UserError("The command that submitted this node worker ended before it could note its job.")
+            raise UserError("The command that submitted this node worker ended before it recorded the job.")
         time.sleep(LOOK_S)
 
 

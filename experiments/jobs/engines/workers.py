@@ -144,7 +144,7 @@ def names(folder: Path) -> list[str]:
 
 TRIES = 3  # workers in a row that may end before they begin
 PROGRAM = (sys.executable, "-P", "-m", "experiments.jobs.engines.node_worker")
-SAFE = "No run was lost: the same command continues."
+SAFE = "No run was lost. Continue with the same command."
 
 
 @dataclass(frozen=True)
@@ -382,7 +382,7 @@ class NodeWorkers(ClusterEngine):
             except UserError as error:
                 if not self._workers.living:
                     raise
-                log.warning("no further node worker for now: %s", error)  # the cluster may be busy
+                log.warning("no further node worker was started: %s", error)  # the cluster may be busy
                 self._keep_alive_at += AGAIN_S
         time.sleep(timeout_s)
 

@@ -255,6 +255,6 @@ def job_from(text: Any, run_id: str, members: tuple[Member, ...] = ()) -> Job:
 def damaged(run_id: str, why: str) -> Damaged:
     """The error for a damaged queue entry."""
     return Damaged(
-        f"The queue's entry of run {run_id} is damaged ({why}). Nothing that was trained is lost: `ablations run` or "
-        "`queue` writes the entry again."
+        f"The queue's entry of run {run_id} is damaged ({why}). Trained results are not lost. Write the entry again "
+        "with `ablations run` or `ablations queue`."
     )

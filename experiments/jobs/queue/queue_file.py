@@ -154,7 +154,7 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 BUSY_TIMEOUT_S = 30.0
-REBUILD = "A queue holds no results: it can be deleted and is rebuilt by `ablations queue`."
+REBUILD = "A queue contains no results. Delete it, and `ablations queue` makes it again."
 # SQLite's messages for damage, some of which it does not recognise as such
 _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
 
@@ -205,7 +205,7 @@ def _advice(message: str, path: Path, what: str, again: str) -> str | None:
     elsewhere = "or name another place with --state-dir."
     known = {
         "disk is full": f"There is no space left, or no inode (`df -i`), for {what} {path}. Free some, {elsewhere} "
-        "Nothing that was finished is lost.",
+        "Finished results are not lost.",
         "readonly database": f"{its} cannot be written: it or its disk is read-only. Check the owner and mode, "
         f"{elsewhere}",
         "unable to open": f"{its} cannot be opened. Check that its folder exists and that you may write to it, "

@@ -52,7 +52,8 @@ def why_held(job: Job) -> str:
     """Text for `status`: what the job would execute, and how to allow it."""
     study = job.members[0].study if job.members else job.run_id
     return (
-        f"held: it executes {executes(job)}, which you have not queued here. `ablations work --trust {study}` allows it"
+        f"held: it executes {executes(job)}, which you have not queued here. Allow it with `ablations work --trust "
+        f"{study}`"
     )
 
 
@@ -62,8 +63,8 @@ def _key_in(path: Path) -> bytes:
         key = _read(path) or _make(path)
     except OSError as error:
         log.warning(
-            "%s cannot be written (%s): own commands queued now run in this process only; others need "
-            "`ablations work --trust STUDY`",
+            "%s cannot be written (%s): other processes need `ablations work --trust STUDY` to run the commands "
+            "queued now",
             path,
             error.strerror,
         )

@@ -124,10 +124,10 @@ class CommandTask(_Declared):
             return []
         found = []
         if named and not is_file(home / named):
-            found.append(UserError(f"The command lays the settings over {named}, and {home} has no such file."))
+            found.append(UserError(f"The command merges the settings into {named}, which does not exist in {home}."))
         script = script_of(self.trainer.command)
         if script and not is_file(home / script):
-            found.append(UserError(f"The command runs {script}, which is not in {home}. Correct `command`."))
+            found.append(UserError(f"The command runs {script}, which does not exist in {home}. Correct `command`."))
         return found
 
     def train(self, config: Any, context: AttemptContext) -> dict[str, Any]:
@@ -171,7 +171,7 @@ class CommandTask(_Declared):
         if any(reported.values()):
             return super()._not_reported(name, set_, reported, config)
         given = "metrics" in names(self.trainer.command)
-        done = "wrote no metrics in the file that it was given for them" if given else "printed no metrics"
+        done = "wrote no metrics to the file for metrics" if given else "printed no metrics"
         return (
             f'The command succeeded but {done}. End with JSON: {{"{name}": 93.2}}, or give the [[metric]] of the study '
             rf"a pattern that finds it in what it printed, which is kept: pattern = '{name}: ([\d.]+)'. The command: "
@@ -238,9 +238,9 @@ def fields_of(declared: Mapping[str, Any], parent: type[BaseModel] = _Group, typ
 
 def _check(command: str, config_type: type[TaskConfig]) -> None:
     if not command.strip():
-        raise UserError('The study has no command: write command = "python train.py --lr {lr}" at its head.')
+        raise UserError('The study has no command. Write command = "python train.py --lr {lr}" at its head.')
     if why := unstorable(command):
-        raise UserError(f"The command cannot be given to a shell: {why}.")
+        raise UserError(f"The command cannot be run by a shell: {why}.")
     if len(command.encode()) > LONGEST_WORD:
         raise UserError(
             f"The command has {len(command.encode()):,} bytes, and the system starts none of more than "
@@ -294,14 +294,14 @@ def _read_yaml(file: Path) -> dict[Any, Any]:
     import yaml
 
     if not is_file(file):
-        raise UserError(f"The command lays the settings over {file}, and there is no such file.")
+        raise UserError(f"The command merges the settings into {file}, which does not exist.")
     with explain_os_errors(f"read {file}"):
         try:
             content = yaml.safe_load(read_regular(file).decode())
         except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-            raise UserError(f"{file} is no YAML that can be read: {' '.join(str(error).split())}.") from None
+            raise UserError(f"{file} is not valid YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(content, dict):
-        raise UserError(f"The command lays the settings over {file}, which is no table of keys and values.")
+        raise UserError(f"The command merges the settings into {file}, which is not a mapping of keys to values.")
     return content
 
 
@@ -325,7 +325,7 @@ def _copy_earlier(context: AttemptContext) -> None:
         return
     home = os.path.realpath(source)
     with (
-        explain_os_errors(f"copy the folder of the attempt before, {source}"),
+        explain_os_errors(f"copy the folder of the previous attempt, {source}"),
         whole_folder(context.folder / FINAL) as new,
     ):
         for place, folders, names in os.walk(source, onerror=_refuse):
@@ -423,7 +423,7 @@ def _words(text: str, strict: bool) -> Iterator[str]:
     """The words of shell commands without their quotes, and their operators. strict: refuse a quote without end."""
     for token in TOKEN.finditer(text):
         if strict and token[0] in ("'", '"') and "<<" not in text:  # a document may have apostrophes
-            raise UserError(f"The command is not one that a shell reads: a quote has no end: {text[token.start() :]}")
+            raise UserError(f"The command is not valid in a shell: a quote is not closed: {text[token.start() :]}")
         if token[1] is not None:
             yield re.sub(QUOTED, _unquoted, token[1])
         elif not token[0].isspace():

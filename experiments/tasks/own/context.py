@@ -16,6 +16,7 @@ from experiments.client.ablations_task.process import device_name
 from experiments.client.ablations_task.trainer import LONGEST_NAME
 from experiments.client.ablations_task.values import text
 from experiments.errors import Damaged, Diverged
+from experiments.messages import number
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import discard, fsync_tree, regular_files, remove_folder, whole_folder
 
@@ -61,7 +62,7 @@ def close_folder(context: AttemptContext, facts: Mapping[str, Any] | None = None
     final, kind, threads = context.folder / FINAL, context.device.kind, context.device.threads
     remove_folder(context.folder / CHECKPOINTS)
     fsync_tree(final)
-    name = device_name(kind, threads) or f"processor ({threads} thread{'s' * (threads > 1)})"
+    name = device_name(kind, threads) or f"processor ({number(threads, 'thread')})"
     device = {"device_kind": kind, "threads": threads, "device": name}
     return {**device, **(facts or {}), "example_files": _described(final / EXAMPLES)}
 
@@ -156,9 +157,8 @@ def recorded(metrics: Mapping[str, float], set_: str, promised: Sequence[str]) -
     names = [name for each in promised if (name := each.removeprefix(f"{set_}.")) in metrics]
     for name in names:
         if not math.isfinite(metrics[name]):
-            raise Diverged(
-                f"The trainer returned {name} = {metrics[name]} for the set {set_}: no table can print that."
-            )
+            value = {"nan": "NaN", "inf": "infinity", "-inf": "-infinity"}[str(metrics[name])]
+            raise Diverged(f"The run ended with {name} = {value} on the set {set_}: counted as diverged.")
     first = {name: metrics[name] for name in names}
     return _few(first | {name: value for name, value in metrics.items() if math.isfinite(value)}, MOST)
 
@@ -168,6 +168,6 @@ def not_returned(name: str, set_: str, kept: Metrics) -> str:
     there = ", ".join(f"{s}.{m}" if s else m for s, metrics in kept.items() for m in metrics) or "nothing"
     there = f"{there[:SHOWN]} …" if len(there) > SHOWN else there
     return (
-        f"The table prints {name} of the set {set_}, and the trainer did not return it. It returned "
-        f"{there}. Return it, or correct the name of the column."
+        f"The trainer did not return {name} for the set {set_}, which the table prints. It returned {there}. Return "
+        "it, or correct the name of the column."
     )

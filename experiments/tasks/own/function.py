@@ -190,15 +190,15 @@ class OwnTask(Task):
         changed = [str(paths.get(name, name)) for name in names]
         if changed:
             raise UserError(
-                f"{', '.join(changed)} changed {when}. The run's identity has the earlier content, so no result is "
-                "kept. `ablations run` plans it with the present content."
+                f"{', '.join(changed)} changed {when}. The result was not kept, because the run's identity has the "
+                "earlier content. Plan it again with `ablations run`."
             )
 
     def evaluations(self, config: Any, store: Path) -> list[EvaluationSpec]:
         """One evaluation per set of the columns, named by the set alone: no other column makes it anew."""
         if not self.columns:
             raise UserError(
-                f"The task {self.name} has no columns: declare them in the study ([[metric]] with a name), or in "
+                f"The task {self.name} has no columns. Declare them in the study ([[metric]] with a name), or in "
                 "task(columns=[…])."
             )
         printed: dict[str, set[str]] = {}
@@ -358,7 +358,9 @@ class FunctionTask(OwnTask):
         theirs = {"device": name} if (name := ended["device_name"]) else {}
         for fact, value in ended["facts"].items():
             if TrainingResult.reserved(fact):
-                log.warning("the fact %s = %r of the trainer is left out: this name is the record's own", fact, value)
+                log.warning(
+                    "the fact %s = %r of the trainer is left out, because the record uses this name", fact, value
+                )
             else:
                 theirs[fact] = value
         named = {"interpreter": self.interpreter} if self.interpreter else {}
@@ -402,7 +404,7 @@ def _digest(path: Path) -> str:
         with open_regular(path) as file:
             return hashlib.file_digest(file, "sha256").hexdigest()[:16]
     except OSError as error:
-        raise UserError(f"The trainer reads {path}, and it cannot be read: {error.strerror}.") from None
+        raise UserError(f"The trainer's input {path} cannot be read: {error.strerror}.") from None
 
 
 # --- A user's settings as a configuration of the harness. Their type stays in the trainer's process
@@ -457,7 +459,7 @@ def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRol
             "context.seed; `modules` of a row: context.ablate). Give the setting another name."
         )
     if roles.steps and roles.steps not in fields:
-        raise UserError(f"{name} has no setting {roles.steps}, which steps= names.")
+        raise UserError(f"steps= names {roles.steps}, but {name} has no such setting.")
     made = create_model(name, __base__=OwnConfig, __module__=__name__, **fields)
     made.setting_roles, made.settings_check = roles, staticmethod(check)
     return made

@@ -38,20 +38,23 @@ _BETTER: dict[Take, Callable[[float, float], float]] = {"highest": max, "lowest"
 
 
 def check_pattern(pattern: str, needs: int = 1) -> re.Pattern[str]:
-    """The compiled pattern. Raises ValueError if it is no regular expression, or has fewer groups than it needs."""
+    """The compiled pattern. Raises ValueError if it is not a valid regular expression, or has too few groups."""
     try:
         compiled = re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         raise ValueError(
-            f"the pattern {pattern!r} is no regular expression: {error}. Write it in single quotes, and a backslash "
+            f"the pattern {pattern!r} is not a valid regular expression: {error}. Write it in single quotes, and a "
+            f"backslash "
             r"before a bracket or a point of the text: 'acc \(%\): ([\d.]+)'"
         ) from None
     groups = [name for name in compiled.groupindex if name != "step"] if needs == 1 else list(compiled.groupindex)
     if compiled.groups - (needs == 1 and "step" in compiled.groupindex) < needs:
         what = r"its number: 'test_acc ([\d.]+)'" if needs == 1 else r"the step and the total: 'step (\d+)/(\d+)'"
-        raise ValueError(f"the pattern {pattern!r} has too few groups: put brackets around {what}")
+        raise ValueError(f"the pattern {pattern!r} has too few groups. Put brackets around {what}")
     if needs == 1 and len(groups) > 1 and "value" not in groups:
-        raise ValueError(f"the pattern {pattern!r} has the groups {', '.join(groups)}: name that of the number `value`")
+        raise ValueError(
+            f"the pattern {pattern!r} has the groups {', '.join(groups)}. Name the group of the number `value`"
+        )
     return compiled
 
 
@@ -204,7 +207,7 @@ class Readings:
 
     def never(self, one: Reading) -> str:
         """Why a pattern has no number, with the last lines of the output."""
-        why = "matched nothing that it printed"
+        why = "matched nothing in the output"
         if one.ambiguous:
             why = _unread(one)
         elif one.captured:
@@ -212,15 +215,15 @@ class Readings:
         last = "".join(f"\n    {line[:SHOWN]}" for line in self._last)
         return (
             f"The command succeeded, and the pattern of {one.metric}, '{one.pattern}', {why}. Correct it in the "
-            "study's [[metric]]: `ablations run` then reads the number from the kept log, and trains nothing. "
-            + (f"{LAST_LINES}{last}" if last else "The command printed nothing at all.")
+            "study's [[metric]]: `ablations run` then reads the number from the kept log, without training. "
+            + (f"{LAST_LINES}{last}" if last else "The command printed nothing.")
         )
 
 
 def _unread(one: Reading) -> str:
     """Why a number is not read, and how the study says what it is."""
     taken, cut, rest = one.ambiguous[:SHOWN].partition(_CUT)
-    how = 'Say beside the pattern how such numbers are written, by an example: number = "1,234.5" or number = "1.234,5"'
+    how = 'Give an example of how numbers are printed, beside the pattern: number = "1,234.5" or number = "1.234,5"'
     if cut:
         return (
             f"took {taken!r} of {taken + rest!r}, a part of a number. Let its group take all of it, as in ([-+\\d.,e]+)"

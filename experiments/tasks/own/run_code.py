@@ -33,7 +33,7 @@ def check_links(home: Path, links: Sequence[str]) -> None:
     """Raises UserError for an entry that the study's folder does not have."""
     if missing := [name for name in links if not (home / name).exists()]:
         raise UserError(
-            f"`links` of the study names {missing[0]}, which is not in {home}. Correct it, or leave it out."
+            f"`links` of the study names {missing[0]}, which does not exist in {home}. Correct or remove it."
         )
 
 
@@ -49,7 +49,7 @@ def link_in(folder: Path, home: Path, links: Sequence[str]) -> Path:
         try:
             *parents, last = parts_below(name.rstrip("/"))
         except ValueError:
-            raise UserError(f'links: "{name}" is no entry of the study\'s folder.') from None
+            raise UserError(f'links: "{name}" is not in the study\'s folder.') from None
         clear(make_folder(folder, "/".join(parents)) / last).symlink_to((home / name).resolve())
     return folder
 

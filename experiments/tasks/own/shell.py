@@ -104,8 +104,8 @@ def refuse_quoted(command: str) -> None:
     for name, place in _contexts(command):
         if place:
             raise UserError(
-                f"The command has {{{name}}} inside {_INSIDE[place]}. A value is quoted for the shell where it is put "
-                f"in, and quotes around it would undo that. Write {{{name}}} without quotes, also as a part of a word "
+                f"The command has {{{name}}} inside {_INSIDE[place]}. The program quotes values for the shell, and "
+                f"quotes around them would undo this. Write {{{name}}} without quotes, also as a part of a word "
                 f"(--name=run-{{{name}}}); for text with several values read {{settings}}, a JSON file. The command: "
                 f"{command}"
             )

@@ -130,7 +130,7 @@ class TrainerProcess:
             self.close()
             where = f"the study's folder {self._folder}, then along " if self._folder else ""
             raise UserError(
-                f"The task {self.task!r} could not be imported: {failed} It was looked for in {where}the path of "
+                f"The task {self.task!r} could not be imported: {failed} Searched: {where}the path of "
                 f"{path}.\n{failed.frames(_FRAMES)}".rstrip()
             ) from None
         except UserError as error:
@@ -267,7 +267,7 @@ def refuse_silent(python: str, path: Path, code: int | None) -> None:
         lines = first_lines(asked.process.stdout.fileno(), python, path)
         answer = next((line for line in lines if line.startswith(b"version=")), b"").decode().removeprefix("version=")
     if not answer:
-        raise UserError(_cannot(python, path, "is no Python interpreter"))
+        raise UserError(_cannot(python, path, "is not a Python interpreter"))
     if tuple(map(int, answer.split("."))) < OLDEST:
         raise UserError(_cannot(python, path, f"is Python {answer}"))
     raise UserError(_cannot(python, path, f"ended with exit code {code} before it ran anything"))

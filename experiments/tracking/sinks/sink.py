@@ -40,12 +40,10 @@ def check_sink(name: str, place: str = "--sink") -> None:
     """
     known = added("sinks")
     if name not in known:
-        raise UserError(
-            f"{place} {name}: there is no such sink. The installed sinks are: {', '.join(known) or 'none'}."
-        )
+        raise UserError(f"{place} {name}: unknown sink. The sinks are: {', '.join(known) or 'none'}.")
     package = getattr(load(known[name]), "package", "")
     if package and importlib.util.find_spec(package) is None:
-        raise UserError(f"{place} {name}: the package {package} is not installed. Install it: pip install {package}")
+        raise UserError(f"{place} {name} needs the package {package}. Install it: pip install {package}")
 
 
 class SinkError(UserError):

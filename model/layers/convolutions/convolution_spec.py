@@ -32,7 +32,9 @@ class ConvolutionSpec(Spec):
     def check(self, config: ModelSettings, side: Side) -> None:
         """Raise ValueError for two activations, and for an encoder's window without a middle."""
         if self.gated and self.rectified:
-            raise ValueError("gated=true and rectified=true: the output has a gated linear unit or a ReLU, take one")
+            raise ValueError(
+                "gated=true and rectified=true: the output has either a gated linear unit or a ReLU: choose one"
+            )
         if side == "encoder" and self.kernel % 2 == 0:
             raise ValueError(
                 f"kernel={self.kernel} has no middle, and in an encoder the window lies around its position: take an "

@@ -15,10 +15,10 @@ class OnePositionSpec(Spec):
     def check(self, config: ModelSettings, side: Side) -> None:
         """Raise ValueError if the input, which passes by the residual connection alone, would be cut off."""
         if not config.residual:
-            raise ValueError("it reads the source alone, so residual = false would cut off what stands before it")
+            raise ValueError("it reads only the source, so residual = false would discard the sub-layers before it")
         if config.norm in ("pre", "sandwich"):
             raise ValueError(
-                f'it reads the source alone, so norm = "{config.norm}" has no input to normalise: write (norm=none)'
+                f'it reads only the source, so norm = "{config.norm}" has no input to normalise: write (norm=none)'
             )
 
 

@@ -46,10 +46,12 @@ class RecurrentSpec(OneByOneSpec):
         """Raise ValueError for a decoder that reads its future, two kinds of two directions, and an odd width."""
         for name in ("bidirectional", "backward", "columns"):
             if getattr(self, name) and side == "decoder":
-                raise ValueError(f"{name}=true would read the target's future: only an encoder can have it")
+                raise ValueError(
+                    f"{name}=true would read future positions of the target: it is allowed only in an encoder"
+                )
         if self.bidirectional and (self.backward or self.columns):
             other = "columns=true in one for each half" if self.columns else "backward=true in one"
-            raise ValueError(f"bidirectional=true reads in both directions, {other}: take one of them")
+            raise ValueError(f"bidirectional=true reads in both directions, {other}: choose one of them")
         if self.columns and config.d_model % 2:
             raise ValueError(f"columns=true divides the width {config.d_model} in two: take an even one")
 

@@ -154,10 +154,10 @@ def test_a_branch_that_changes_nothing_is_a_row_like_others(own_study, plan_of):
         (branch(start='row = "base", step = "3"'), "expected an integer"),
         (branch(start='row = "base"'), "from, step: it is missing"),
         (branch(start="step = 3"), "from, row: it is missing"),
-        (branch(start='row = "base", steps = 3'), "there is nothing called steps. Nearest names: step"),
+        (branch(start='row = "base", steps = 3'), "unknown key `steps`; did you mean `step`"),
         (branch(start='row = "base", step = 3, by_profile = {smal = 2}'), "by_profile.smal: there is no such profile"),
         (branch(more="seed_offset = 3"), "a branch has the seeds of its parent run"),
-        (branch(more='ensemble = {of = "base", seeds = [1]}'), "an ensemble trains nothing, so it has no `from`"),
+        (branch(more='ensemble = {of = "base", seeds = [1]}'), "`ensemble` and `from` cannot be combined"),
         (
             branch() + '[[variation]]\nkey = "all"\nensemble = {of = "smooth", seeds = [1, 2]}',
             'the row of = "smooth" is a branch. Members are trained from the start',
@@ -198,7 +198,7 @@ def test_rows_not_selected_may_be_wrong(own_study, plan_of):
 
 def test_another_task_says_that_it_has_none(own_study, plan_of, task, mistake):
     task.not_a_branch = lambda *arguments: Task.not_a_branch(task, *arguments)
-    assert "the task translation does not begin a training with the state" in mistake(
+    assert "the task translation cannot start a training from the state" in mistake(
         plan_of, own_study(STUDY + branch())
     )
 

@@ -88,7 +88,7 @@ def test_a_study_is_named_by_its_file_too_and_stands_before_a_row(store, tmp_pat
 def test_status_says_what_waits_and_why_what_runs_and_what_failed(store):
     text = call(store, "status")
     assert "1 waiting, 1 running, 1 finished, 1 failed" in text
-    assert "A-h16 (seed 1): no coordinator is running" in text
+    assert "A-h16 (seed 1): nothing is training" in text
     assert "B-dk16 seed 2" in text and "step 4/10 training" in text and "about 12 s of training left" in text
     assert "the loss of step 3 is nan" in text
     assert "base" not in text
@@ -120,14 +120,14 @@ def test_waiting_rows_are_listed_by_key_with_one_line_per_cause(store):
     work_queue.close()
     lines = [line for line in call(store, "status").splitlines() if line.startswith("  waiting")]
     assert len(lines) == 1 and "E-29 (seed 1), E-28 (seed 1), E-27 (seed 1)" in lines[0]
-    assert "E-10 (seed 1) and 11 more rows: no coordinator is running; start `ablations work`" in lines[0]
+    assert "E-10 (seed 1) and 11 more rows: nothing is training; continue with `ablations work --store" in lines[0]
     with store.coordinator_lock():
         text = call(store, "status")
-        assert "in turn, when a slot is free" in text and "worked on by process" in text
+        assert "waits for a free slot" in text and "training in process" in text
         found = json.loads(call(store, "status", "--json"))
         assert [job["why"] for job in found if job["state"] == "waiting"][:2] == [
-            "next, when a slot is free",
-            "1 before it",
+            "next; waits for a free slot",
+            "waits for a free slot, after 1 run",
         ]
 
 
@@ -162,9 +162,9 @@ def test_retry_takes_failed_and_cancelled_ones(store):
 
 
 def test_drain_without_a_coordinator_says_so_and_leaves_no_wish(store):
-    assert "no coordinator works" in call(store, "work", "--drain")
+    assert "nothing to drain" in call(store, "work", "--drain")
     with store.coordinator_lock():
-        assert "starts no new run" in call(store, "work", "--drain")
+        assert "starts no new runs" in call(store, "work", "--drain")
         assert "starts no other runs" in call(store, "status")
 
 
@@ -219,7 +219,9 @@ def test_log_follow_ends_when_the_run_does(store, monkeypatch):
         work_queue.close()
 
     threading.Timer(0.2, end).start()
-    assert call(store, "log", "B-dk16", "--follow").endswith("begun\n… the log was shortened …\ndone\n")
+    assert call(store, "log", "B-dk16", "--follow").endswith(
+        "begun\n… lines in the middle of the log were removed …\ndone\n"
+    )
 
 
 @pytest.fixture
@@ -298,11 +300,11 @@ def test_no_store_is_said(tmp_path):
         ["forget", "--checkpoints"],
         ["ui", "--rebuild", "mlflow"],
     ):
-        with pytest.raises(UserError, match=r"does not exist\. Name the folder of the runs with --store"):
+        with pytest.raises(UserError, match=r"does not exist\. Name the store with --store"):
             call(nowhere, *verb)
     assert not nowhere.root.exists()
     (tmp_path / "other").mkdir()
-    with pytest.raises(UserError, match="is no store"):
+    with pytest.raises(UserError, match="is not a store"):
         call(Store(tmp_path / "other"), "report", "table3")
     assert not list((tmp_path / "other").iterdir())
 
@@ -312,7 +314,7 @@ def test_runs_that_are_held_say_why_and_are_allowed_by_their_studys_name(store):
     work_queue.hold(make(0xA1, "").run_id, "held: it executes the command 'x'")
     work_queue.close()
     assert "A-h16 (seed 1): held: it executes the command 'x'" in call(store, "status")
-    with pytest.raises(UserError, match="no such study is queued"):
+    with pytest.raises(UserError, match="this study is not queued"):
         call(store, "work", "--trust", "table9", "--devices", "cpu:1")
 
 
@@ -333,7 +335,7 @@ def test_requests_are_told_as_json(store):
     assert log["state"] == "waiting" and log["attempts"][0]["outcome"] and len(log["logs"]) == len(log["attempts"])
 
 
-@pytest.mark.parametrize(("left", "words"), [(1, "1 run stays queued"), (2, "2 runs stay queued")])
+@pytest.mark.parametrize(("left", "words"), [(1, "1 run still queued"), (2, "2 runs still queued")])
 def test_what_is_left_is_counted(left, words, capsys):
     with pytest.raises(typer.Exit):
         _exit_if_bad(Summary(left=left))

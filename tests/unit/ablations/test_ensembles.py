@@ -120,7 +120,7 @@ def test_the_study_averaging_differs_in_checkpoints_and_members_alone(profile):
         (ensemble() + ensemble(of="three", key="more"), 'of = "three" is an ensemble itself'),
         (ensemble(of="three"), 'of = "three" is an ensemble itself'),
         (ensemble(seeds="[]"), "ensemble, seeds: it is empty: name the members' seeds"),
-        (ensemble(seeds="[1, 2, 1]"), "ensemble, seeds: a seed is there twice"),
+        (ensemble(seeds="[1, 2, 1]"), "ensemble, seeds: a seed is listed twice"),
         (ensemble(seeds="[1, -2]"), "it must be at least 1"),
         (ensemble(seeds="[0, 1]"), "it must be at least 1"),
         (ensemble(seeds='"1, 2"'), "expected a list"),
@@ -130,7 +130,7 @@ def test_the_study_averaging_differs_in_checkpoints_and_members_alone(profile):
         (ensemble(more="by_profile.small = {model.d_ff = 9}"), "cannot set model.d_ff"),
         (ensemble(more="seeds = 3"), "leave out `seeds` and `seed_offset`"),
         (ensemble().replace('"base"', '["base", "wide"]'), "different vocabularies cannot be averaged"),
-        (ensemble().replace("seeds", "seed"), "there is nothing called seed. Nearest names: seeds"),
+        (ensemble().replace("seeds", "seed"), "unknown key `seed`; did you mean `seeds`"),
         (ensemble().replace(', seeds = [1, 2, 3]', ""), "seeds: it is missing"),
     ],
 )  # fmt: skip

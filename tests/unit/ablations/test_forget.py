@@ -55,14 +55,14 @@ def test_it_asks_and_moves_and_what_is_moved_back_is_as_it_was(folder: Path) -> 
     assert "nothing was changed" in call(store, *part, typed="n\n").stdout and states(folder) == ["finished"] * 4
     ids = {run_id for row in json.loads(before) if row["row"] == "fast" for run_id in row["run_ids"]}
     said = call(store, *part, typed="y\n").stdout
-    assert all(f"{run_id} said fast, finished" in said for run_id in ids) and "Put 2 runs aside?" in said
+    assert all(f"{run_id} said fast, finished" in said for run_id in ids) and "Move 2 runs to" in said
     assert states(folder) == ["finished"] * 2 + ["missing"] * 2
     assert {path.name for path in (store / "forgotten").iterdir()} == ids
     assert len(tracked(store)) == 2 and not tracked(store) & ids
     assert "2 finished" in call(store, "status").stdout, "the queue has forgotten them too"
     [table] = json.loads(call(store, "tables", "--json").stdout)
     assert (table["rows"], table["runs"]) == (["base"], 2)
-    assert f"a folder that is moved to {store / 'runs'} is back" in said
+    assert f"move its folder to {store / 'runs'}" in said
     for path in (store / "forgotten").iterdir():
         path.rename(store / "runs" / path.name)
     assert call(store, "report", study, "--seeds", "2", "--json").stdout == before
@@ -83,7 +83,7 @@ def test_run_writes_to_mlflow_what_a_killed_coordinator_could_not(
     call(folder / "untracked", *words)
     assert [line[:27] for line in caplog.messages] == ["MLflow could not be written", "Runs not up to date in MLfl"]
     database.rmdir()
-    assert "all done, nothing to train" in call(folder / "untracked", *words).stderr
+    assert "nothing to train" in call(folder / "untracked", *words).stderr
     assert tracked(folder / "untracked") == tracked(folder / "store")
 
 
@@ -146,5 +146,5 @@ def test_a_name_is_needed(folder: Path) -> None:
     for words in ((), (folder / "command.toml", "--run", "0123")):
         with pytest.raises(UserError, match="name a study"):
             call(folder / "store", "forget", *words)
-    with pytest.raises(UserError, match=r"no runs in .* begin with it"):
+    with pytest.raises(UserError, match=r"no run in .* begins with it"):
         call(folder / "store", "forget", "--run", "ffffffffffffffff")

@@ -36,7 +36,7 @@ def table(tmp_path: Path) -> Selected:
 def test_small_runs_share_and_a_gpu_of_others_is_left_alone(table: Selected, gpus: list[Slot]) -> None:
     first, second = sharing_lines(table, table.plan, table.plan.runs, gpus)
     assert first.startswith("cuda:0: 4 runs at once (") and "less than 1% of the GPU" in first
-    assert second == "cuda:1: no run (left alone while it is in use: process 4711)"
+    assert second == "cuda:1: no run (not used, because other programs use it: process 4711)"
 
 
 def test_gpus_with_equal_decisions_share_a_line(table: Selected, gpus: list[Slot], monkeypatch) -> None:
@@ -70,4 +70,4 @@ def test_the_memory_of_a_command_is_not_known(tmp_path: Path, gpus: list[Slot]) 
     Store.open(tmp_path / "store")
     mine = choose(str(tmp_path / "mine.toml"), Selectors(store=tmp_path / "store"))
     [line] = sharing_lines(mine, mine.plan, mine.plan.runs, gpus[:1])
-    assert line == "cuda:0: one run at a time (the memory of the run is not known)"
+    assert line == "cuda:0: one run at a time (the memory of the run is unknown)"

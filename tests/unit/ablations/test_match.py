@@ -108,7 +108,7 @@ def test_a_row_s_word_goes_before_the_profile_s_and_the_study_s(own_study):
 def test_what_is_given_to_every_row_is_not_solved_for(own_study):
     plan = plan_of(own_study(BY_D_FF + SMALL + BASE + CONVOLUTION), sets=["model.d_ff=32"])
     assert {run.config.model.d_ff for run in plan.runs} == {32}
-    assert plan.notes == ("Not matched, as --set gives model.d_ff: conv.",)
+    assert plan.notes == ("Not matched, because --set gives model.d_ff: conv.",)
 
 
 def test_the_note_says_which_row_is_not_within_one_percent(own_study):
@@ -193,4 +193,4 @@ def test_a_trainer_without_counts_is_refused(own_study, mistake):
     rows = '[base]\nwidth = 8\nrate = 1\n[[variation]]\nkey = "base"\n[[variation]]\nkey = "a"\nset = {rate = 2}\n'
     study = own_study('match = "params"\nby = "width"\ncommand = "train {width} {rate}"\n' + rows)
     text = mistake(lambda: plan_of(study))
-    assert "not known before training" in text and "num_params" in text
+    assert "unknown before training" in text and "num_params" in text

@@ -43,7 +43,7 @@ def test_the_last_of_a_key_wins_and_tables_open_up():
         ("[1, [1e999]]", "expected a finite number"),
         ("1" + "0" * 30, "an integer may be at most 9,223,372,036,854,775,807"),
         ("1" + "0" * 5000, "too many digits"),
-        ('"a\\u0000b"', "it has a NUL"),
+        ('"a\\u0000b"', "it contains a NUL"),
         ("\udcff", "not Unicode"),
     ],
 )

@@ -186,5 +186,5 @@ def test_runs_that_were_trained_without_a_setting_are_told_once_a_row(plan_of):
     done = [
         with_state(replace(run, added={"size": 2.0}), state=state) for run, state in ((one, "finished"), (two, "stale"))
     ]
-    assert of_added(done) == ["base: trained without size, and counted as size = 2.0."]
+    assert of_added(done) == ["base: trained before size existed; counted as size = 2.0."]
     assert of_added([replace(one, added={"size": 2.0}), with_state(two, state="finished")]) == []

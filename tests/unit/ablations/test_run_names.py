@@ -145,7 +145,7 @@ class TestASettingOfATrainer:
         study, store = mine / "walk.toml", mine / "store"
         edit(mine / "walking_here.py", "    size: float = 2.0\n", "    size: float = 2.0\n    decay: float = 0.0\n")
         assert states(study, store) == ["finished"] * 2
-        assert "all done" in call(store, "run", study, "--devices", "cpu:1").stderr
+        assert "nothing to train" in call(store, "run", study, "--devices", "cpu:1").stderr
         assert states(study, store, sets=["decay=0.1"]) == ["missing"] * 2, "another value is another run"
 
     @pytest.mark.process
@@ -192,7 +192,7 @@ class TestASettingOfATrainer:
     def test_that_is_new_and_was_printed_keeps_its_runs_from_another_default(self, mine: Path) -> None:
         study, store, trainer = mine / "walk.toml", mine / "store", mine / "walking_here.py"
         edit(trainer, "size: float = 2.0\n", "size: float = 2.0\n    decay: float = 0.0\n")
-        said = "base, long: trained without decay, and counted as decay = "
+        said = "base, long: trained before decay existed; counted as decay = "
         assert f"{said}0.0." in call(store, "report", study).stdout
         edit(trainer, "decay: float = 0.0", "decay: float = 0.5")
         assert states(study, store) == ["missing"] * 2, "their numbers were printed as those of another value"
@@ -213,7 +213,7 @@ class TestASettingOfATrainer:
         edit(mine / "walking_here.py", "size: float = 2.0\n", "size: float = 2.0\n    decay: float = 0.5\n")
         for verb in ("plan", "report"):
             said = call(store, verb, study).stdout
-            assert "base, long: trained without decay, and counted as decay = 0.5." in said
+            assert "base, long: trained before decay existed; counted as decay = 0.5." in said
 
     @pytest.mark.process
     def test_a_trainer_of_the_same_name_in_another_project_is_another(self, mine: Path, tmp_path: Path) -> None:

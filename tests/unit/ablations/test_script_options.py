@@ -302,7 +302,7 @@ CASES = {
     ),
     "sacred, ml_collections, OmegaConf, docopt: nothing is found": Case(
         "from omegaconf import OmegaConf\ncfg = OmegaConf.merge(OmegaConf.create({'lr': 0.1}), OmegaConf.from_cli())\n"
-        "print('acc', cfg.lr)\n", "", {}, {"": "No options were found"}, library="omegaconf",
+        "print('acc', cfg.lr)\n", "", {}, {"": "No options that can be settings were found"}, library="omegaconf",
     ),
 }  # fmt: skip
 
@@ -433,8 +433,8 @@ def test_base_is_the_script_without_options_and_every_other_value_reaches_it(tmp
         (A + "p.add_argument('--n', type=int, required=True)\n" + E, "train.py", r"requires --n\."),
         (A + "p.add_argument('data')\n" + E, "python train.py --verbose", r"requires data\."),
         ("import click\n@click.command()\n@click.argument('src')\ndef f(src): pass\nf()\n", "train.py", "requires src"),
-        (A + E, "train.py 'x", "no command that a shell reads"),
-        ("def f(:\n", "train.py", "no Python that can be read"),
+        (A + E, "train.py 'x", "not a valid shell command"),
+        ("def f(:\n", "train.py", "not valid Python"),
     ],
 )  # fmt: skip
 def test_what_must_be_chosen_or_given_is_asked_for(tmp_path, script, given, said):

@@ -109,7 +109,7 @@ class TestTheNearestSelectionWithResults:
         done = call(folder / "store", "report", folder / "command.toml", "--set", "rate=9", "--rows", "base")
         assert "1 finished run of said exists with the study's own settings: `ablations report" in done.stderr
         assert "--rows base" in done.stderr and "rate" not in done.stderr
-        with pytest.raises(UserError, match=r"nothing to draw yet.* `ablations report"):
+        with pytest.raises(UserError, match=r"nothing to draw.* `ablations report"):
             call(
                 folder / "store",
                 "report",

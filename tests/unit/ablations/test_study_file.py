@@ -68,7 +68,7 @@ def test_malformed_toml_names_line_and_column(tmp_path, mistake, text, line, col
     path = tmp_path / "bad.toml"
     path.write_text(text)
     message = mistake(load_study, str(path))
-    assert message.startswith(f"{path}, line {line}, column {column}: this is not TOML: {what}")
+    assert message.startswith(f"{path}, line {line}, column {column}: not valid TOML: {what}")
 
 
 def test_file_that_is_not_utf8_names_the_line(tmp_path, mistake):
@@ -98,8 +98,8 @@ def test_empty_file(tmp_path, mistake, text):
         (ROW + ROW, "the row base appears twice"),
         ("seeds = 0\n" + ROW, "seeds = 0: it must be at least 1"),
         ('seeds = "3"\n' + ROW, 'seeds = "3": expected an integer'),
-        ("title2 = 3\n" + ROW, "there is nothing called title2. Nearest names: title."),
-        ("[[variaton]]\n" + ROW, "there is nothing called variaton. Nearest names: variation."),
+        ("title2 = 3\n" + ROW, "unknown key `title2`; did you mean `title`"),
+        ("[[variaton]]\n" + ROW, "unknown key `variaton`; did you mean `variation`"),
         ('default_profile = "dmo"\n[profile.demo]\n' + ROW, 'default_profile = "dmo" is not declared. Nearest'),
         ("base = 3\n" + ROW, "base: expected a table of settings"),
         ("[base]\nmodel.d_k = 8\n'model.d_k' = 16\n" + ROW, "base: model.d_k is given twice"),
@@ -107,26 +107,26 @@ def test_empty_file(tmp_path, mistake, text):
         (f"seeds = {'9' * 5000}\n" + ROW, "a number has too many digits"),
         (f'[[metric]]\nname = "{"m" * 251}"\n' + ROW, "it may have at most 250 characters"),
         ('[[metric]]\nname = "a\\u0000"\n' + ROW, "it contains a control character"),
-        (ROW + "sets = {}\n", 'row "base": there is nothing called sets. Nearest names: set, seeds'),
+        (ROW + "sets = {}\n", 'row "base": unknown key `sets`; did you mean `set`'),
         (ROW + "set = 3\n", 'row "base", set: expected a table of settings'),
         (ROW + "paper = {bleu = 'high'}\n", 'row "base", paper: bleu = "high": expected a number'),
         (ROW + "paper = {bleu = nan}\n", 'row "base", paper: bleu = NaN: expected a finite number'),
         (ROW + "seeds = 0\n", 'row "base": seeds = 0: it must be at least 1'),
         (ROW + "seed_offset = -1\n", 'row "base": seed_offset = -1: it must be at least 0'),
         (ROW + 'label = "two\\nlines"\n', 'row "base", label: it contains a control character'),
-        (ROW + "set = {model.d_k = 1}\nfixed = {model.d_k = 2}\n", "model.d_k is in both `set` and `fixed`"),
+        (ROW + "set = {model.d_k = 1}\nfixed = {model.d_k = 2}\n", "model.d_k is in `set` and `fixed`"),
         ("[[variation]]\nset = {}\n", "[[variation]] number 1, key: it is missing"),
         (ROW + '[[variation]]\nkey = "a/b"\n', 'row "a/b": key = "a/b": it must match'),
         (f'[[variation]]\nkey = "{"k" * 65}"\n', "it may have at most 64 characters"),
-        ("[profile.x]\nscale = {widht = 2}\n" + ROW, 'profile "x", scale: there is nothing called widht. Nearest'),
+        ("[profile.x]\nscale = {widht = 2}\n" + ROW, 'profile "x", scale: unknown key `widht`; did you mean'),
         ("[profile.x]\nscale = {width = 0}\n" + ROW, 'profile "x", scale: width = 0: it must be more than 0'),
-        ("[profile.x]\nscales = {}\n" + ROW, 'profile "x": there is nothing called scales. Nearest names: scale.'),
+        ("[profile.x]\nscales = {}\n" + ROW, 'profile "x": unknown key `scales`; did you mean `scale`'),
         ("variation = 3\n", "variation = 3: expected a list"),
         ("profile = 3\n" + ROW, "profile: expected a table"),
         ("profile.x = 3\n" + ROW, 'profile "x": expected a table'),
         ("[profile.'a b']\n" + ROW, 'profile "a b"'),
-        ('folder = "x"\n' + ROW, "there is nothing called folder in a study"),
-        (ROW + 'code_tree = "x"\n', 'row "base": there is nothing called code_tree'),
+        ('folder = "x"\n' + ROW, "unknown key `folder`"),
+        (ROW + 'code_tree = "x"\n', 'row "base": unknown key `code_tree`'),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(own_study, tmp_path, mistake, text, expected):
@@ -201,7 +201,7 @@ def test_bytes_that_are_no_text(tmp_path, mistake):
 
 
 def test_extends_in_a_circle(own_study, mistake):
-    assert "forms a circle" in mistake(own_study, 'extends = "mine.toml"\n' + ROW)
+    assert "forms a cycle" in mistake(own_study, 'extends = "mine.toml"\n' + ROW)
 
 
 def test_extends_something_unknown(own_study, mistake):

@@ -58,12 +58,12 @@ def test_an_option_of_the_command_line_needs_one_row_that_reads_it(own_study, ro
 @pytest.mark.parametrize(
     ("settings", "unread", "words"),
     [
-        ("training.momentum = 0.5", "training.momentum", "training.optimizer = adam does not read it; sgd and muon"),
-        ("training.optimizer = 'lion', training.adam_beta1 = 0.8", "training.adam_beta1", "adam, adamw and muon read"),
-        ("training.optimizer = 'muon', training.lion_beta1 = 0.8", "training.lion_beta1", "lion reads it"),
-        ("training.min_lr_ratio = 0.1", "training.min_lr_ratio", "training.schedule = inverse_sqrt does not read it"),
+        ("training.momentum = 0.5", "training.momentum", "training.optimizer = adam does not use it; sgd and muon"),
+        ("training.optimizer = 'lion', training.adam_beta1 = 0.8", "training.adam_beta1", "adam, adamw and muon use"),
+        ("training.optimizer = 'muon', training.lion_beta1 = 0.8", "training.lion_beta1", "lion uses it"),
+        ("training.min_lr_ratio = 0.1", "training.min_lr_ratio", "training.schedule = inverse_sqrt does not use it"),
         ("training.schedule = 'cosine', training.stable_ratio = 0.5", "training.stable_ratio", "warmup_stable_decay"),
-        ("training.schedule = 'linear', training.plateau_patience = 1", "training.plateau_patience", "plateau reads"),
+        ("training.schedule = 'linear', training.plateau_patience = 1", "training.plateau_patience", "plateau uses"),
         ("training.learning_rate = 0.1, training.learning_rate_scale = 2", "training.learning_rate_scale", "is set"),
     ],
 )

@@ -40,8 +40,8 @@ def folder(made: Path, tmp_path: Path) -> Path:
 def test_a_command_is_told_neither_to_measure_nor_to_be_drawn(folder: Path) -> None:
     """It predicts no cost, so `plan --measure` refuses; it has no attention."""
     planned = call(folder / "other", "plan", folder / "command.toml").stdout
-    assert "time: unknown, no run of this study has finished here" in planned and "--measure" not in planned
-    with pytest.raises(UserError, match=r"known after one finished run: ablations run .*command.toml .*--rows base"):
+    assert "time: unknown until a run has finished" in planned and "--measure" not in planned
+    with pytest.raises(UserError, match=r"Finish one run instead: ablations run .*command.toml .*--rows base"):
         call(folder / "other", "plan", folder / "command.toml", "--measure")
     with pytest.raises(UserError, match="belongs to the task command, which does not translate"):
         call(folder / "store", "attention", folder / "command.toml", "a b", "--row", "base")

@@ -48,7 +48,7 @@ def test_what_starts_fits_into_what_is_free_less_what_running_ones_will_still_ta
 def test_a_run_waits_for_ours_and_nothing_passes_it():
     started, told = admit([6.0, 1.0], free=4.0, lives=[running(3.0, holds=3.0)])
     assert started == []
-    assert told[0] == "waits for memory: needs about 6.0 GB, 4.0 GB is free; running runs take 3.0 GB"
+    assert told[0] == "waits for memory: needs about 6.0 GB, 4.0 GB are free; running runs use 3.0 GB"
     assert "needs about 1.0 GB" in told[1]
 
 
@@ -56,7 +56,7 @@ def test_a_run_that_waits_for_others_lets_smaller_ones_pass():
     started, told = admit([60.0, 1.0], free=4.0, lives=[running(3.0, holds=3.0)])
     assert started == [1] and list(told) == [0]
     [reason] = admit([60.0], free=4.0)[1].values()
-    assert reason.endswith("4.0 GB is free, the rest is held by other programs")
+    assert reason.endswith("4.0 GB are free; other programs use the rest")
 
 
 @pytest.mark.parametrize(("need", "starts"), [(10.0, True), (12.4, True), (12.6, False)])
@@ -84,7 +84,7 @@ def test_a_run_with_a_limit_needs_no_more_than_it():
     limited = Slot("cpu:0", "cpu", memory_gb=2.0, room_gb=2.0)
     assert admit([50.0], free=2.5, total=4.0, slot=limited) == ([0], {})
     started, told = admit([50.0], free=3.0, total=4.0, slot=limited, lives=[running(9.0, 0.5, limited)])
-    assert not started and "needs about 2.0 GB, 1.5 GB is free; running runs take 2.0 GB" in told[0]
+    assert not started and "needs about 2.0 GB, 1.5 GB are free; running runs use 2.0 GB" in told[0]
 
 
 def test_several_processes_hold_as_much_each():

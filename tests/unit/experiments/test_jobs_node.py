@@ -59,8 +59,8 @@ def test_a_run_takes_a_share_and_one_that_ran_out_of_memory_the_whole_gpu():
     [
         ({"workers": 0}, "--workers 0: write how many node workers"),
         ({"workers": -1}, "--workers -1: write how many"),
-        ({"workers": 1, "engine": "local"}, "--workers is for the nodes of a cluster: add --engine slurm"),
-        ({"setup": ["true"], "engine": "local"}, "--setup is for the nodes of a cluster"),
+        ({"workers": 1, "engine": "local"}, "--workers needs a cluster: add --engine slurm"),
+        ({"setup": ["true"], "engine": "local"}, "--setup needs a cluster"),
     ],
 )
 def test_what_cannot_be_is_refused(options, said):

@@ -42,9 +42,12 @@ def test_a_killed_child_goes_on_from_its_checkpoint(code):
 @pytest.mark.parametrize(
     ("events", "detail"),
     [
-        ([event("checkpoint", step=4), event("preempted", step=4)], "will resume: was stopped after a checkpoint"),
-        ([event("metrics", step=4), event("preempted")], "will start again: was stopped"),
-        ([event("trained", step=9), event("preempted")], "will resume: was stopped"),
+        (
+            [event("checkpoint", step=4), event("preempted", step=4)],
+            "will resume, because it was stopped after a checkpoint",
+        ),
+        ([event("metrics", step=4), event("preempted")], "will start again, because it was stopped"),
+        ([event("trained", step=9), event("preempted")], "will resume, because it was stopped"),
     ],
 )
 def test_what_is_said_of_a_stop_names_a_checkpoint_only_where_one_was_made(events, detail):
@@ -172,7 +175,7 @@ def test_memory_that_others_hold_is_no_reason_for_smaller_micro_batches():
     ran_out = [event("failed", cls="out_of_memory", message=OTHERS)]
     first = after(ran_out, 1)
     assert (first.state, first.pinned, first.hangs) == (State.WAITING, {}, 1)
-    assert "others held 57.2 GiB of its GPU's memory" in first.detail
+    assert "other processes used 57.2 GiB of the GPU's memory" in first.detail
     again = after(ran_out, 1, claimed=Claimed(JOB, 2, {}, 0, 0, hangs=1))
     assert again.pinned == {"micro_batch_tokens": 500}, "they have stayed"
     few = OTHERS.replace("57.25", "0.57")

@@ -119,21 +119,21 @@ CASES = {
     "80 GB, large runs": Case([card(0, H100)], runs(3, 9.0, LARGE), [1], "1.2e+13 operations, which fill the GPU"),
     "80 GB, runs of half a card": Case([card(0, H100)], runs(3, 9.0, 6e12), [1], "fill 70% of the GPU"),
     "24 GB, memory short at 3": Case([card(0, 24.0)], runs(9, 5.0), [3], "GB are reserved"),
-    "16 GB, memory short at 2": Case([card(0, 16.0)], runs(9, 5.0, 1e11), [2], "memory is short for one more"),
-    "8 GB, runs of 5 GB": Case([card(0, 8.0)], runs(9, 5.0, 1e10), [1], "memory is short for one more"),
+    "16 GB, memory short at 2": Case([card(0, 16.0)], runs(9, 5.0, 1e11), [2], "not enough memory for another run"),
+    "8 GB, runs of 5 GB": Case([card(0, 8.0)], runs(9, 5.0, 1e10), [1], "not enough memory for another run"),
     "8 GB, runs of 7 GB": Case([card(0, 8.0)], runs(9, 7.0, 1e10), [1], "9.3 GB, more than the 7.2 GB"),
-    "40 GB, unknown load": Case([card(0, 42.5)], runs(9, 3.0, 0.0), [1], "the load of a run is not known"),
+    "40 GB, unknown load": Case([card(0, 42.5)], runs(9, 3.0, 0.0), [1], "the load of a run is unknown"),
     "40 GB, unknown load, growth stops at 4": Case(
         [card(0, 42.5)], runs(9, 3.0, 0.0), [4], "8 at once gave 1.00 × the throughput of 4", total=grows_to(4)
     ),
-    "80 GB, unknown memory": Case([card(0, H100)], runs(3, 0.0), [1], "the memory of the run is not known"),
+    "80 GB, unknown memory": Case([card(0, H100)], runs(3, 0.0), [1], "the memory of the run is unknown"),
     "two cards, three small runs": Case([card(0, H100), card(1, H100)], runs(3), [2, 1], "no other run waits"),
     "eight cards, 20 small runs": Case(
         [card(index, H100) for index in range(8)], runs(20), [3] * 4 + [2] * 4, "no other run waits",
         {"cores": 64},
     ),
     "8 and 80 GB, small runs and one of 20 GB": Case(
-        [card(0, 8.0), card(1, H100)], [run(99, 20.0, 2 * SMALL), *runs(9, 2.5, 1e10)], [1, 4], "memory is short"
+        [card(0, 8.0), card(1, H100)], [run(99, 20.0, 2 * SMALL), *runs(9, 2.5, 1e10)], [1, 4], "not enough memory"
     ),
     "80 GB, one large run before small ones": Case(
         [card(0, H100)], [run(99, 9.0, LARGE), *runs(5)], [1], "which fill the GPU; 5 other runs can share it"
@@ -142,7 +142,8 @@ CASES = {
         [card(0, H100), card(1, H100)], [run(99, 9.0, LARGE), *runs(5)], [1, 4], "fill the GPU"
     ),
     "two cards, others use the first": Case(
-        [card(0, H100), card(1, H100)], runs(20), [0, 4], "left alone while it is in use: process 4711, 30.0 GB",
+        [card(0, H100), card(1, H100)], runs(20), [0, 4], "not used, because other programs use it: process 4711, "
+            "30.0 GB",
         asked={"left_alone": {"cuda:0": "process 4711, 30.0 GB"}},
     ),
     "80 GB, one run failed out of memory": Case(
@@ -157,12 +158,13 @@ CASES = {
         [card(0, H100), card(1, 24.0)], runs(9, 5.0), [3], "of 21.6 GB", {"visible": "GPU-1"}
     ),
     "slices (MIG) of 10 GB": Case(
-        [("0", Gpu("MIG-a", 10.0)), ("0", Gpu("MIG-b", 10.0))], runs(9, 2.5, 1e10), [2, 2], "memory is short"
+        [("0", Gpu("MIG-a", 10.0)), ("0", Gpu("MIG-b", 10.0))], runs(9, 2.5, 1e10), [2, 2], "not enough memory"
     ),
     "80 GB, two cores": Case([card(0, H100)], runs(9), [2], "are enough for 2 runs", {"cores": 2}),
     "two cards, two cores": Case([card(0, H100), card(1, H100)], runs(9), [1, 1], "enough for one run", {"cores": 2}),
     "80 GB, 16 GB of main memory": Case([card(0, H100)], runs(9), [3], "are enough for 3 runs", {"main_gb": 16.0}),
-    "unknown memory of the card": Case([card(0, None)], runs(9), [1], "nvidia-smi does not report the GPU's memory"),
+    "unknown memory of the card": Case([card(0, None)], runs(9), [1], "nvidia-smi does not report the memory of the "
+        "GPU"),
     "two devices for each run": Case(
         [card(0, H100), card(1, H100)], runs(3, devices=2), [1, 1], "2 devices train the run"
     ),

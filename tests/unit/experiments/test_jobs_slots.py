@@ -57,7 +57,7 @@ def test_a_limit_of_memory_is_each_slots(gpus, monkeypatch):
     "text", ["cpu:1@3", "cpu:1@", "cpu:1@0GB", "cpu:1@-1GB", "cpu:1@3MB", "cpu:1@3GB@3GB", "auto@x"]
 )
 def test_a_limit_that_is_none_says_how_to_write_one(gpus, text):
-    with pytest.raises(UserError, match=r"is no limit of memory, such as (cpu:1|auto)@3GB"):
+    with pytest.raises(UserError, match=r"is not a limit of memory, such as (cpu:1|auto)@3GB"):
         parse_slots(text, {})
 
 

@@ -117,7 +117,7 @@ def test_a_server_that_is_down_or_silent_is_named_at_once(monkeypatch):
         port = taken.getsockname()[1]
     began = time.monotonic()
     for address in (f"http://u:{SECRET}@127.0.0.1:{port}", f"postgresql://u:{SECRET}@127.0.0.1:{port}/db"):
-        with pytest.raises(UserError, match=f"no server can be reached at 127.0.0.1:{port}"):
+        with pytest.raises(UserError, match=f"no server answers at 127.0.0.1:{port}"):
             reachable.refuse_unreachable(address)
     with server(b"") as port, pytest.raises(UserError, match="sent no answer"):
         reachable.refuse_unreachable(f"http://127.0.0.1:{port}")

@@ -188,11 +188,11 @@ def test_another_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(UserError, match=why):
             load_task("trainer:TASK", str(tmp_path / "study"), wrong)
     for program, why in {
-        "exit 3": "no Python interpreter",
+        "exit 3": "not a Python interpreter",
         "echo version=2.7": "is Python 2.7",
         "echo version=3.9": "ended with",
-        "yes": "no Python interpreter",
-        "cat /dev/zero": "no Python interpreter",
+        "yes": "not a Python interpreter",
+        "cat /dev/zero": "not a Python interpreter",
         "sleep 300 & wait": "not answered within 0.2 s",
     }.items():
         link.write_text(f"#!/bin/sh\n{program}\n")

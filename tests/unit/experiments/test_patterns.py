@@ -115,7 +115,7 @@ def test_a_number_that_is_written_in_another_way_is_none(number, printed):
 def test_what_is_no_number_is_not_replaced_by_an_earlier_one(pattern, printed):
     found, _ = reading(f"test_acc 0.5\ntest_acc {printed}\n", pattern)
     assert not math.isfinite(found.each[0].value)
-    with pytest.raises(Diverged, match="no table can print that"):
+    with pytest.raises(Diverged, match=r"acc = -?(NaN|infinity)"):
         recorded({"acc": found.each[0].value}, "test", ["acc"])
 
 
@@ -140,10 +140,10 @@ def test_a_pattern_that_never_matched_is_named_with_the_last_lines():
 @pytest.mark.parametrize(
     ("pattern", "needs", "said"),
     [
-        ("acc ([", 1, "no regular expression"),
+        ("acc ([", 1, "not a valid regular expression"),
         ("acc .*", 1, "too few groups"),
         (r"(?P<step>\d+) acc", 1, "too few groups"),
-        (r"(?P<a>\d) (?P<b>\d)", 1, "name that of the number `value`"),
+        (r"(?P<a>\d) (?P<b>\d)", 1, "Name the group of the number `value`"),
         (r"step (\d+)", 2, "too few groups"),
     ],
 )

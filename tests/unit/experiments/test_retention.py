@@ -268,7 +268,7 @@ def test_pruning_keeps_the_newest_and_what_each_demand_names(tmp_path):
     )
     kept_checkpoints.prune(tmp_path, [])
     assert [kept_checkpoints.step_of(path) for path in kept_checkpoints.all_of(tmp_path)] == [10]
-    with pytest.raises(Damaged, match="lacks its best checkpoint, that of step 4"):
+    with pytest.raises(Damaged, match="lacks its best checkpoint, of step 4"):
         kept_checkpoints.best(tmp_path, 2)
     written(tmp_path, 11, best_steps={"2": 4})
     kept_checkpoints.prune(tmp_path, [Keep(BEST, 2), Keep(SPACED, 99, 1)])

@@ -106,7 +106,10 @@ def _attempt(folder: Path, module: str, trainer: str) -> tuple[Path, list[dict[s
 
 @pytest.mark.parametrize(
     ("returned", "cls", "words"),
-    [('{"loss": 2.0}', "user_error", "did not return it"), ('{"accuracy": 1e999}', "diverged", "accuracy = inf")],
+    [
+        ('{"loss": 2.0}', "user_error", "did not return accuracy"),
+        ('{"accuracy": 1e999}', "diverged", "accuracy = infinity"),
+    ],
 )
 @pytest.mark.process
 def test_one_that_fails_is_the_attempts_failure_and_the_others_are_made(

@@ -309,7 +309,7 @@ def test_a_damaged_database_is_one_line_keeps_no_run_from_ending_and_is_rebuilt(
     assert not told.exc_info and "\n" not in told.getMessage() and "Runs not up to date" in left.getMessage()
     assert lacking(store) == {f"{1:016x}": False}
     if store.mlflow_db.is_dir():
-        with pytest.raises(UserError, match="a folder is where a file should be"):
+        with pytest.raises(UserError, match="there is a folder instead of a file"):
             rebuild(store, [run(1)])
         store.mlflow_db.rmdir()
     assert rebuild(store, [run(1)]) == []

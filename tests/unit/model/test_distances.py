@@ -181,7 +181,7 @@ def test_alibi_in_an_encoder_is_the_same_in_both_directions():
         ({"positions": "relative", "position_keys": False, "position_values": False}, "neither keys nor values"),
         (
             {"positions": "alibi", "encoder": "N * feed_forward", "decoder": "cross_attention"},
-            "here is no self_attention",
+            "needs self_attention, but there is none",
         ),
     ],
 )

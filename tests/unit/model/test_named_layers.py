@@ -103,7 +103,7 @@ def test_what_they_refuse_and_their_paths(small_config):
         small_config(decoder="neural_gpu(steps=2)")
     with pytest.raises(ValueError, match="has no option side"):
         small_config(encoder="neural_gpu(side=decoder)")
-    with pytest.raises(ValueError, match="encoder is empty, and neural_gpu"):
+    with pytest.raises(ValueError, match="encoder is empty, but neural_gpu"):
         small_config(encoder="", decoder="neural_gpu")
     with pytest.raises(ValueError, match="only in the decoder"):
         small_config(encoder="memory_network")

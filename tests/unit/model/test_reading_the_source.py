@@ -109,7 +109,7 @@ def test_the_memory_may_contain_the_embeddings():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"decoder": "last_state, lstm", "residual": False}, "last_state.*residual = false would cut off"),
+        ({"decoder": "last_state, lstm", "residual": False}, "last_state.*residual = false would discard"),
         ({"decoder": "same_position, lstm", "norm": "pre"}, r"same_position.*write \(norm=none\)"),
         ({"encoder": "lstm(bidirectional=true, backward=true)"}, "reads in both directions"),
         ({"encoder": "last_state"}, "last_state cannot be in the encoder, only in the decoder"),

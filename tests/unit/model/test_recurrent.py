@@ -85,7 +85,7 @@ def test_operations_equal_those_of_cells_one_after_the_other(kind):
 @pytest.mark.parametrize("name", ["rnn", "gru", "lstm"])
 @pytest.mark.parametrize("option", ["bidirectional", "backward"])
 def test_a_decoder_reads_forward_alone(name, option):
-    with pytest.raises(ValueError, match=rf"model.decoder = .*column 1: {option}=true .* only an encoder"):
+    with pytest.raises(ValueError, match=rf"model.decoder = .*column 1: {option}=true .* only in an encoder"):
         ModelConfig(decoder=f"{name}({option}=true), cross_attention")
 
 
@@ -160,8 +160,8 @@ def test_a_projection_sets_the_width_of_the_layers_after_it_and_attention_reads_
         ({"decoder": "projection(width=4), last_state, projection(width=512)"}, "has the width 512, not 4"),
         ({"encoder": "projection(width=4, norm=none), projection(width=512)"}, "projection has no option norm"),
         ({"encoder": "lstm(units=512)"}, "units=512 are projected"),
-        ({"encoder": "lstm(columns=true, bidirectional=true)"}, "take one of them"),
-        ({"decoder": "lstm(columns=true), cross_attention"}, "only an encoder"),
+        ({"encoder": "lstm(columns=true, bidirectional=true)"}, "choose one of them"),
+        ({"decoder": "lstm(columns=true), cross_attention"}, "only in an encoder"),
     ],
 )
 def test_widths_that_fit_nothing_are_refused(settings, words):

@@ -124,7 +124,7 @@ def test_dropped_layers_are_left_out_in_training_alone(small_config):
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"residual_scale": "deepnorm", "norm": "pre"}, 'made for norm = "post"'),
+        ({"residual_scale": "deepnorm", "norm": "pre"}, 'needs norm = "post"'),
         ({"residual_scale": 0.5, "residual": False}, "leaves it out"),
         ({"tying": "inputs", "shared_vocabulary": False}, "gives them two vocabularies"),
         (

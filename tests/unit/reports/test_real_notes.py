@@ -87,7 +87,7 @@ def test_notes_of_training_and_software(small):
 
 
 def test_notes_of_a_users_metric_say_nothing_of_word_pieces(small):
-    assert said(small["translation"].table(), "Perplexity: of unsmoothed probabilities, per piece")
+    assert said(small["translation"].table(), "Perplexity: unsmoothed, per piece")
     own = small["own"].table()
     assert not said(own, "piece") and not said(own, "Corpus")
 
@@ -134,17 +134,17 @@ def test_seeds_are_counted_and_tested(small):
     table = small["own"].table()
     assert said(table, "n = 3 seeds; base: 5 seeds.")
     assert said(table, "Values over several seeds are mean ± sample standard deviation.")
-    assert said(table, "Dunnett") and said(table, "may get no star (80% power)")
+    assert said(table, "Dunnett") and said(table, "with 80 % power")
     one = small["translation"].table()
-    assert said(one, "One seed: not tested (from 3 on).")
+    assert said(one, "One seed: no significance test (needs 3 or more).")
     assert said(one, "n = 1 seed.") and not said(one, "±")
-    assert said(small["translation"].table("seeds"), "PPL (dev): not tested, one seed per row shows no spread")
+    assert said(small["translation"].table("seeds"), "PPL (dev): no significance test", "one seed per row")
 
 
 def test_a_column_that_is_not_tested_between_sentences_says_so(small):
     table = small["translation"].table("sentences")
     assert said(table, "p < .05 against base, between sentences")
-    assert said(table, "PPL (dev): not tested between sentences")
+    assert said(table, "PPL (dev): no test between sentences")
     assert said(small["own"].table("sentences", rows="data"), "base is not in the table")
 
 
@@ -202,11 +202,11 @@ def test_an_edited_trainer_makes_rows_stale_and_a_mixture(small, tmp_path):
     made = small["own"].copied(tmp_path / "edited")
     with (made.study.parent / "mine_task.py").open("a") as text:
         text.write("\n\nassert True\n")
-    assert said(made.table(), "and kept (†): base, without-bias, data-noise0.0, data-noise1.0")
+    assert said(made.table(), "kept (†): base, without-bias, data-noise0.0, data-noise1.0")
     assert said(made.table(), "†: trained or scored by other code")
     made.run(rows="data-noise0.0", stale="rerun")
     assert said(made.table(), "Different code made these rows (", "mine_task.py", "; data-noise0.0.")
-    assert said(made.table(), "and kept (†): base, without-bias, data-noise1.0.")
+    assert said(made.table(), "kept (†): base, without-bias, data-noise1.0.")
 
 
 @pytest.mark.slow

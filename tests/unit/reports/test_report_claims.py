@@ -201,7 +201,7 @@ def test_one_seed_shows_nothing_and_says_so(bench: Bench) -> None:
     bench.row("base").row("worse", {"model.d_k": 8}, results=[(9.0, 5.0)])
     (claim,) = claimed(bench, "worse is worse than base in bleu")
     assert claim.here.state == "cannot be shown with 1 seed"
-    assert claim.here.words == "5.0 (worse) against 25.0 (base): worse by 20; not tested"
+    assert claim.here.words == "5.0 (worse) against 25.0 (base): worse by 20; no significance test"
 
 
 def test_claims_are_printed_with_their_verdicts(bench: Bench) -> None:
@@ -212,7 +212,7 @@ def test_claims_are_printed_with_their_verdicts(bench: Bench) -> None:
     (line,) = [line for line in render(table).splitlines() if "worse is worse than base in bleu" in line]
     assert line.split()[-1] == "holds"
     about, note = [note for note, *_ in table.footnotes if note.startswith("Claim")]
-    assert "profile exact, not the sizes of the paper, corpus builtin (0c0de0c0), 3 seeds per row" in about
+    assert "3 seeds per row (profile exact, not the sizes of the paper, corpus builtin (0c0de0c0))" in about
     assert note.startswith(
         "Claim: “it hurts (section 1)”: worse is worse than base in bleu. "
         "Here it holds: 22.0 (worse) against 25.0 (base): worse by 3 "

@@ -99,7 +99,7 @@ class TestProvisional:
     def test_every_format_for_readers_marks_it(self, half_done, form, text):
         printed = render(half_done.table(provisional=True), form)
         assert text in printed
-        assert re.search("provisional, the mean over the seeds done so far", printed)
+        assert re.search("provisional means over the seeds done so far", printed)
 
     @pytest.mark.parametrize("form", ["json", "csv"])
     def test_formats_for_programs_have_no_number_there(self, half_done, form):

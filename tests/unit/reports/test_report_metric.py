@@ -94,7 +94,7 @@ def test_its_differences_are_tested_between_sentences(speech: Made) -> None:
     assert rows["worse"].test.p == pytest.approx(2 * (differences >= observed - 1e-9).mean(), abs=0.01)  # Holm: twice
     assert rows["worse"].test.marked and rows["worse"].test.low < rows["worse"].change < rows["worse"].test.high
     assert not rows["similar"].test.marked
-    assert said(table, "surprise: not tested between sentences")  # of a logarithmic one no shares are averaged
+    assert said(table, "surprise: no test between sentences")  # of a logarithmic one no shares are averaged
 
 
 def test_its_notes_and_changes_follow_its_declaration(speech: Made) -> None:
@@ -129,7 +129,7 @@ def test_it_is_compared_over_sentences(speech: Made) -> None:
         (-moved["worse", "wer"].high, -moved["worse", "wer"].low)
     )
     assert moved["base", "surprise"].difference == pytest.approx(0.3 - 0.5)
-    assert "Differences of surprise are of natural logarithms." in as_text(cells, "", {})
+    assert "Differences of surprise are differences of natural logarithms." in as_text(cells, "", {})
 
 
 def test_published_hours_have_hours_beside_them(speech: Made) -> None:

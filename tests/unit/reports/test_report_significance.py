@@ -60,15 +60,13 @@ def test_seeds_mark_what_differs_and_only_that(bench):
 def test_values_of_another_order_are_not_said_to_be_alike(bench):
     """The spread of base is real, and nothing beside 1e24."""
     bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(5.0, 1e24)] * 3)
-    assert any(
-        "BLEU (dev): not tested, its spread between seeds is lost beside" in n for n, *_ in bench.table().test_notes
-    )
+    assert any("BLEU (dev): no significance test, because its spread" in n for n, *_ in bench.table().test_notes)
 
 
 def test_a_number_without_a_logarithm_is_said_to_have_no_change(bench):
     table = bench.row("base", results=BASE).row("B", {"model.d_k": 16}, results=[(-1.0, 22.0)] * 3).table()
     assert table.rows[1].measures["ppl"].change is None
-    why = "PPL (dev): zero or less has no logarithm, so that there is no change from or to it."
+    why = "PPL (dev): values of zero or less have no logarithm, so their changes are missing."
     assert Note(why, "gap") in table.footnotes
 
 
@@ -129,7 +127,7 @@ def test_auto_tests_nothing_with_fewer_seeds_and_says_so(bench):
     table = bench.row("base").row("B", {"model.d_k": 16}, results=[(9.0, 2.0)]).table()
     assert table.test == ""
     assert not any(found_in(table, "bleu").values())
-    assert f"One seed: not tested (from {ENOUGH_SEEDS} on)." in render(table, "markdown")
+    assert f"One seed: no significance test (needs {ENOUGH_SEEDS} or more)." in render(table, "markdown")
     assert "bleu_p" not in record(table.rows[1], table)
 
 
@@ -144,14 +142,14 @@ def test_a_row_with_fewer_seeds_is_named_and_the_others_are_tested_as_without_it
         assert found.pop("two") is None
         assert found == found_in(without, key) and found["B"].marked
     texts = [note for note, *_ in table.test_notes]
-    assert texts.count("Not tested, with fewer than 3 seeds: two.") == 1
+    assert texts.count("No significance test for rows with fewer than 3 seeds: two.") == 1
     assert [row.key for row in table.rows if row.measures["bleu"].best] == ["C"]
 
 
 def test_no_row_is_tested_where_base_has_too_few_seeds_and_the_note_says_so(bench):
     table = bench.row("base", results=BASE[:2]).row("B", {"model.d_k": 16}, results=WORSE).table()
     assert not any(found_in(table, "bleu").values())
-    assert [note for note, *_ in table.test_notes] == ["No row is tested, because base has 2 seeds (from 3 on)."]
+    assert [note for note, *_ in table.test_notes] == ["No significance test: base has 2 seeds (needs 3 or more)."]
 
 
 def test_the_star_is_explained_only_where_there_is_one(bench):
@@ -184,7 +182,7 @@ def test_sentences_mark_and_disclaim(bench):
     assert found["B"].high < 0
     assert not any(found_in(table, "ppl").values())  # perplexity keeps no counts
     assert "Other trainings may differ by more" in table.test_notes[0].text
-    assert any("no counts per sentence are kept of D" in note for note, *_ in table.test_notes)
+    assert any("no test for D, because no counts per sentence" in note for note, *_ in table.test_notes)
 
 
 def test_several_seeds_are_pooled_by_sentence(bench):
@@ -247,7 +245,7 @@ def test_a_star_is_the_larger_p_of_dunnetts_test_and_t3_below_five_percent_and_n
     least = power.detectable_by_both(pooled)
     assert abs(np.mean(rows["D"]) - 25.0) < least, "the difference is smaller than these seeds show with 80 % power"
     [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): ")]
-    assert f"true differences below {least:.2f} may get no star (80% power)" in note
+    assert f"differences of {least:.2f} with 80 % power" in note
     assert f"sd 0.10 to 0.60, pooled {pooled.variance**0.5:.2f}" in note
 
 
@@ -257,7 +255,7 @@ def test_rows_without_any_spread_are_not_tested_beside_others(bench):
     table = bench.row("C", {"model.d_k": 32}, results=WORSE).table()
     found = found_in(table, "bleu")
     assert found["B"] is None and found["C"].marked
-    assert any(note.endswith("Not tested, without a spread: B.") for note, *_ in table.test_notes)
+    assert any(note.endswith("because their values do not vary: B.") for note, *_ in table.test_notes)
     assert [row.measures["bleu"].best for row in table.rows] == [True, False, False]
     assert record(table.rows[0], table)["bleu_best"] is True
 
@@ -281,8 +279,8 @@ def test_rows_of_other_numbers_of_seeds_are_one_family(bench):
         assert test.by == (BOTH if separate else DUNNETT)
         assert (test.paired is None) == (key != "C"), "three seeds do not pair with five"
     [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 3 rows compared")]
-    assert f"{power.detectable_by_both(family):.2f} (a row of 1 seed) may get no star" in note
-    assert note.endswith("By Dunnett's test alone, which assumes equal variances (one seed has none): D.")
+    assert f"{power.detectable_by_both(family):.2f} (in a row of 1 seed) with 80 % power" in note
+    assert note.endswith("which assumes equal variances: D.")
     assert f"({BOTH}; or {DUNNETT})" in table.test_notes[0].text
 
 
@@ -350,7 +348,7 @@ def test_without_a_base_nothing_is_tested(bench):
     for mode in ("seeds", "sentences"):
         made = with_counts(alone, {}, mode)
         assert made.test == "" and not any(found_in(made, "bleu").values())
-        assert made.test_notes == (Note("No change is tested: base is not in the table.", "sign"),)
+        assert made.test_notes == (Note("No significance test: base is not in the table.", "sign"),)
     assert by_counts(alone, bleu, lambda *_: None) == by_shares(alone, bleu, None) == paired(alone, bleu) == ({}, "")
     assert by_shares(table, table.columns[0], None)[0] == {}
 

@@ -203,7 +203,7 @@ class TestBold:
     def test_without_a_spread_or_with_a_gap_nothing_is(self, bench):
         bench.row("base", results=[(5.0, 25.0)]).row("B", {"model.d_k": 16}, results=[(4.0, 29.0)])
         assert not any(self.best(bench)) and not any(self.best(bench, "ppl"))
-        assert any("One seed: not tested" in note for note, *_ in bench.table().footnotes)
+        assert any("One seed: no significance test" in note for note, *_ in bench.table().footnotes)
 
     def test_a_row_without_a_value_leaves_none(self, bench):
         bench.row("base", results=self.seeds(5.0, 25.0)).row("B", {"model.d_k": 16}, results=self.seeds(4.0, 29.0))

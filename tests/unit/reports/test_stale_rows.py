@@ -146,6 +146,6 @@ def test_the_warning_names_only_rows_that_are_not_compared_and_the_seeds_of_a_ro
     table = own.table()
     warning = warned(table)
     assert "(train.py): base, mixed (seed 3); mixed (seeds 1, 2)." in warning
-    assert "The seeds of mixed are not of one code." in warning
+    assert "Seeds of mixed differ in code." in warning
     assert "commit" not in warning
     assert (compared(table, "mixed")[0], compared(table, "commit")[0]) == (False, True)

@@ -137,8 +137,8 @@ def test_columns_of_one_name_are_told_apart(bench: Bench) -> None:
     [
         ({"columns": ("blue",)}, "no column 'blue'. Nearest columns: bleu"),
         ({"hide": ("d_x",)}, "no column 'd_x'"),
-        ({"columns": ("row",)}, "row names the rows of small"),
-        ({"columns": ("bleu",), "hide": ("bleu",)}, "no column left"),
+        ({"columns": ("row",)}, "row cannot be chosen"),
+        ({"columns": ("bleu",), "hide": ("bleu",)}, "no column to print"),
         ({"digits": {"bleuu": 2}}, "digits: small has no column 'bleuu'"),
     ],
 )

@@ -310,7 +310,7 @@ def test_a_bundle_of_version_0_1_0_has_the_facts_of_its_trainer_apart_from_the_s
     assert not [name for name in ("output_", "folder_links", "code_") if name in printed]
 
 
-ALL = "From a bundle. Recomputed: nothing. The sender's word: all numbers."
+ALL = "From a bundle. 0 cells recomputed: all numbers are the sender's."
 
 
 @pytest.fixture(scope="session")
@@ -331,9 +331,9 @@ def first_line(text: str, format_: str) -> str:
 def test_the_first_line_calls_unproven_numbers_the_senders_word(forged: Path, format_: str) -> None:
     table = table_of(opened(forged))
     said = first_line(render(table, format_), format_)
-    assert "From a bundle" in said and "Recomputed: nothing" in said
-    assert "99.9" in render(table, "markdown") and "s word: all numbers" in said
-    assert fragment(table).startswith("<div><p>") and "Recomputed: nothing" in fragment(table)
+    assert "From a bundle" in said and "0 cells recomputed" in said
+    assert "99.9" in render(table, "markdown") and "all numbers are the sender's" in said
+    assert fragment(table).startswith("<div><p>") and "0 cells recomputed" in fragment(table)
 
 
 def test_no_choice_of_the_sender_hides_the_line(forged: Path, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_no_choice_of_the_sender_hides_the_line(forged: Path, tmp_path: Path) ->
 
     table = table_of(opened(altered(forged, tmp_path / "quiet.tar.gz", change)))
     for format_ in ("markdown", "terminal", "latex", "html"):
-        assert "Recomputed: nothing" in render(table, format_)
+        assert "0 cells recomputed" in render(table, format_)
 
 
 @pytest.mark.parametrize(
@@ -350,12 +350,12 @@ def test_no_choice_of_the_sender_hides_the_line(forged: Path, tmp_path: Path) ->
     [
         (
             None,
-            "Recomputed: bleu (dev, test), parameters. The sender's word: perplexity (dev), "
+            "Recomputed: bleu (dev, test), parameters. The sender's numbers: perplexity (dev), "
             "token_accuracy (dev), times, costs, devices.",
         ),
         (
             with_an_imported_row,
-            "Recomputed: bleu (dev, test) of base, parameters. The sender's word: perplexity (dev), "
+            "Recomputed: bleu (dev, test) of base, parameters. The sender's numbers: perplexity (dev), "
             "token_accuracy (dev), bleu (dev, test) of learned, times, costs, devices.",
         ),
     ],

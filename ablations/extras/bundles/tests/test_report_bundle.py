@@ -71,7 +71,7 @@ NAME = f"runs/{from_hex}/attempts/0001/log.txt"
 )
 def test_no_file_leaves_the_folder(tmp_path, name):
     path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({name: said(b"x")}), name: b"x"})
-    with pytest.raises(ValueError, match="no place in a bundle"):
+    with pytest.raises(ValueError, match="cannot be in a bundle"):
         unpack(path, tmp_path / "in")
     with pytest.raises(UserError, match="not a bundle"):
         read_bundle(path, tmp_path / "in")
@@ -82,7 +82,7 @@ def test_no_file_leaves_the_folder(tmp_path, name):
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE])
 def test_links_and_devices_are_refused(tmp_path, kind):
     path = archive(tmp_path / "b.tar.gz", {"bundle.json": head({NAME: said(b"")}), NAME: b"x"}, kind)
-    with pytest.raises(ValueError, match="no place"):
+    with pytest.raises(ValueError, match="cannot be in a bundle"):
         unpack(path, tmp_path / "in")
 
 
@@ -174,7 +174,7 @@ def test_every_byte_is_checked_to_the_end(tmp_path):
     with pytest.raises(OSError, match="CRC"):
         unpack(tmp_path / "c.tar.gz", tmp_path / "1")
     (tmp_path / "d.tar.gz").write_bytes(data + gzip.compress(b"more"))
-    with pytest.raises(ValueError, match="something follows"):
+    with pytest.raises(ValueError, match="data follows"):
         unpack(tmp_path / "d.tar.gz", tmp_path / "2")
 
 

@@ -155,7 +155,9 @@ def test_runs_pair_by_the_value_of_their_fold(name: Any, tmp_path: Path) -> None
             assert row["acc_test_change"] == pytest.approx(np.subtract(ours, theirs).mean())
             assert row["acc_test_p"] == pytest.approx(min(1.0, 2 * test.pvalue))
             assert [row["acc_test_low"], row["acc_test_high"]] == pytest.approx([interval.low, interval.high])
-    assert "of the pairs alone" in tabulate(file, "--pair", "fold", "--base", f"row={base}", "--format", "markdown")[0]
+    assert ("use only runs that form pairs") in tabulate(
+        file, "--pair", "fold", "--base", f"row={base}", "--format", "markdown"
+    )[0]
 
 
 WRONG = {

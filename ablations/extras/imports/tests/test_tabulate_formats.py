@@ -50,10 +50,10 @@ READ: dict[str, tuple[bytes, str]] = {
     "0.1 and 0.10": (GRID.replace("0.1,2", "0.10,2").encode(), ""),
     "a measured time": (
         b"lr,seed,wall_s,host,acc\n0.1,1,12.1,a,80\n0.1,2,12.1,b,81\n0.2,1,14.2,c,84\n0.2,2,13.7,d,85\n",
-        "wall_s, host: of single runs",
+        "wall_s, host: taken as facts",
     ),
     "a measured value of no known name": (
-        b"lr,seed,utility,acc\n0.1,1,12.1,80\n0.1,2,12.2,81\n0.2,1,14.2,84\n0.2,2,13.7,85\n", "utility: of single runs",
+        b"lr,seed,utility,acc\n0.1,1,12.1,80\n0.1,2,12.2,81\n0.2,1,14.2,84\n0.2,2,13.7,85\n", "utility: taken as facts",
     ),
     "MLflow's page": (
         b"Start Time,Duration,Run ID,Status,lr,seed,acc\n"
@@ -61,14 +61,14 @@ READ: dict[str, tuple[bytes, str]] = {
         b"2026-01-01 10:00:05,2.0s,0123456789abcdef0123456789abcde1,FINISHED,0.1,2,81\n"
         b"2026-01-01 10:00:09,2.3s,0123456789abcdef0123456789abcde2,FINISHED,0.2,1,84\n"
         b"2026-01-01 10:00:13,2.2s,0123456789abcdef0123456789abcde3,FINISHED,0.2,2,85\n",
-        "Start Time, Duration, Run ID: of single runs",
+        "Start Time, Duration, Run ID: taken as facts",
     ),
     "the epoch at which a run ended": (
-        b"epoch,lr,seed,acc\n10,0.1,1,80\n12,0.1,2,81\n10,0.2,1,84\n10,0.2,2,85\n", "epoch: of single runs",
+        b"epoch,lr,seed,acc\n10,0.1,1,80\n12,0.1,2,81\n10,0.2,1,84\n10,0.2,2,85\n", "epoch: taken as facts",
     ),
-    "no seeds": (b"lr,acc\n0.1,80\n0.1,81\n0.2,84\n0.2,85\n", "none named (--seed): runs of a row are repeats"),
+    "no seeds": (b"lr,acc\n0.1,80\n0.1,81\n0.2,84\n0.2,85\n", "no column (--seed); runs of a row are repeats"),
     "no seeds, a measured time": (
-        b"lr,wall_s,acc\n0.1,12.1,80\n0.1,11.9,81\n0.2,14.2,84\n0.2,15,85\n", "wall_s: of single runs",
+        b"lr,wall_s,acc\n0.1,12.1,80\n0.1,11.9,81\n0.2,14.2,84\n0.2,15,85\n", "wall_s: taken as facts",
     ),
 }  # fmt: skip
 
@@ -84,7 +84,7 @@ def test_the_same_runs_in_every_form_are_the_same_table(case: str, tmp_path: Pat
 
 # Name → (file, words, what is said): one sentence, with the line and the column where there is one.
 REFUSED: dict[str, tuple[bytes, tuple[str, ...], str]] = {
-    "trainer_state.json": (b'{"log_history": [{"epoch": 1, "loss": 2}]}', (), "it is JSON, and no table"),
+    "trainer_state.json": (b'{"log_history": [{"epoch": 1, "loss": 2}]}', (), "the file is JSON"),
     "a name twice": (b"lr,seed,acc,acc\n0.1,1,80,1\n", (), "line 1: the columns 3 and 4 are both called 'acc'"),
     "a column without a name": (b",seed,acc\na,1,80\nb,1,81\n", (), "line 1, column 1 has no name"),
     "a hole in the head": (b"lr,,acc\n0.1,x,80\n0.2,y,81\n", (), "line 1, column 2 has no name"),
@@ -96,11 +96,12 @@ REFUSED: dict[str, tuple[bytes, tuple[str, ...], str]] = {
     "one decimal comma": (b'lr,seed,acc\n0.1,1,"82,3"\n0.2,1,81\n', (), "a comma may be a decimal point"),
     "thousands": (b'lr,seed,loss\n0.1,1,"1,234.5"\n0.2,1,900\n', (), "without separators of thousands"),
     "per cent": (b"lr,seed,acc\n0.1,1,82.3%\n0.2,1,81%\n", (), "line 2, column 3: acc = '82.3%' is not a number"),
-    "a deviation": (b"lr,seed,acc\n0.1,1,82.3 +- 0.2\n0.2,1,81\n", (), "a mean with its deviation is no run"),
+    "a deviation": (b"lr,seed,acc\n0.1,1,82.3 +- 0.2\n0.2,1,81\n", (), "a mean with a deviation is not a run"),
     "a unit": (b"lr,seed,latency\n0.1,1,12ms\n0.2,1,1.3s\n", (), "write the unit into the column's name"),
-    "Latin-1": ("lr,seed,acc\n0.1,1,80\ngrün,1,81\n".encode("latin-1"), (), "line 3: it is not UTF-8 (byte 0xFC)"),
+    "Latin-1": ("lr,seed,acc\n0.1,1,80\ngrün,1,81\n".encode("latin-1"), (), "line 3: the text is not UTF-8 (byte "
+        "0xFC)"),
     "an open quote": (b'lr,seed,acc\n0.1,1,80\n"0.2,1,81\n', (), "line 3: unexpected end of data"),
-    "a longer line": (b"lr,seed,acc\n0.1,1,80\n0.2,1,81,9\n", (), "line 3 has 4 cells, and the head has 3"),
+    "a longer line": (b"lr,seed,acc\n0.1,1,80\n0.2,1,81,9\n", (), "line 3 has 4 cells, but the head has 3"),
     "Keras' CSVLogger": (
         b"epoch,accuracy,loss,val_accuracy,val_loss\n0,0.1,2.3,0.2,2.2\n1,0.3,1.9,0.4,1.8\n2,0.5,1.2,0.6,1.1\n", (),
         "the log of a training: line 2 and line 3 differ in epoch alone",
@@ -111,9 +112,9 @@ REFUSED: dict[str, tuple[bytes, tuple[str, ...], str]] = {
     "a curve of every run": (
         b"lr,seed,epoch,acc\n0.1,1,1,50\n0.1,1,2,80\n0.2,1,1,60\n0.2,1,2,84\n", (), "the log of a training",
     ),
-    "some rows without a name": (b"row,seed,acc\na,1,80\n,1,81\n", (), "line 3 names no row, and others do"),
+    "some rows without a name": (b"row,seed,acc\na,1,80\n,1,81\n", (), "line 3 has no row name"),
     "a long file's value": (b"row,seed,metric,value\na,1,acc,\"8,1\"\n", (), "line 2, column 4: value = '8,1'"),
-    "nobody is left": (GRID.encode(), ("--exclude", "lr=0.1", "--exclude", "lr=0.2"), "--exclude leaves no run"),
+    "nobody is left": (GRID.encode(), ("--exclude", "lr=0.1", "--exclude", "lr=0.2"), "--exclude excludes every run"),
     "nobody is meant": (GRID.encode(), ("--exclude", "Lr=0.1"), "Nearest names: lr"),
 }  # fmt: skip
 
@@ -213,7 +214,7 @@ def test_a_metric_without_a_direction_has_no_best_and_says_how_to_declare_it(tmp
     file, study = written(tmp_path, lines), tmp_path / "s.toml"
     printed, said = tabulate(file, "--metric", "elbow", "--write", study, "--format", "markdown")
     assert "**" not in printed.partition("\n")[2] and "--metric elbow:min (or :max)" in printed
-    assert "elbow (not known what is better: --metric elbow:min or elbow:max)" in said
+    assert "elbow (unknown direction: write --metric elbow:min or elbow:max)" in said
     for way, best in (("min", "lr1"), ("max", "lr3")):
         found = rows(file, "--metric", f"elbow:{way}")
         assert [row["row"] for row in found if row["elbow_test_best"]] == [best]
@@ -222,7 +223,7 @@ def test_a_metric_without_a_direction_has_no_best_and_says_how_to_declare_it(tmp
     store = ["--store", str(tmp_path / "runs")]
     CliRunner().invoke(app, ["import", str(study), "--from", str(file), "--metric", "elbow", *store])
     report = CliRunner().invoke(app, ["report", str(study), *store, "--notes", "full"]).stdout
-    assert "Here it cannot be checked: whether lower or higher elbow is better is not known" in report
+    assert "Here it cannot be checked: it is unknown whether lower or higher elbow is better" in report
     assert "Here it holds" in report
 
 

@@ -132,7 +132,7 @@ def test_damage_is_noticed(tmp_path: Path) -> None:
     text = encoded(data(folder(tmp_path / "corpus")), tmp_path / "store")
     with (text.folder / "train" / "target.pieces").open("r+b") as file:
         file.write(b"\x09")
-    with pytest.raises(Damaged, match="pieces is not what was written"):
+    with pytest.raises(Damaged, match="pieces has changed since it was written"):
         _ = text.train
     next(text.folder.glob("sets/dev-*/facts.json")).unlink()
     with pytest.raises(Damaged, match=r"facts\.json is missing"):
@@ -231,7 +231,7 @@ def test_surrogates_are_bytes() -> None:
         ({"model": {"encoder": "self_attention", "decoder": "cross_attention"}}, "must be empty"),
         ({"evaluation": {"stride": 300}}, "more than the window of 256"),
         ({"model": {"positions": "learned", "max_length": 100}}, "more than the 100 positions"),
-        ({"model": {"decoder": "N * (cross_attention)"}}, "model.encoder is empty, and cross_attention"),
+        ({"model": {"decoder": "N * (cross_attention)"}}, "model.encoder is empty, but cross_attention"),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], message: str) -> None:

@@ -55,7 +55,7 @@ def test_notes_of_a_table(made: Made) -> None:
 
 def test_f1_is_tested_between_sentences_and_shares_without_examples_are_not(made: Made) -> None:
     table = made.table("sentences")
-    assert said(table, "complete match % (dev): not tested", "no shares per example") and not said(table, "F1 (dev)")
+    assert said(table, "complete match % (dev): no test", "no values per example") and not said(table, "F1 (dev)")
     assert table.rows[1].measures["f1"].test is not None
 
 
@@ -83,10 +83,10 @@ def test_a_bundle_s_f1_is_computed_again_from_counts_of_brackets(made: Made, tmp
     chosen, path = made.chosen(), tmp_path / "b.tar.gz"
     write_bundle(path, chosen.plan, chosen.store, chosen.columns, chosen.asked, NOTHING, False)
     _, checked = read_bundle(path, tmp_path / "in").checked
-    again, _, recorded = checked.partition("The sender's word: ")
+    again, _, recorded = checked.partition("The sender's numbers: ")
     assert "f1 (dev)" in again and "malformed" in recorded
     changed = altered(path, tmp_path / "c.tar.gz", with_another_f1)
-    with pytest.raises(UserError, match=r"f1 is recorded as 99\.9, and its counts give"):
+    with pytest.raises(UserError, match=r"f1 is recorded as 99\.9, but its counts give"):
         read_bundle(changed, tmp_path / "out")
 
 

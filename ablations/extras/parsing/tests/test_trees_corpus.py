@@ -82,7 +82,7 @@ def test_trees_that_were_counted_are_not_read_again(
         ({"dev": ("none",)}, "Name others with data.dev"),
         ({"train_extra": ("none",)}, "Name others with data.train_extra"),
         ({"source": "en"}, "a corpus of trees has none"),
-        ({"test": ("dev",)}, '"dev" is the name of another set'),
+        ({"test": ("dev",)}, 'another set has the name "dev"'),
         ({"test": ("test_a", "train/../test_a")}, "are both the set test_a"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 def test_bad_trees_are_found_with_file_and_line(folder: Path) -> None:
     path = folder / "train" / "02" / "wsj_0201.mrg"
     path.write_text(f"{TRAIN}(S (NP (NN x))\n")
-    with pytest.raises(UserError, match=r"wsj_0201.mrg, line 3: the tree that begins here is never closed"):
+    with pytest.raises(UserError, match=r"wsj_0201.mrg, line 3: the tree that begins here is not closed"):
         resolve(data(folder)).check()
     path.write_text("# nothing but this\n")
     with pytest.raises(UserError, match="holds no tree"):

@@ -112,15 +112,15 @@ def test_a_treebank_on_one_line_is_read_tree_by_tree() -> None:
     ("text", "line", "message"),
     [
         ("(S (NN a))\n(S (NN a)))", 2, "closing bracket too many"),
-        ("(S (NN a))\n\n(S (NP (NN a))", 3, "never closed: 1 closing bracket is missing up to line 3"),
-        ("(S (NN a)\n  (NP (NN b))\n(S (NN c))\n(S (NN d))", 1, "Line 3 may begin the next tree"),
-        ("(S (NP (NN a))", 1, "never closed"),
+        ("(S (NN a))\n\n(S (NP (NN a))", 3, "1 closing bracket missing up to line 3"),
+        ("(S (NN a)\n  (NP (NN b))\n(S (NN c))\n(S (NN d))", 1, "The next tree may begin at line 3"),
+        ("(S (NP (NN a))", 1, "not closed"),
         ("(S\n  the (NN dog))", 2, "opens beside"),
-        ("(S (NN a)\n dog)", 2, '"dog" has no tag of its own'),
-        ("(NP the cat)", 1, '"cat" has no tag of its own'),
+        ("(S (NN a)\n dog)", 2, '"dog" has no tag'),
+        ("(NP the cat)", 1, '"cat" has no tag'),
         ("(S (NP))", 1, 'the bracket "(NP)" holds nothing'),
         ("()", 1, "holds nothing"),
-        ("(S (NN a))\nsome text", 2, '"some" stands outside'),
+        ("(S (NN a))\nsome text", 2, '"some" is outside'),
     ],
 )
 def test_mistakes_are_found_in_their_line(text: str, line: int, message: str, tmp_path: Path) -> None:

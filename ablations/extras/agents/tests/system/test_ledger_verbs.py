@@ -48,8 +48,8 @@ def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path
     (tmp_path / "said.toml").write_text(STUDY.replace("rate = 5", "rate = 7"))  # another row of the same name
     call("run", "said.toml", "--because", "seven?")
     printed = call("report", "said.toml", "--format", "markdown")
-    assert "Of 3 rows that got results in this store, 2 are shown." in printed
-    assert "Of 3 rows that got results in this store, 1 is shown." in call(
+    assert "Shown: 2 of 3 rows with results in this store." in printed
+    assert "Shown: 1 of 3 rows with results in this store." in call(
         "report", "said.toml", "--rows", "base", "--format", "markdown"
     )
     store = Store.open("runs")
@@ -69,11 +69,11 @@ def test_what_was_tried_is_in_the_ledger_the_table_and_the_bundle(call, tmp_path
     for name, redacted in (("b.tar.gz", ()), ("a.tar.gz", ("--anonymous",))):
         call("bundle", "said.toml", "--out", name, *redacted)
         call("verify", name)
-        assert "Of 3 rows that got results in this store, 2 are shown." in call("report", name, "--format", "markdown")
+        assert "Shown: 2 of 3 rows with results in this store." in call("report", name, "--format", "markdown")
     (store.root / ledger.FILE).write_bytes(b"damaged\n")
     assert "Line 1 of the ledger" in call("verify", "table.md", code=1)
     assert len(json.loads(call("verify", "table.md", "--json", code=1))["ledger"]) == 1
-    assert "how many rows got results is not known" in call("report", "said.toml", "--format", "markdown")
+    assert "so the number of rows with results is unknown" in call("report", "said.toml", "--format", "markdown")
 
 
 def test_only_rows_that_got_results_are_counted_each_once(call, tmp_path):
@@ -98,7 +98,7 @@ def test_damaged_lines_are_named_and_the_verbs_go_on(call, tmp_path, capfd):
     for key in (b'"settings"', b'"n"', b'"time"'):
         path.write_bytes(whole.replace(key, key[:-2] + b'_"', 1))
         assert "base" in call("report", "said.toml", "--format", "markdown")
-        assert "Line " in call("plan", "said.toml").partition("budget: not known. ")[2]
+        assert "Line " in call("plan", "said.toml").partition("budget: unknown. ")[2]
         assert len(json.loads(call("ledger", "--json"))) >= len(whole.splitlines()) - 1
         call("bundle", "said.toml", "--out", "b.tar.gz")
         assert "base" in call("report", "b.tar.gz", "--format", "markdown")
@@ -198,6 +198,6 @@ def test_cancel_retry_and_forget_are_recorded(call):
     ]
     [cancelled] = [entry for entry in found if entry["what"] == "cancel"]
     assert (cancelled["verb"], cancelled["because"], len(cancelled["run_ids"])) == ("cancel", "too dear", 1)
-    assert "Of 2 rows that got results in this store, 1 is shown." in call(
+    assert "Shown: 1 of 2 rows with results in this store." in call(
         "report", "said.toml", "--rows", "base", "--format", "markdown"
     )

@@ -200,7 +200,7 @@ def test_drain_holds_for_those_in_turn(folder: Path, cli: Cli) -> None:
         running = [job["state"] for job in as_json(cli("status", "--store", "store", "--json", cwd=folder))]
     second = as_json(cli("run", "toy.toml", *store, "--rows", "slow", "--priority", "-1", cwd=folder))
     drained = cli("work", "--drain", "--store", "store", cwd=folder).stdout
-    assert drained.startswith(f"Draining: {second['coordinator']} starts no new run")
+    assert str(second["coordinator"]) in drained
     while psutil.pid_exists(second["pid"]) and time.monotonic() < until:
         time.sleep(0.2)
     assert not psutil.pid_exists(second["pid"])
@@ -210,7 +210,7 @@ def test_drain_holds_for_those_in_turn(folder: Path, cli: Cli) -> None:
     jobs = as_json(cli("status", "--store", "store", "--json", cwd=folder))
     waiting = [job for job in jobs if job["state"] == "waiting"]
     assert {job["members"][0]["row"] for job in waiting} == {"slow"} and len(waiting) == 3
-    assert all("no coordinator is running" in job["why"] for job in waiting)
+    assert all("continue with `ablations work" in job["why"] for job in waiting)
 
 
 # --- Attacks
@@ -241,10 +241,10 @@ def test_nothing_outside_the_allowed_folders_is_named(folder: Path, tmp_path_fac
                 "report": {"study": "toy.toml", "out": str(outside / "new.md")},
             }.items():
                 assert "outside the allowed folders" in await refused(client, tool, **arguments)
-            assert "no new file" in await refused(client, "report", study="toy.toml", out="train.py")
-            assert "no new file" in await refused(client, "report", study="toy.toml", out="toy.toml")
-            assert "would be an option" in await refused(client, "plan", study="--store=/tmp/x")
-            assert "would be an option" in await refused(client, "cancel", runs=["--store=/tmp/x"])
+            assert "train.py" in await refused(client, "report", study="toy.toml", out="train.py")
+            assert "toy.toml exists" in await refused(client, "report", study="toy.toml", out="toy.toml")
+            assert "--store=/tmp/x" in await refused(client, "plan", study="--store=/tmp/x")
+            assert "--store=/tmp/x" in await refused(client, "cancel", runs=["--store=/tmp/x"])
             listed = await ask(client, "studies")
             assert str(outside) not in json.dumps(listed) and "link.toml" not in json.dumps(listed)
         async with door(folder, "--allow", str(outside), "--allow", ".") as client:
@@ -267,7 +267,7 @@ def test_bad_arguments_are_paragraphs(folder: Path) -> None:
             assert "There is no study file nosuch.toml" in await refused(client, "plan", study="nosuch.toml")
             assert "does not exist" in await refused(client, "status")
             (folder / "broken.toml").write_text("name = ")
-            assert "this is not TOML" in await refused(client, "plan", study="broken.toml")
+            assert "broken.toml, line" in await refused(client, "plan", study="broken.toml")
             assert (await ask(client, "plan", study="toy.toml"))["price"]["runs"] == 9  # it lives
 
     asyncio.run(talk())

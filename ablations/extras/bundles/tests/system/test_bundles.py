@@ -75,7 +75,7 @@ def test_what_was_computed_again_is_said(finished, tmp_path):
     chosen, kind = finished
     runs, word = read_bundle(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "in").checked
     assert runs == "4 runs as planned"
-    again, _, recorded = word.partition("The sender's word: ")
+    again, _, recorded = word.partition("sender's")
     assert {"translation": "bleu (dev), parameters"}.get(kind, "nothing") in again
     assert {"translation": "perplexity (dev)"}.get(kind, "all numbers") in recorded
 
@@ -125,7 +125,7 @@ def test_a_setting_that_is_a_path_and_names_the_runs_is_left_out_and_said(tmp_pa
     path = bundle_of(chosen, tmp_path / "b.tar.gz")
     assert b"alice" not in b"".join(contents(path).values())
     bundle = read_bundle(path, tmp_path / "in")
-    assert "by settings alone (what was left out names them)" in bundle.checked.runs
+    assert "by settings only" in bundle.checked.runs
     assert bundle.plan.runs[0].config.where == "corpus"
 
 
@@ -207,7 +207,7 @@ def test_a_score_that_its_counts_do_not_give_is_refused(finished, tmp_path):
                 record["metrics"][metric] = 99.9
                 files[name] = json.dumps(with_checksum(record)).encode()
 
-    with pytest.raises(UserError, match=f"{metric} is recorded as 99.9, and its counts give"):
+    with pytest.raises(UserError, match=f"{metric} is recorded as 99.9, but its counts give"):
         read(altered(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "b2.tar.gz", change))
 
 
@@ -362,7 +362,7 @@ def test_weights_of_a_trainer_may_have_any_name(finished, tmp_path):
         assert {name: (place / name).read_bytes() for name in added} == added
         shutil.rmtree(tmp_path / "in")
     (final / "two\nlines").touch()
-    with pytest.raises(UserError, match=r"no bundle can hold a file of the name .*two\\nlines"):
+    with pytest.raises(UserError, match=r"file name .*two\\nlines"):
         bundle_of(there, tmp_path / "none.tar.gz", weights=True)
     assert [path.name for path in tmp_path.iterdir() if "none" in path.name] == []
 
@@ -371,7 +371,7 @@ def test_weights_of_a_trainer_may_have_any_name(finished, tmp_path):
 def test_what_no_reader_would_accept_is_not_written(finished, tmp_path, monkeypatch, limit):
     chosen, _ = finished
     monkeypatch.setattr(f"ablations.extras.bundles.archive.{limit}", 3)
-    with pytest.raises(UserError, match=r"b\.tar\.gz is not written, because no reader would accept it"):
+    with pytest.raises(UserError, match=r"b\.tar\.gz was not written"):
         bundle_of(chosen, tmp_path / "b.tar.gz")
     assert list(tmp_path.iterdir()) == []
 
@@ -424,7 +424,7 @@ def test_bundle_and_import_by_the_command(finished, tmp_path, monkeypatch, capfd
     one, two = tmp_path / "one.tar.gz", tmp_path / "two.tar.gz"
     assert call(monkeypatch, capfd, "bundle", *study, "--out", one, "--anonymous")[2] == ""
     assert call(monkeypatch, capfd, "bundle", *study, "--out", two, "--as-recorded")[0] == 0
-    assert "give only one of them" in call(monkeypatch, capfd, "bundle", *study, "--anonymous", "--as-recorded")[2]
+    assert "--as-recorded" in call(monkeypatch, capfd, "bundle", *study, "--anonymous", "--as-recorded")[2]
     assert socket.gethostname().encode() in b"".join(contents(two).values())
     code, said, _ = call(monkeypatch, capfd, "import", one, "--store", tmp_path / "mine")
     assert code == 0 and "4 runs imported" in said

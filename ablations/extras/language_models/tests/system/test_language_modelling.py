@@ -73,7 +73,7 @@ def test_rows_train_and_print_and_a_longer_context_is_no_other_training(cli: Cli
     texts = cli("generate", path, "--row", "pieces", "--store", store, "--samples", "2", "--json").stdout
     assert [json.loads(text)["sample"] for text in texts.splitlines()] == [1, 2]
     refused = cli("generate", path, "--row", "base", "--store", store, "--nbest", "2", code=2)
-    assert "--nbest: a language model does not read this" in refused.stderr
+    assert "--nbest: a language model does not use this" in refused.stderr
 
 
 @pytest.mark.nightly

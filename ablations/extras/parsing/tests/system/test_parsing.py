@@ -81,7 +81,7 @@ def test_f1_rises_from_nothing_and_what_is_kept_gives_it_again(cli: Cli, folder:
     assert (tmp_path / "heads.svg").exists() and "20 sentences of dev" in cli(*asked).stdout
     (table,) = store.glob("runs/*/attention/heads.csv")
     assert [float(row["entropy"]) for row in csv.DictReader(table.open())] == [row["entropy"] for row in heads]
-    assert "no more words" in cli("attention", "--heads", study, "a sentence", *asked[3:], code=2).stderr
+    assert "no more arguments" in cli("attention", "--heads", study, "a sentence", *asked[3:], code=2).stderr
 
 
 def test_unbalanced_brackets_are_refused_before_anything_runs(cli: Cli, folder: Path, tmp_path: Path) -> None:
@@ -92,5 +92,5 @@ def test_unbalanced_brackets_are_refused_before_anything_runs(cli: Cli, folder: 
     for name in ("train", "dev"):
         (broken / f"{name}.mrg").write_text("(S (NN a))\n\n(S (NP (NN b))\n(S (NN c))\n")
     done = cli("run", study, "--rows", "trained", "--corpus", broken, "--store", tmp_path / "none", code=2)
-    assert f"{broken / 'train.mrg'}, line 3: the tree that begins here is never closed" in done.stderr
+    assert f"{broken / 'train.mrg'}, line 3: the tree that begins here is not closed" in done.stderr
     assert "Traceback" not in done.stderr
