@@ -34,7 +34,7 @@ def explain(table: Table, cell: str) -> Explanation:
     found |= {"cell": cell, "study": table.spec.name, "row": row.key, "label": row.label}
     found["changes_from_base"] = dict(row.spec.overrides)
     if row.spec.changes_code:
-        found["changes_code"] = True
+        found["change_of_code"] = row.label
     found |= {"diff": row.spec.diff.splitlines()} if row.spec.diff else {}
     for cost in costs:
         found[cost.name] = {"computed": cost.value(row, table), "trained": _recorded(row, cost.name)}
@@ -119,7 +119,7 @@ SHORT = 10  # lines of an explanation, unless all is printed
 def in_short(found: Mapping[str, Any]) -> str:
     """What a reader asks first, in at most SHORT lines: the values, the runs behind them, and what made these."""
     runs = found["runs"]
-    changes = changes_in_short(found["label"], found["changes_from_base"], changes_code="changes_code" in found)
+    changes = changes_in_short(found["label"], found["changes_from_base"], changes_code="change_of_code" in found)
     last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
     signed = [signed for e in runs[0]["evaluations"] for signed in e["signature"].items()]
     last += [f"signature of {key}: {text}" for key, text in signed]

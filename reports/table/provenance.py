@@ -127,7 +127,8 @@ def _settings(table: Table, outcome: Outcome) -> Iterator[Note]:
     """Settings that neither a column nor another note shows: base's own, and those behind a row's label."""
     row = table.base_row or table.rows[0]
     said = [*_IN_TRAINING, *(name for name in table.settings if name in row.settings)]
-    others = unexpected(outcome.run.config, table.rows, said)
+    command = outcome.run.spec.trainer.command
+    others = [*([f"command {command}"] if command else []), *unexpected(outcome.run.config, table.rows, said)]
     if others and outcome.run.config.setting_roles.frozen_defaults:
         yield Note(f"Settings of {row.key} (the paper's value): {', '.join(others)}.")
     elif others:
