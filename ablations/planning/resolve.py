@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 from pydantic import ValidationError
 
 from ablations.planning.derived_rows import as_run, check_branch, first_step
-from ablations.study.overrides import Setting, check_names, setting_names
+from ablations.study.overrides import check_names, setting_names
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
-from ablations.study.variation import Profile, Variation, check_ratios, scaled
+from ablations.study.variation import Profile, Setting, Variation, check_ratios, scaled
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import defaults, difference, flatten, nested
 from experiments.errors import UserError

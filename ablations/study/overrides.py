@@ -1,4 +1,4 @@
-"""Settings by dotted name, {"model.d_k": 16}: from TOML tables and `--set` to a validated configuration."""
+"""The settings of a task: their dotted names, of which unknown ones are refused, and a description of each."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,14 +10,6 @@ from pydantic import BaseModel
 from experiments.config.task_config import GIVEN_ELSEWHERE, TaskConfig
 from experiments.errors import UserError
 from experiments.messages import suggestion
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A value and its source for messages: 'row "A-h1"'."""
-
-    value: Any
-    source: str
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:

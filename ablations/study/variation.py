@@ -1,14 +1,13 @@
 """A row of a study, and a profile: a size of the whole table."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, Field, FiniteFloat, model_validator
 
 from ablations.study.code_rows import Change
-from ablations.study.overrides import Setting
 from ablations.study.parts import Branch, Ensemble, Match, SeedCount
 from experiments.dotted import Overrides, dotted
 from experiments.errors import UserError
@@ -19,6 +18,14 @@ from model.strict import StrictModel
 
 # A table of settings in a study file: {model.num_heads = 4} and {"model.num_heads" = 4} are both read as the latter.
 Settings = Annotated[Overrides, BeforeValidator(dotted)]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A value and its source for messages: 'row "A-h1"'."""
+
+    value: Any
+    source: str
 
 
 class Scale(StrictModel):

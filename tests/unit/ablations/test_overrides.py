@@ -3,7 +3,8 @@
 import pytest
 
 from ablations.planning.resolve import build
-from ablations.study.overrides import Setting, setting_names
+from ablations.study.overrides import setting_names
+from ablations.study.variation import Setting
 from experiments.config.run_config import RunConfig
 from experiments.dotted import dotted, flatten, parse_set
 from experiments.messages import nearest
