@@ -238,16 +238,18 @@ def _recall(chance: random.Random, length: int, symbols: int, distance: int) -> 
 
 
 def _recall_all(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
-    """Keys, each once, and values in turn, then all the keys in another order: their values in that order.
+    """Keys, each once, and values in turn, then all the keys in another order: these keys, each with its value.
 
-    Multi-query associative recall (Arora et al. 2023, arXiv 2312.04927), without fillers between the queries.
+    Multi-query associative recall (Arora et al. 2023, arXiv 2312.04927), without fillers between the queries. There a
+    language model reads a query and predicts its value; here the decoder has written the query before the value.
     A length that is no multiple of three is made one by fewer symbols.
     """
     keys = chance.sample(range(symbols), length // 3)
     values = _line(chance, len(keys), symbols)
     asked = chance.sample(range(len(keys)), len(keys))
     source = [text for key, value in zip(keys, values, strict=True) for text in (f"k{key}", str(value))]
-    return [*source, *(f"k{keys[place]}" for place in asked)], [str(values[place]) for place in asked]
+    target = [text for place in asked for text in (f"k{keys[place]}", str(values[place]))]
+    return [*source, *target[::2]], target
 
 
 def _dyck(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
