@@ -1,5 +1,6 @@
 """Entropy of attention and gradient norm before the first update (the paper's footnote 4)."""
 
+import itertools
 import math
 
 import pytest
@@ -142,6 +143,19 @@ def test_a_jacobian_is_the_product_along_the_recurrence():
     (factor,) = model.encoder.layers[0].rnn.ahead.weight_hh_l0.detach().flatten()
     expected = {k: float((factor**k * (1 - h_S[-1 - k : -1] ** 2).prod()).abs()) for k in (1, 2, 4)}
     assert jacobians(model, source_BS, device()) == pytest.approx(expected, rel=1e-4)
+
+
+def test_gradients_of_a_recurrent_network_vanish_or_explode_with_its_gain():
+    """The spectral radius of the state's initial matrix is about gain / √3 (Pascanu et al. 2013)."""
+    sources_BS = torch.randint(4, PIECES, (20, 17), generator=torch.Generator().manual_seed(0))
+    reach = {}
+    for gain in (1, 5):
+        encoder = f"rnn(residual=false, gain={gain})"
+        model = built(encoder=encoder, decoder="last_state, feed_forward", **WITHOUT, d_model=32)
+        reach[gain] = jacobians(model, sources_BS, device())
+    distances = (1, 2, 4, 8, 16)
+    assert all(reach[1][far] < 0.7 * reach[1][near] for near, far in itertools.pairwise(distances))
+    assert reach[1][16] < 1e-3 and reach[5][16] > 10 and reach[5][16] > reach[5][8] > reach[5][4] > 1
 
 
 def test_padding_changes_no_jacobian_and_a_layer_without_memory_has_none():
