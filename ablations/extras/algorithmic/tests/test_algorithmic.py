@@ -60,9 +60,8 @@ def right(algorithm: str, source: list[str], target: list[str]) -> bool:
         case "recall_all":
             pairs = len(source) // 3
             memory = dict(zip(source[: 2 * pairs : 2], source[1 : 2 * pairs : 2], strict=True))
-            return len(memory) == pairs and target[::2] == source[2 * pairs :] and all(
-                memory[key] == value for key, value in zip(target[::2], target[1::2], strict=True)
-            )
+            queries = source[2 * pairs :]
+            return len(memory) == pairs and target == [word for key in queries for word in (key, memory[key])]
     return bool(target) and closes(source, target)
 
 
