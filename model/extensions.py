@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 KINDS = (
     *("tasks", "engines", "sinks", "formats", "layers", "commands", "sections", "notes"),
-    *("archives", "verifiers", "readers"),
+    *("archives", "verifiers", "readers", "changes"),
 )
 DECLARATION = "extra.toml"
 _HOME = Path(__file__).parents[1]  # the checkout, or `ablations/rooms` of an installed package (setup.py)

@@ -78,7 +78,7 @@ class Stack(nn.Module):
     def __iter__(self) -> Iterator[Layer]:
         """Yield the layers in the order in which they compute; layers with shared weights are one module."""
         for place in self.order:
-            yield self.layers[place]  # type: ignore[misc]  # or its stand-in (experiments/training/network_rows.py)
+            yield self.layers[place]  # type: ignore[misc]  # or what a change of the network put there
 
     def forward(self, x_BTD: Tensor, inputs: Inputs) -> Tensor:
         """Embedded pieces (B, T, D) → (B, T, D): the memory of an encoder, the hidden states of a decoder."""

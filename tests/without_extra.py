@@ -31,6 +31,8 @@ SUBSET = (
 # Loads an object of each kind by its name, and prints the messages of those that are refused.
 REFUSED = """
 import sys
+import tempfile
+from pathlib import Path
 import ablations
 from experiments.errors import UserError
 from experiments.jobs.engines.by_name import engine_class
@@ -38,10 +40,17 @@ from experiments.tasks.load import load_task
 from experiments.tracking.sinks.sink import check_sink
 from model.config import ModelConfig
 from ablations.study.sections import section_named
+from ablations.study.study import load_study
+
+def load_row(name):
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "study.toml"
+        file.write_text(f'name = "x"\\ntitle = "X"\\n[[variation]]\\nkey = "base"\\n{name} = []\\n')
+        load_study(str(file))
 
 KINDS = {
     "tasks": load_task, "sinks": check_sink, "engines": engine_class, "sections": section_named,
-    "layers": lambda name: ModelConfig(encoder=name),
+    "layers": lambda name: ModelConfig(encoder=name), "changes": load_row,
 }
 for kind, name in (word.split(":") for word in sys.argv[1:]):
     try:
@@ -98,7 +107,7 @@ def check(names: Sequence[str], everything: bool = False) -> None:
             refused = copy.run("-m", "ablations", command, code=2)
             assert f"There is no command {command!r}" in refused and "plan" in refused, refused
             print(f"refused command {command}")
-        kinds = ("tasks", "sinks", "engines", "sections", "layers")
+        kinds = ("tasks", "sinks", "engines", "sections", "layers", "changes")
         named = [f"{kind}:{one}" for each in declared for kind in kinds for one in each.get(kind, ())]
         refused = copy.run("-c", REFUSED, *named) if named else ""
         assert all(f"refused {one} " in refused for one in named), refused

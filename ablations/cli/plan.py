@@ -1,4 +1,4 @@
-"""Verbs before training: `ablations plan`, `modules` and `noise` (spread over seeds)."""
+"""Verbs before training: `ablations plan` and `noise` (spread over seeds)."""
 
 import os
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ import typer
 
 from ablations.cli import options
 from ablations.cli.run import run_chosen
-from ablations.cli.terminal import aligned, answer, plain_progress, print_json
+from ablations.cli.terminal import plain_progress, print_json
 from ablations.planning.plan import Plan, PlannedRun, plan_as_json
 from ablations.service.enqueue import say_trained_again, trained_again, wanted
 from ablations.service.forecast import (
@@ -155,36 +155,6 @@ def _size(run: PlannedRun, predicted: Forecast) -> str:
         + (f"  {duration(seconds):>7}" if seconds else "")
         + (f"  on {devices} devices" if devices else "")
     )
-
-
-# --- `ablations modules`: the network of a row, as `modules = […]` of a study names its parts
-
-
-def modules(
-    study: options.StudyName,
-    selector: Annotated[
-        str, typer.Argument(metavar="[SELECTOR]", help="Only matching modules: 'layers.*.attn', type:Linear.")
-    ] = "",
-    *,
-    selectors: Annotated[Selectors, options.Without(("seeds",))],
-    as_json: options.Json = False,
-) -> None:
-    """Show the modules of a network: name, type, parameters, operations and shapes of one batch.
-
-    The network is that of base, or of the first row in --rows, with the row's changes. A training function runs until
-    its network has computed one batch.
-    """
-    chosen = choose(study, selectors)
-    rows = selectors.rows or only_row(chosen.study, base_of(chosen).key)
-    run = choose(study, replace(selectors, rows=rows)).plan.trainings[0]
-    found = chosen.task.modules(run.config, selector)
-    head = f"{run.row}: {selector} matches {number(len(found), 'module')}" if selector else f"{run.row}:"
-    lines = [("module", "type", "parameters", "operations", "input", "output")]
-    for one in found:
-        # 2×8×64; – for a module that the network did not call
-        before, after = ("×".join(map(str, one.get(side) or ())) or "–" for side in ("input", "output"))
-        lines.append((one["name"] or "(all)", one["type"], f"{one['params']:,}", f"{one['flops']:,}", before, after))
-    answer(as_json, {"row": run.row, "modules": found}, [head, *aligned(lines, left=(0, 1, 4, 5))])
 
 
 # --- `ablations noise`: how much base varies with its seed, and how many seeds a difference needs

@@ -46,7 +46,6 @@ CORE = {  # by name, in the order of --help
     "new": Verb("ablations.cli.describe:new", DESCRIBE, "new my_study"),
     "settings": Verb("ablations.cli.describe:settings", DESCRIBE, "settings translation"),
     "plan": Verb("ablations.cli.plan:plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
-    "modules": Verb("ablations.cli.plan:modules", DESCRIBE, "modules table3 'encoder.layers.*.self_attention'"),
     "noise": Verb("ablations.cli.plan:noise", DESCRIBE, "noise table3 --seeds 5"),
     "run": Verb(
         "ablations.cli.run:run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1", gives_reason=True

@@ -78,7 +78,7 @@ def _solved(context: Context, row: Variation, what: str, by: str) -> tuple[dict[
     if not target or not own:
         raise UserError(
             f"{where}: the {words} are unknown before training, so `by` cannot be solved. A trainer of your own "
-            f"declares them (num_params, cost) for rows without `modules`. {leave_out}"
+            f"declares them (num_params, cost) for rows that do not change the network. {leave_out}"
         )
     start = _values(context, row, config, by, where)
     unit = math.gcd(*start.values())

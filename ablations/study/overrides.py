@@ -10,6 +10,7 @@ from pydantic import BaseModel
 from experiments.config.task_config import GIVEN_ELSEWHERE, TaskConfig
 from experiments.errors import UserError
 from experiments.messages import suggestion
+from model.extensions import ExtensionError, added, load
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:
@@ -41,7 +42,19 @@ def check_names(
         inside = [k for k in known if k.startswith(f"{name}.")]
         if inside:
             raise UserError(f"{where}: {name} is a group of settings. Set one of: {', '.join(inside)}.")
-        raise UserError(f"{where}: there is no setting {name}. {suggestion(name, known, 'settings')}")
+        why = _of_broken_package(name)
+        raise UserError(f"{where}: there is no setting {name}. {why or suggestion(name, known, 'settings')}")
+
+
+def _of_broken_package(name: str) -> str:
+    """Why a change of networks is not known that an installed package adds; "" for another name."""
+    place = added("changes").get(name.removeprefix("evaluation."), "")
+    if place:
+        try:
+            load(place)
+        except ExtensionError as error:
+            return str(error)
+    return ""
 
 
 # --- The settings of a task: name, default, allowed values and meaning, from its configuration type
@@ -84,9 +97,8 @@ def _described(
             yield from _described(part, values[name], parts, f"{prefix}{name}.")
         else:
             meaning = about.get("description", part.get("description", ""))
-            yield DescribedSetting(
-                f"{prefix}{name}", values.get(name, []), _words(part, parts), " ".join(meaning.split())
-            )
+            default = values.get(name, about.get("default"))
+            yield DescribedSetting(f"{prefix}{name}", default, _words(part, parts), " ".join(meaning.split()))
 
 
 def _resolved(about: Mapping[str, Any], parts: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -199,7 +199,7 @@ def _explain(error: Any, table: Mapping[str, Any], model: type[BaseModel]) -> st
     location: tuple[int | str, ...] = error["loc"]
     if error["type"] == "extra_forbidden":
         place = _place(location[:-1], table)
-        known = [*_fields(location[:-1], model), *(() if location[:-1] else ("extends", "ablate", *added("sections")))]
+        known = [*_fields(location[:-1], model), *_of_extras(location)]
         name = str(location[-1])
         if near := nearest(name, known):
             return f"{place}unknown key `{name}`; did you mean {either(f'`{one}`' for one in near)}?"
@@ -234,6 +234,13 @@ def _fields(location: tuple[int | str, ...], model: type[BaseModel]) -> list[str
         field = next((f for n, f in model.model_fields.items() if part in (n, f.alias)), None)
         model = _model_in(field.annotation) or model if field else model  # a row's number or a profile's name: stay
     return [f.alias or name for name, f in model.model_fields.items() if name not in (*_OURS, *_OURS_OF_ROWS)]
+
+
+def _of_extras(location: tuple[int | str, ...]) -> tuple[str, ...]:
+    """Further names at a place: those that the reader takes itself, and those that extras add."""
+    if len(location) == 1:
+        return ("extends", "ablate", *added("sections"))
+    return tuple(added("changes")) if len(location) == 3 and location[0] == "variation" else ()
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

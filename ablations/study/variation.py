@@ -14,6 +14,7 @@ from experiments.errors import UserError
 from experiments.labels import Group, Key, Text
 from experiments.messages import show
 from experiments.run_spec import TrainerSpec
+from model.extensions import added
 from model.strict import StrictModel
 
 # A table of settings in a study file: {model.num_heads = 4} and {"model.num_heads" = 4} are both read as the latter.
@@ -101,12 +102,15 @@ class Variation(Match):
 
     @model_validator(mode="before")
     @classmethod
-    def _modules_are_a_setting(cls, data: Any) -> Any:
-        """`modules = […]` of a row is a setting that no profile replaces."""
-        if isinstance(data, dict) and "modules" in data:
-            fixed = {**data.get("fixed", {}), "modules": data["modules"]}
-            return {**{name: value for name, value in data.items() if name != "modules"}, "fixed": fixed}
-        return data
+    def _network_changes_are_settings(cls, data: Any) -> Any:
+        """A change of the network that a row names by itself is a setting that no profile replaces."""
+        if not isinstance(data, dict):
+            return data
+        changes = {name: data[name] for name in added("changes") if name in data}
+        if not changes:
+            return data
+        rest = {name: value for name, value in data.items() if name not in changes}
+        return {**rest, "fixed": {**data.get("fixed", {}), **changes}}
 
     @property
     def declared(self) -> Overrides:

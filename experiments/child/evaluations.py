@@ -87,7 +87,8 @@ class Evaluations(NamedTuple):
         again: set[str] = set()
         for part in self.task.evaluation_parts:
             reads = self.task.part_settings.get(part)
-            settings = {name: value for name, value in spec.settings.items() if reads is None or name in reads}
+            names = spec.settings if reads is None else (*reads, *self.config.network_changes)
+            settings = {name: value for name, value in spec.settings.items() if name in names}
             identity = eval_identity(self.context.spec.run_id, {"part": part, **settings}, spec.inputs)
             stored = made.get((identity, self.code[part])) if self.task.reuses_parts else None
             if stored is not None and again.isdisjoint(self.task.part_reads.get(part, ())) and _take(stored, target):

@@ -2,13 +2,13 @@
 
 from pydantic import Field
 
-from experiments.config.field_types import Lines, Names, PrecisionChoice
-from model.strict import StrictModel
+from experiments.config.field_types import Names, PrecisionChoice
+from experiments.config.network_change import Changeable
 
 CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the allowed values
 
 
-class EvaluationConfig(StrictModel):
+class EvaluationConfig(Changeable):
     """How finished weights are decoded and scored (section 6.1). Part of eval_id only."""
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
@@ -28,7 +28,6 @@ class EvaluationConfig(StrictModel):
     replace_unknown: bool = Field(
         False, description="an unknown piece of the output becomes the source piece with most attention (PosUnk)"
     )
-    modules: Lines = Field((), description="changes of the trained network: docs/network-rows.md")
 
 
 UNNAMED_AT_DEFAULT = ("coverage_penalty", "replace_unknown")  # newer settings: at their default in no eval_id

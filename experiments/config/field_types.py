@@ -13,5 +13,4 @@ def _split_at_commas(value: Any) -> Any:
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split_at_commas), Field(strict=False)]
-Lines = Annotated[tuple[str, ...], Field(strict=False)]  # such as "layers.*.attn -> identity": docs/network-rows.md
 PrecisionChoice = Literal["auto", "fp32", "bf16"]

@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from experiments.config.data import DataConfig
 from experiments.config.evaluation import UNNAMED_AT_DEFAULT, EvaluationConfig
-from experiments.config.field_types import Lines
+from experiments.config.network_change import Changeable, changes_of
 from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.config.training import SCHEDULES, TrainingConfig, momentum, unread_in_training
 from model import cost
@@ -43,7 +43,7 @@ NOT_IN_RUN_ID = (
 NOT_IN_LINEAGE = ("training.train_steps",)
 
 
-class RunConfig(TaskConfig):
+class RunConfig(Changeable, TaskConfig):
     """One training of one variation with one seed, and its evaluation."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles(
@@ -57,7 +57,6 @@ class RunConfig(TaskConfig):
     data: DataConfig = DataConfig()
     training: TrainingConfig = TrainingConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
-    modules: Lines = Field((), description="changes of the network before its training (docs/network-rows.md)")
 
     def described(self) -> list[str]:
         """The layers of an encoder or a decoder that is not the paper's, and the unused parameters of experts."""
@@ -112,10 +111,10 @@ class RunConfig(TaskConfig):
                 f"training.compile is set, but torch cannot compile {', '.join(eager)} of this architecture: set "
                 "training.compile to false in this row"
             )
-        if compiled and self.modules:
+        if compiled and (changes := changes_of(self)):
             raise ValueError(
-                "training.compile is set, but the row changes modules of the network, and compiled layers do not see "
-                "every change: set training.compile to false in this row"
+                f"training.compile is set, but {' and '.join(changes)} of the row changes the network, and compiled "
+                "layers do not see every change: set training.compile to false in this row"
             )
         if samples and (samples == 1 or compiled or not self.needs_encoder):
             raise ValueError(

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
+from experiments.config.network_change import NetworkChange
 from experiments.dotted import flatten
 from model.strict import StrictModel
 
@@ -33,6 +34,7 @@ class TaskConfig(StrictModel):
     """The part that every configuration has. A task adds its settings (a user's: experiments/tasks/own/function.py)."""
 
     setting_roles: ClassVar[SettingRoles] = SettingRoles()
+    network_changes: ClassVar[Mapping[str, NetworkChange]] = {}  # settings that change the network, by name
 
     task: str = ""
     seed: int = Field(1, ge=0)

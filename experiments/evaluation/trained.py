@@ -1,7 +1,8 @@
 """The network of a finished training: load it, measure the likelihood of a set with it, decode a set."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,8 +11,8 @@ import torch
 from torch import Tensor
 
 from experiments.attempt_context import AttemptContext
+from experiments.config.network_change import Batches, change_network, changes_of
 from experiments.config.run_config import RunConfig
-from experiments.data.batching import Batch
 from experiments.data.corpora.files import write_lines
 from experiments.data.encoding.encoded import EncodedSet, model_names
 from experiments.data.encoding.tokenizer import Tokenizer
@@ -23,7 +24,6 @@ from experiments.evaluation.likelihood import measure_likelihood
 from experiments.evaluation.translate import texts_of, translate
 from experiments.run_spec import EvaluationSpec
 from experiments.training import checkpoint, kept_checkpoints
-from experiments.training.network_rows import change_network
 from model.ensemble import Ensemble
 from model.network import build_model
 from model.protocol import Network
@@ -38,7 +38,7 @@ class Trained(NamedTuple):
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     device: Device
-    changes: Mapping[str, Any]  # facts of `evaluation.modules`
+    changes: Mapping[str, Any]  # facts of the changes at evaluation
 
 
 _last: list[tuple[object, Trained]] = []  # the network of one part of an evaluation is kept for the next
@@ -50,27 +50,27 @@ def open_trained(
     trainings: Sequence[Path],
     spec: DeviceSpec,
     vocab_sizes: tuple[int, int],
-    batches: Callable[[], Iterable[Batch[Tensor]]],
+    batches: Batches,
 ) -> Trained:
     """Return the network of the evaluation's checkpoint, in its precision, on the device. Raises as `load_model` does.
 
     trainings: the folder of the attempt that trained; several for an ensemble, whose members share the tokenizers.
-    batches: of the training, which `evaluation.modules` may need.
+    batches: of the training, which changes at evaluation may need.
     """
     settings, every = evaluation.settings, kept_checkpoints.spacing_of(evaluation.settings)
     choice, precision = settings["checkpoint"], settings["precision"]
-    lines, changes = settings.get("modules", ()), dict[str, Any]()
-    key = (config.model_dump_json(), *lines, choice, precision, every, tuple(trainings), spec, vocab_sizes)
+    values, facts = {name: settings[name] for name in config.network_changes if name in settings}, dict[str, Any]()
+    key = (config.model_dump_json(), json.dumps(values), choice, precision, every, tuple(trainings), spec, vocab_sizes)
     if not _last or _last[0][0] != key:
         _last.clear()  # before the next one is loaded, since memory may not hold both
         device = Device.open(spec, precision)
 
         def change(model: Network) -> None:
-            changes.update(change_network(model, lines, batches() if lines else (), seed=config.seed))
+            facts.update(change_network(config, values, model, batches, seed=config.seed))
 
         members = [load_model(config, choice, every, folder, device, vocab_sizes, change) for folder in trainings]
         model = members[0] if len(members) == 1 else Ensemble(members)
-        _last.append((key, Trained(model, *load_tokenizers(config, trainings[0]), device, changes)))
+        _last.append((key, Trained(model, *load_tokenizers(config, trainings[0]), device, facts)))
     return _last[0][1]
 
 
@@ -164,7 +164,7 @@ def load_model(
         tensors = checkpoint.load_weights(attempt / "final")
     sizes = vocab_sizes or model_sizes(config, attempt)
     model = build_model(config.model, *sizes, device=device.torch_device)
-    change_network(model, config.modules, saved=tensors)
+    change_network(config, changes_of(config), model, saved=tensors)
     checkpoint.restore_model(model, tensors)
     change(model)
     return model

@@ -178,13 +178,6 @@ class Task(ABC):
         """
         return []
 
-    def modules(self, config: Any, selector: str | None = "") -> list[dict[str, Any]]:
-        """The modules of a run's network on one batch: name, type, params, flops, shapes of input and output.
-
-        selector: of what it matches alone; None: none, only whether the row's lines fit. Raises UserError.
-        """
-        raise UserError(f"The task {self.name} shows no network: write a function that calls context.ablate.")
-
     def device_preflight(self, config: Any, kind: str, *, trained: bool) -> list[UserError]:
         """Reasons why this machine's devices of a kind ("cpu" or "cuda") cannot train or score a run.
 

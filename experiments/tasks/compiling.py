@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Literal
 
+from experiments.config.network_change import changes_of
 from experiments.config.run_config import RunConfig
 
 COMPILE = "training.compile"
@@ -25,8 +26,9 @@ def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> t
     for row, config in configs.items():
         if kinds := config.model.not_compiled():
             return False, f"{COMPILE} = auto: no row is compiled, because torch cannot compile {kinds[0]} of {row}."
-        if config.modules:
-            return False, f"{COMPILE} = auto: no row is compiled, because {row} changes modules of the network."
+        if changes := changes_of(config):
+            why = f"{row} changes the network by {' and '.join(changes)}"
+            return False, f"{COMPILE} = auto: no row is compiled, because {why}."
         if config.training.gleu_samples:
             return False, f"{COMPILE} = auto: no row is compiled, because {row} has training.gleu_samples."
     mean = sum(costs.values()) / max(1, len(costs))

@@ -13,6 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
+from experiments.config.network_change import with_changes
 from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.errors import UserError
 from experiments.run_spec import RunSpec
@@ -66,6 +67,7 @@ def load_task(name: str, folder: str = "", python: str = "") -> Task:
             raise UserError(str(error)) from error
     task = copy.copy(task)
     task.folder = Path(folder) if folder else None
+    task.config_type = with_changes(task.config_type)
     return task
 
 
@@ -120,8 +122,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 def describe(config_type: type[TaskConfig]) -> dict[str, Any]:
     """Defaults and roles, for `recorded_type`."""
     roles = config_type.setting_roles
+    changes = {name: change.default for name, change in config_type.network_changes.items()}
     return {
-        "defaults": config_type().model_dump(mode="json"),
+        "defaults": config_type().model_dump(mode="json") | changes,
         "roles": {name: getattr(roles, name) for name in _ROLES},
     }
 

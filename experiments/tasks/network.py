@@ -21,7 +21,7 @@ from experiments.store.user_cache import UserCache
 from model import cost as count
 from model.config import ModelConfig
 
-OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps", "modules")  # and what is changed of them
+OF_WEIGHTS = ("checkpoint", "precision", "checkpoint_steps", "eval_steps")
 
 
 def evaluation_settings(config: RunConfig) -> dict[str, Any]:
@@ -30,9 +30,9 @@ def evaluation_settings(config: RunConfig) -> dict[str, Any]:
     The spacing of checkpoints is included only if it decides the weights.
     """
     settings = config.evaluation.model_dump(mode="json", exclude={"sets"})
-    for name in (*UNNAMED_AT_DEFAULT, "modules"):
-        if not settings.get(name):
-            settings.pop(name, None)
+    for name in UNNAMED_AT_DEFAULT:
+        if not settings[name]:
+            del settings[name]
     if config.evaluation.checkpoint != "last":
         settings |= {"checkpoint_steps": config.training.checkpoint_steps}
     if config.evaluation.checkpoint == "best":

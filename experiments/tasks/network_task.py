@@ -5,13 +5,13 @@ what is evaluated. network.py predicts the memory and disk space that a training
 """
 
 import functools
-import json
 from abc import abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from experiments.attempt_context import AttemptContext
+from experiments.config.network_change import Added, PlannedNetwork, changes_of
 from experiments.config.run_config import RunConfig
 from experiments.config.training import SMALLEST_MICRO_BATCH
 from experiments.data.corpora.corpus import Corpus, select_sets
@@ -35,7 +35,7 @@ from experiments.tasks.network import (
     sizes_by_text,
     state_numbers,
 )
-from experiments.tasks.preflight import Ability, Change, ability, changed_by, looked_at
+from experiments.tasks.preflight import Ability, ability
 from experiments.training import kept_checkpoints
 from experiments.training.warm_start import why_no_branch
 from model import cost as count
@@ -148,47 +148,44 @@ class NetworkTask(Task):
         return config.data.target_symbols or target, source
 
     def num_params(self, config: RunConfig) -> int | None:
-        unchanged, change = count.num_params(config.model, *self.vocab_sizes(config)), self._change(config)
-        return None if change is None else unchanged + change.params
+        unchanged, added = count.num_params(config.model, *self.vocab_sizes(config)), self._added(config)
+        return None if added is None else unchanged + added.params
 
-    def _change(self, config: RunConfig) -> Change | None:
-        """What `modules` adds to parameters, and to the operations on a pair of typical length; None: unknown."""
-        if not config.modules:
-            return Change()
-        lines = json.dumps(list(config.modules))
-        try:
-            sizes, lengths = self.vocab_sizes(config), self._lengths(config)
-            return changed_by(config.model.model_dump_json(), sizes, lengths, lines)
-        except UserError:  # `network_preflight` says why
-            return None
-
-    def _lengths(self, config: RunConfig) -> tuple[int, int]:
-        """Pieces of target and source of a typical pair."""
+    def planned_network(self, config: RunConfig) -> PlannedNetwork:
+        """The network of a run before it is changed. Raises errors of the corpus."""
         length = self.typical_length(config)
-        return length, length if config.model.encoder else 0
+        return PlannedNetwork(config.model, self.vocab_sizes(config), (length, length if config.model.encoder else 0))
+
+    def _added(self, config: RunConfig) -> Added | None:
+        """What changes of the network before its training add; None if that is unknown."""
+        params, flops = 0, 0.0
+        for name, value in changes_of(config).items():
+            try:
+                added = config.network_changes[name].added(value, self.planned_network(config))
+            except UserError:  # `network_preflight` says why
+                return None
+            params += added.params
+            flops += added.flops
+        return Added(params, flops)
 
     def network_preflight(self, config: RunConfig) -> list[UserError]:
-        """Whether the lines of `modules` and `evaluation.modules` fit the network."""
-        if config.modules or config.evaluation.modules:
+        """Reasons why changes of the network do not fit it."""
+        found = []
+        for name in {**changes_of(config), **changes_of(config.evaluation)}:
+            values = getattr(config, name), getattr(config.evaluation, name)
             try:
-                self.modules(config, None)
+                config.network_changes[name].check(*values, self.planned_network(config))
             except UserError as error:
-                return [error]
-        return []
-
-    def modules(self, config: RunConfig, selector: str | None = "") -> list[dict[str, Any]]:
-        """Describe the modules of the network, on a pair of typical length."""
-        lines = json.dumps([list(config.modules), list(config.evaluation.modules)])
-        sizes, lengths = self.vocab_sizes(config), self._lengths(config)
-        return looked_at(config.model.model_dump_json(), sizes, lengths, lines, selector)
+                found.append(error)
+        return found
 
     def cost(self, config: RunConfig) -> float:
         vocab_size, _ = self.vocab_sizes(config)
         length = self.typical_length(config)
-        change, samples = self._change(config), config.training.gleu_samples
-        if change is None:
+        added, samples = self._added(config), config.training.gleu_samples
+        if added is None:
             return 0.0
-        per_token = count.flops_per_token(config.model, vocab_size, length, length, samples) + change.flops / length
+        per_token = count.flops_per_token(config.model, vocab_size, length, length, samples) + added.flops / length
         return per_token * config.training.tokens_per_batch * config.training.train_steps
 
     def for_table(self, setting: str, configs: Mapping[str, RunConfig]) -> tuple[Any, str]:

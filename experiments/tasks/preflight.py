@@ -1,6 +1,5 @@
 """Find reasons why a run cannot be trained or scored, from settings, corpus and devices. Imports no torch."""
 
-import contextlib
 import functools
 import json
 import subprocess
@@ -10,9 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import NamedTuple
 
-from experiments.client.ablations_task.values import Channel
 from experiments.config.data import DataConfig
 from experiments.config.evaluation import EvaluationConfig
 from experiments.config.field_types import PrecisionChoice
@@ -215,85 +213,3 @@ def _asked(precision: str, kind: str) -> Ability:
         return Ability(*json.loads(done.stdout))
     except (OSError, ValueError, subprocess.SubprocessError):
         return Ability()
-
-
-# --- The modules of a network, and whether a row's changes fit it: asked of one process with torch
-
-
-IDLE_S = 20.0  # then the process ends
-_LOOK = f"""
-import ablations  # puts its rooms on the path
-from experiments.client.ablations_task.values import Channel
-from experiments.training.network_operations import answer
-answer(Channel(0, 1), {IDLE_S})
-"""
-_lookers: list[tuple["subprocess.Popen[bytes]", Channel, IO[bytes]]] = []
-_CHANGES = "network-changes-1"  # the cache of `changed_by`
-
-
-@functools.cache
-def looked_at(
-    model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str, selector: str | None
-) -> list[dict[str, Any]]:
-    """The modules of a network (tasks/base.py: modules), one of `sizes` and `lengths` for each side.
-
-    model, lines: JSON. Raises UserError for lines that do not fit, and where the network does not compute a batch.
-    """
-    given = {"model": model, "sizes": sizes, "lengths": lengths, "lines": json.loads(lines), "selector": selector}
-    rows: list[dict[str, Any]] = _asked_of_network({"do": "modules", **given})
-    return rows
-
-
-class Change(NamedTuple):
-    """What lines add to a network: parameters, and operations of its training on one pair."""
-
-    params: int = 0
-    flops: float = 0.0
-
-
-@functools.cache
-def changed_by(model: str, sizes: tuple[int, int], lengths: tuple[int, int], lines: str) -> Change:
-    """What lines add to a network.
-
-    model, lines: JSON. Raises UserError as `looked_at` does. Kept in the user's cache: it takes seconds.
-    """
-    key = digest([model, *sizes, *lengths, lines, metadata.version("torch")])
-    with UserCache(_CHANGES) as cache:
-        found: Any = cache.get(key)
-        if found is None:
-            given = {"model": model, "sizes": sizes, "lengths": lengths, "lines": json.loads(lines)}
-            found = _asked_of_network({"do": "change", **given})
-            cache.put(key, found)
-    return Change(int(found["params"]), float(found["flops"]))
-
-
-def _asked_of_network(request: Mapping[str, Any]) -> Any:
-    """The answer of the process that builds networks (experiments/training/network_operations.py). Raises UserError."""
-    why = ""
-    for _ in range(2):  # an idle one has ended
-        if not _lookers:
-            said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed once the process has ended
-            child = subprocess.Popen(
-                [sys.executable, "-P", "-c", _LOOK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said
-            )
-            assert child.stdin is not None and child.stdout is not None
-            _lookers.append((child, Channel(child.stdout.fileno(), child.stdin.fileno()), said))
-        child, channel, said = _lookers[0]
-        answer: dict[str, Any] | None = None
-        with contextlib.suppress(BrokenPipeError):
-            answer = channel.ask(dict(request))
-        if answer is None:
-            _lookers.clear()
-            child.communicate()
-            said.seek(0)
-            lines = said.read().decode(errors="replace").strip().splitlines()
-            said.close()
-            why = f"the process that builds the network ended with {child.returncode}: {(lines or ['no message'])[-1]}"
-        elif "refused" in answer:
-            raise UserError(answer["refused"])
-        elif "failed" in answer:
-            why = answer["failed"]
-            break
-        else:
-            return answer["answer"]
-    raise UserError(f"modules: the network of this row does not compute a batch: {why}")

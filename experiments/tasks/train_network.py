@@ -4,7 +4,7 @@ Only the child imports it: it needs torch.
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from experiments.attempt_context import AttemptContext
+from experiments.config.network_change import change_network, changes_of
 from experiments.config.run_config import RunConfig
 from experiments.config.training import LARGEST_UNCUT, TrainingConfig
 from experiments.data.batching import (
@@ -36,17 +37,16 @@ from experiments.processes.processor import precision_here
 from experiments.tasks.network import MICRO_BATCH_TOKENS
 from experiments.training.checkpoint import add_file
 from experiments.training.loss import Objective, real_places
-from experiments.training.network_operations import TrainingChange
-from experiments.training.network_rows import STEPS, change_network
 from experiments.training.ranks import joined
 from experiments.training.state import Training
 from experiments.training.threads import fastest_threads
 from experiments.training.trainer import train
 from model import cost
-from model.network import build_model
+from model.network import build_model, num_params
 from model.protocol import Network
 
 Lengths = NDArray[np.int64]
+STEPS = 8  # of the training, whose batches a change of the network may read
 
 
 class BatchSource(Protocol):
@@ -96,8 +96,11 @@ def train_network(
         if "attention_kernel" in context.attempt.pinned:
             model.set_attention_kernel(context.attempt.pinned["attention_kernel"])
         batches = material.batches((group.rank, group.size))
-        changes = change_network(model, config.modules, first_batches(batches))
-        change = TrainingChange(config.model, vocab_sizes, config.modules) if config.modules else None
+        changes = changes_of(config)
+        changed = change_network(config, changes, model, functools.partial(first_batches, batches))
+        operations = [
+            config.network_changes[name].operations(value, config.model, vocab_sizes) for name, value in changes.items()
+        ]
         pinned = {**batches.pinned, "training_threads": device.threads}
         context.emit("pinned", **batches.pinned)
         if device.threads > 1 and not device.is_cuda and group.size == 1 and not compiled:
@@ -114,13 +117,13 @@ def train_network(
         for name, content in material.files.items():
             add_file(context.folder / "final", name, content)
         return {
-            "num_params": changes.get("params_after", cost.num_params(config.model, *vocab_sizes)),
-            **changes,
+            "num_params": num_params(model) if changes else cost.num_params(config.model, *vocab_sizes),
+            **changed,
             "seed": config.seed,
             "data": dict(material.data),
             "batches": batches.describe(),
             **facts,
-            **_trained_on(config, vocab_sizes[0], batches, (shared, facts["step"]), change),
+            **_trained_on(config, vocab_sizes[0], batches, (shared, facts["step"]), operations),
         }
 
 
@@ -155,12 +158,12 @@ def _trained_on(
     target_vocab_size: int,
     batches: BatchSource,
     steps: tuple[int, int],
-    change: TrainingChange | None,
+    added: Sequence[Callable[[Any, Any], Any]],
 ) -> dict[str, Any]:
     """Tokens and operations of a training, from the lengths that it used (model/cost.py has the formula).
 
     steps: the first steps of a branch, which its parent run trained (they are not counted here), and the last step.
-    change: what the row's `modules` adds.
+    added: functions that give the operations that changes of the network add (`NetworkChange.operations`).
     """
     shared, last = steps
 
@@ -168,8 +171,9 @@ def _trained_on(
         seen, source, target = batches.trained_on(step)
         samples = config.training.gleu_samples
         flops = (seen * cost.training_flops(config.model, target_vocab_size, source, target, samples)).sum()
-        added = (seen * change(source, target)).sum() if change is not None else 0
-        return np.array(((seen * source).sum(), (seen * target).sum(), flops + added), dtype=np.float64)
+        for operations in added:
+            flops += (seen * operations(source, target)).sum()
+        return np.array(((seen * source).sum(), (seen * target).sum(), flops), dtype=np.float64)
 
     own = until(last) - until(shared) if shared else until(last)
     source_tokens, tokens, flops = int(own[0]), int(own[1]), float(own[2])

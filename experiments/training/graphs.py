@@ -7,13 +7,12 @@ micro-batch. This file decides what is captured and when; the recorder (experime
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from experiments.client.ablations_task.modules import Heads, Stand
 from experiments.config.training import TrainingConfig
 from experiments.device import Device
 from experiments.training.gradients import add_gradients
@@ -45,8 +44,13 @@ class Recorder(Protocol):
         """Set that state."""
 
 
-def unusable(model: Network, settings: TrainingConfig, device: Device, ranks: int) -> str:
-    """Return why the passes of a training cannot be captured; "" if they can."""
+def unusable(
+    model: Network, settings: TrainingConfig, device: Device, ranks: int, changes: Collection[str] = ()
+) -> str:
+    """Return why the passes of a training cannot be captured; "" if they can.
+
+    changes: the settings that have changed the network (experiments/config/network_change.py).
+    """
     kinds = model.config.not_compiled()
     reasons = {
         "the device is a processor": not device.is_cuda,
@@ -55,7 +59,7 @@ def unusable(model: Network, settings: TrainingConfig, device: Device, ranks: in
         f"the work of {', '.join(kinds)} depends on the data": bool(kinds),
         "model.layer_drop leaves out different layers in each step": model.config.layer_drop > 0,
         f"the work of model.softmax = {model.config.softmax} depends on the data": model.config.softmax != "full",
-        "lines of `modules` change the network": any(isinstance(module, Stand | Heads) for module in model.modules()),
+        f"{' and '.join(changes)} of the row changes the network": bool(changes),
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 

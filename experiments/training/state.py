@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from experiments.attempt_context import AttemptContext
+from experiments.config.network_change import changes_of
 from experiments.config.run_config import RunConfig
 from experiments.data.batching import Batch
 from experiments.device import Device, Recorder, mix
@@ -225,7 +226,7 @@ class Training:
 
     def _make_graphs(self) -> Graphs | None:
         """The CUDA graphs of this training; None, with a line in the log, where it cannot have any."""
-        if reason := unusable(self.model, self.settings, self.device, self.group.size):
+        if reason := unusable(self.model, self.settings, self.device, self.group.size, changes_of(self.config)):
             log.warning("training.graphs is ignored: %s", reason)
             return None
         parameters = [p for p in self.model.parameters() if p.requires_grad]

@@ -38,32 +38,6 @@ def training(table: Table) -> Iterator[Note]:
     if any(parts):
         yield _sentence(f"Training of {outcome.run.row}: ", parts)
     yield from _settings(table, outcome)
-    yield from _modules(table)
-
-
-def _modules(table: Table) -> Iterator[Note]:
-    """How many modules the rows changed, in training or at evaluation, with the parameters before and after."""
-    rows: dict[str, list[str]] = {}
-    for row in table.rows:
-        outcome = row.outcomes[0]  # all seeds of a row change the same modules
-        parts = [part for one in outcome.scored.values() if one.record for part in one.record.parts.values()]
-        trained = (outcome.record and outcome.record.model_extra) or {}
-        if said := next(filter(None, map(_changed, [trained, *(part.facts for part in parts)])), ""):
-            rows.setdefault(said, []).append(row.key)
-    if rows:
-        more = {what: f" and {len(of) - 8} more" if len(of) > 8 else "" for what, of in rows.items()}
-        said = "; ".join(f"{what}: {', '.join(of[:8])}{more[what]}" for what, of in rows.items())
-        yield Note(f"Changed modules. {said}.")
-
-
-def _changed(facts: Mapping[str, Any]) -> str:
-    """ "2 modules, parameters 1,200 → 1,000"; "" where none was changed, or a trainer has such facts of its own."""
-    found, before, after = (facts.get(name) for name in ("modules", "params_before", "params_after"))
-    counts = list(found.values()) if isinstance(found, Mapping) else []
-    if not counts or not all(isinstance(count, int) for count in (*counts, before, after)):
-        return ""
-    sizes = f"parameters {before:,} → {after:,}" if before != after else f"{before:,} parameters as before"
-    return f"{number(sum(counts), 'module')}, {sizes}"
 
 
 def typical(table: Table) -> Outcome:

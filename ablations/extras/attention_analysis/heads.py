@@ -14,13 +14,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from experiments.config.network_change import change_network, changes_of
 from experiments.config.run_config import RunConfig
 from experiments.data.encoding.tokenizer import BOS_ID, EOS_ID, Tokenizer
 from experiments.device import Device
 from experiments.device_spec import DeviceSpec
 from experiments.evaluation.likelihood import evaluating
 from experiments.evaluation.trained import load_model, load_tokenizers, spacing
-from experiments.training.network_rows import change_network
 from model.layers.attention.watching import watching
 from model.network import build_model
 from model.protocol import Network
@@ -161,7 +161,7 @@ def of_run(
     with torch.random.fork_rng():
         torch.manual_seed(0)
         fresh = build_model(config.model, *sizes).eval()
-        change_network(fresh, config.modules, saved=trained.state_dict())
+        change_network(config, changes_of(config), fresh, saved=trained.state_dict())
     return [
         {"weights": weights, **row}
         for weights, model in (("trained", trained), ("random", fresh))

@@ -143,7 +143,8 @@ class LanguageModelling(NetworkTask):
 
     def evaluation_settings(self, config: LanguageConfig) -> dict[str, Any]:
         """The settings that identify an evaluation: those that choose weights, the window and its stride."""
-        chosen = {name: value for name, value in super().evaluation_settings(config).items() if name in OF_WEIGHTS}
+        read = (*OF_WEIGHTS, *config.network_changes)
+        chosen = {name: value for name, value in super().evaluation_settings(config).items() if name in read}
         window = config.evaluated_window
         return {**chosen, "window": window, "stride": config.evaluation.stride or window}
 

@@ -7,6 +7,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from .changes import folders
+
 
 class UserError(Exception):
     """A user's mistake: what is wrong, where, and what to do, in one paragraph; printed without a traceback."""
@@ -86,7 +88,8 @@ def _cut(text: str, longest: int) -> str:
 def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) -> None:
     if shown is None or depth > 20:
         return
-    frames = [f for f in shown.stack if Path(f.filename).parent != HERE]
+    ours = {HERE, *map(Path, folders())}
+    frames = [f for f in shown.stack if ours.isdisjoint(Path(f.filename).parents)]
     frames = [f for f in frames if not f.filename.startswith("<frozen importlib") and "importlib/" not in f.filename]
     shown.stack = traceback.StackSummary.from_list(frames)
     _without_ours(shown.__cause__, depth + 1)

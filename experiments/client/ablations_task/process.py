@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import contextlib
 import importlib
-import io
 import os
 import platform
 import re
@@ -13,8 +12,9 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, ClassVar, Iterable, Mapping, Sequence
+from typing import Any, Mapping, Sequence
 
+from .changes import module_of
 from .errors import Preempted, UserError, failure
 from .trainer import RunContext, Trainer
 from .values import Channel, by_set, described, made, plain
@@ -64,8 +64,8 @@ def _answer(request: Mapping[str, Any], loaded: list[Trainer], channel: Channel)
     settings = made(trainer.settings_type, request["settings"])
     if what == "check":
         return {}
-    if what == "modules":
-        return _inspected(trainer, settings, request, channel)
+    if what == "ask":
+        return _asked(trainer, settings, request, channel)
     if what == "train":
         return _train(trainer, settings, request, channel)
     answer = getattr(trainer, what)(settings)  # reads, num_params, cost
@@ -153,56 +153,25 @@ def _train(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel:
     resume = request["resume"]
     context = RunContext(
         request["seed"], request["device"], request["threads"], Path(request["folder"]),
-        None if resume is None else Path(resume), channel, request["modules"],
+        None if resume is None else Path(resume), channel, request["changes"],
     )  # fmt: skip
     _open_device(context, request["memory_gb"], request["share"], request["context_gb"])
     returned = by_set(trainer.run(settings, context))
-    if request["modules"] and "modules" not in context._facts:
-        raise UserError(NEVER)
+    changes = [name for name, value in request["changes"].items() if value is not None]
+    if changes and not context._ablated:
+        raise UserError(
+            f"The row changes the network by {' and '.join(changes)}, and the trainer never called "
+            "`model = context.ablate(model)`. Add the line where the network is built, before its optimizer is."
+        )
     return {"returned": returned, "facts": context._facts, "device_name": device_name(context.device, context.threads)}
 
 
-NEVER = (
-    "The row changes modules, and no network that the trainer gave to `model = context.ablate(model)` has computed a "
-    "batch. Add the line where the network is built, before its optimizer is."
-)
-
-
-class _Looking(RunContext):
-    """Ends the trainer once its network has computed one batch; what it reports is dropped."""
-
-    selector = ""
-    _classes: ClassVar[Mapping[str, Any]] = {"packages": ("torch",), "planning": True}
-
-    def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
-        from .modules import inspect
-
-        with contextlib.redirect_stderr(io.StringIO()):
-            inspect(super().ablate(model, batches), self.selector)
-        return model
-
-    def log(self, /, step: int, **metrics: float) -> None:
-        raise UserError(NEVER)
-
-    def checkpoint(self, step: int) -> Any:
-        raise UserError(NEVER)
-
-    def progress(self, what: str, done: float, total: float) -> None:
-        pass
-
-
-def _inspected(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
-    """The modules of a trainer's network in one batch (modules.py: inspect), with the row's lines applied."""
-    with tempfile.TemporaryDirectory(prefix="ablations-modules-") as folder:
-        context = _Looking(request["seed"], "cpu", 1, Path(folder), None, channel, request["modules"])
-        context.selector = request["selector"]
-        try:
-            trainer.run(settings, context)
-        except BaseException as ended:
-            if type(ended).__name__ != "Inspected":
-                raise
-            return {"rows": ended.rows}  # type: ignore[attr-defined]
-    raise UserError(NEVER)
+def _asked(trainer: Trainer, settings: Any, request: Mapping[str, Any], channel: Channel) -> dict[str, Any]:
+    """The answer of the module of a network change; what the context writes is dropped."""
+    with tempfile.TemporaryDirectory(prefix="ablations-asked-") as folder:
+        context = RunContext(request["seed"], "cpu", 1, Path(folder), None, channel)
+        answer: dict[str, Any] = module_of(request["change"]).answer(trainer, settings, request, context)
+    return answer
 
 
 def _open_device(context: RunContext, memory_gb: float | None, share: float, context_gb: float) -> None:

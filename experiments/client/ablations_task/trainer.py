@@ -7,8 +7,9 @@ import dataclasses
 import json
 import sys
 from pathlib import Path
-from typing import Any, Callable, ClassVar, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Callable, Iterable, Iterator, Mapping, Sequence
 
+from .changes import MISSING, change
 from .errors import Preempted, UserError
 from .values import SHOWN, Channel, plain, shown, text
 
@@ -140,23 +141,22 @@ class RunContext:
     folder: Path  # stored with the results: for weights, pictures
     resume: Path | None  # the newest complete checkpoint of this run, None at the first start
     _channel: Channel
-    _modules: Sequence[str] = ()  # the row's lines
+    _changes: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # values of changes of the network, by name
     _facts: dict[str, Any] = dataclasses.field(default_factory=dict)
-    _classes: ClassVar[Mapping[str, Any]] = {}  # of modules.ablate: which classes may replace a module
+    _ablated: bool = False  # whether `ablate` was called
 
     def ablate(self, model: Any, batches: Iterable[Any] = ()) -> Any:
-        """The network (a torch.nn.Module, changed in place) as the row has it: as it is, unless it has `modules`.
+        """Change a network (a torch.nn.Module) in place as the row says, such as by `modules`, and return it.
 
         Call it once the network is built, before its optimizer is. batches: inputs of the network in training, which
-        `mean` and `resample` need. Raises UserError where the row's lines do not fit the network.
+        some changes need. Raises UserError if a change does not fit the network. Without an extra that changes
+        networks, it prints what is missing.
         """
-        if self._modules:
-            from .modules import ablate  # torch is loaded only where a row changes a network
-
-            facts = ablate(model, self._modules, batches, **self._classes)
-            self.facts(num_params=facts["params_after"], **facts)
-            print("modules:", json.dumps(facts), file=sys.stderr, flush=True)
-        elif parameters := getattr(model, "parameters", None):
+        if not self._changes:
+            print(MISSING, file=sys.stderr, flush=True)
+        self._ablated = True
+        change(self, model, batches, self._changes)
+        if parameters := getattr(model, "parameters", None):
             self._facts.setdefault("num_params", sum(int(one.numel()) for one in parameters()))
         return model
 

@@ -20,14 +20,15 @@ import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, time
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union
 
-from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer, model_validator
+from pydantic import Field, create_model, model_validator
 
 from experiments.attempt_context import AttemptContext
 from experiments.client import ablations_task
-from experiments.config.field_types import Lines
+from experiments.config.network_change import Changeable, changes_of, installed_changes
 from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, total_steps
 from experiments.dotted import unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
@@ -298,30 +299,29 @@ class FunctionTask(OwnTask):
         return self._process.versions(self.packages() or ())
 
     def preflight(self, config: Any, store: Path) -> list[UserError]:
-        """Whether the row's changes of the network fit it: the trainer runs until its network has computed a batch."""
-        if not config.modules:
-            return []
-        try:
-            self.modules(config, None)
-        except UserError as error:
-            return [error]
-        except TrainerFailed as error:
-            with contextlib.suppress(UserError, TrainerFailed):  # it cannot be looked at here: the run's log says why
-                self.modules(config.model_copy(update={"modules": ()}), None)
-                return [UserError(f"modules: with these lines the network does not compute a batch: {error}")]
-        return []
+        """Reasons why the row's changes of the network do not fit it."""
+        found = []
+        for name, value in changes_of(config).items():
+            try:
+                config.network_changes[name].check_function(value, partial(self.ask, config, name))
+            except UserError as error:
+                found.append(error)
+        return found
 
-    def modules(self, config: Any, selector: str | None = "") -> list[dict[str, Any]]:
-        request = {"do": "modules", "settings": settings_of(config), "seed": config.seed, "selector": selector or ""}
-        rows: list[dict[str, Any]] = self._process.ask({**request, "modules": list(config.modules)})["rows"]
-        return rows
+    def ask(self, config: Any, name: str, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The answer of the module of a network change in the trainer's process (ablations_task/changes.py).
+
+        Raises the error that the user's code raised, most as TrainerFailed.
+        """
+        given = {"do": "ask", "change": name, "settings": settings_of(config), "seed": config.seed}
+        return self._process.ask({**given, **request})
 
     def num_params(self, config: Any) -> int | None:
-        return None if config.modules else self._number("num_params", config, int)
+        return None if changes_of(config) else self._number("num_params", config, int)
 
     def cost(self, config: Any) -> float:
         """The cost that the function computes from the settings; 0 (unknown) for a row that changes the network."""
-        return 0.0 if config.modules else self._number("cost", config, float) or 0.0
+        return 0.0 if changes_of(config) else self._number("cost", config, float) or 0.0
 
     def _number(self, what: str, config: Any, kind: type[N]) -> N | None:
         answer = self._process.answer(what, settings_of(config))
@@ -341,7 +341,9 @@ class FunctionTask(OwnTask):
             "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
             "context_gb": CONTEXT_GB,
-            "modules": list(getattr(config, "modules", ())),
+            "changes": {
+                name: changes_of(config).get(name) for name, one in config.network_changes.items() if one.client
+            },
         }  # fmt: skip
         before = self.code_now(context.store)
         home, tree = self.folder or Path.cwd(), self.trainer.tree
@@ -425,17 +427,10 @@ _FROM_TEXT: dict[str, Callable[[str], Any]] = {
 }
 
 
-class OwnConfig(TaskConfig):
+class OwnConfig(Changeable, TaskConfig):
     """A configuration made by `config_type_of`: the user's settings with `task` and `seed`."""
 
     settings_check: ClassVar[Check] = staticmethod(lambda values: None)
-
-    modules: Lines = Field((), description="changes of the network that the trainer gives to context.ablate")
-
-    @model_serializer(mode="wrap")
-    def _as_before(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Without modules where there are none: rows that change no network keep their names."""
-        return {name: value for name, value in dump(self).items() if name != "modules" or value}
 
     @model_validator(mode="after")
     def _accepted_by_its_own_checks(self) -> "OwnConfig":
@@ -445,18 +440,19 @@ class OwnConfig(TaskConfig):
 
 def settings_of(config: TaskConfig) -> dict[str, Any]:
     """The user's settings in a configuration, nested, with JSON types only."""
-    ours = (*config.setting_roles.given_elsewhere, "modules")
+    ours = (*config.setting_roles.given_elsewhere, *config.network_changes)
     return {name: value for name, value in config.model_dump(mode="json").items() if name not in ours}
 
 
 def config_type_of(described: Mapping[str, Any], check: Check, roles: SettingRoles | None = None) -> type[TaskConfig]:
     """The configuration type of described settings. Raises UserError for names that the harness has for itself."""
     roles, name, fields = roles or SettingRoles(), described["name"], _fields(described["fields"])
-    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, "modules") or hasattr(OwnConfig, name)]
+    changes = installed_changes()
+    taken = [name for name in fields if name in (*GIVEN_ELSEWHERE, *changes) or hasattr(OwnConfig, name)]
     if taken:
         raise UserError(
             f"{name}.{taken[0]}: the harness has this name for itself (the task's name and the seed are given by it: "
-            "context.seed; `modules` of a row: context.ablate). Give the setting another name."
+            f"context.seed; changes of a network: {', '.join(changes) or 'none'}). Give the setting another name."
         )
     if roles.steps and roles.steps not in fields:
         raise UserError(f"steps= names {roles.steps}, but {name} has no such setting.")

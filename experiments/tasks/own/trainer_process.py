@@ -19,7 +19,9 @@ from typing import Any
 
 from experiments.attempt_context import AttemptContext
 from experiments.client import ablations_task
+from experiments.client.ablations_task.changes import CHANGES
 from experiments.client.ablations_task.values import Channel
+from experiments.config.network_change import installed_changes
 from experiments.errors import DeviceFailed, DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
 from experiments.processes.keeper import Kept, kept
 from experiments.store.layout import LOG
@@ -109,8 +111,10 @@ class TrainerProcess:
         module, _, attribute = self.task.partition(":")
         folder = Path(self._folder) if self._folder else None
         path = interpreter(self._python, folder)
+        clients = [str(change.client) for change in installed_changes().values() if change.client]
         self._kept = Kept(
-            [str(path), str(CLIENT)], env=environment() | {"ABLATIONS_PROGRAM": str(HOME)},
+            [str(path), str(CLIENT)],
+            env=environment() | {"ABLATIONS_PROGRAM": str(HOME), CHANGES: os.pathsep.join(clients)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
         stdin, stdout, stderr = self._kept.process.stdin, self._kept.process.stdout, self._kept.process.stderr

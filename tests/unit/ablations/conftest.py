@@ -11,6 +11,7 @@ from ablations.planning.plan import Plan, plan_study
 from ablations.planning.resolve import PlannedRow, resolve
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
+from experiments.config.network_change import with_changes
 from experiments.config.run_config import RunConfig
 from experiments.errors import UserError
 from experiments.run_spec import EvaluationSpec
@@ -28,6 +29,7 @@ class FakeTask(Task):
     """Translation's planning half with a corpus whose digest is zeros; counts the look-ups."""
 
     name = "translation"
+    config_type = with_changes(RunConfig)
     inputs_read = ("data.",)
     ensembles = True
     init_stats = SequenceTask.init_stats

@@ -5,7 +5,6 @@ import pytest
 from ablations.planning.plan import plan_study
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
-from experiments.errors import UserError
 from experiments.run_state import RunState
 from experiments.tasks import compiling
 from experiments.tasks.translation import TASK
@@ -49,22 +48,6 @@ def test_long_trainings_are_compiled_on_gpus_and_short_ones_nowhere(plan_of, pro
     without = plan_of(TABLE3, profile=profile)
     assert [run.run_id for run in plan.runs] == [run.run_id for run in without.runs]
     assert not any("training.compile" in note for note in without.notes)
-
-
-def test_a_table_with_a_row_that_changes_modules_is_not_compiled(plan_of, monkeypatch, tmp_path):
-    """Compiled layers that are equal share their code, and do not see a change of one of them."""
-    monkeypatch.setattr(compiling, "PAYS_FROM", 0.0)
-    lines = '[base]\nmodel.d_model = 8\nmodel.num_heads = 2\n[[variation]]\nkey = "base"\n[[variation]]\nkey = "head"\n'
-    file = tmp_path / "heads.toml"
-    more = "set = {training.train_steps = 7}\n"
-    file.write_text(f'name = "heads"\ntitle = "Heads"\ntask = "translation"\n{lines}{more}')
-    assert compiled(plan_of(load_study(str(file)), sets=AUTO)) == {"cuda"}
-    change = 'set = {modules = ["head.1 of decoder.layers.0.self_attention -> zero"]}\n'
-    file.write_text(f'name = "heads"\ntitle = "Heads"\ntask = "translation"\n{lines}{change}')
-    plan = plan_of(load_study(str(file)), sets=AUTO)
-    assert compiled(plan) == {False} and any("head changes modules" in note for note in plan.notes)
-    with pytest.raises(UserError, match=r"training\.compile to false in this row"):
-        plan_of(load_study(str(file)), sets=["training.compile=true"])
 
 
 @pytest.mark.parametrize("selected", [{"rows": "A-h4"}, {"rows": "C-dmodel256"}, {"seeds": 3}])

@@ -231,8 +231,7 @@ def test_the_client_is_of_python_3_8_and_of_its_library_alone() -> None:
         for node in ast.walk(tree):
             names = [one.name for one in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
-            alone = {"torch"} if file.name == "modules.py" else set()  # loaded where a row changes a network
-            assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ablations_task", *alone}
+            assert {name.partition(".")[0] for name in names} <= {*sys.stdlib_module_names, "ablations_task"}
 
 
 @pytest.mark.process

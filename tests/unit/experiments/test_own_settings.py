@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from experiments.attempt_context import AttemptContext
 from experiments.client.ablations_task.errors import UserError as TrainersError
 from experiments.client.ablations_task.values import by_set, described, made
+from experiments.config.network_change import installed_changes
 from experiments.config.run_config import RunConfig
 from experiments.config.task_config import SettingRoles, total_steps
 from experiments.device_spec import DeviceSpec
@@ -158,7 +159,7 @@ def test_two_studies_may_call_their_modules_alike(tmp_path):
         (tmp_path / name).mkdir()
         (tmp_path / name / "trainer_of_the_same_name.py").write_text(text.format(name))
     found = [load_task("trainer_of_the_same_name:TASK", str(tmp_path / name)) for name in ("one", "two", "one")]
-    given = {"task", "seed", "modules"}
+    given = {"task", "seed", *installed_changes()}
     assert [set(t.config_type.model_fields) - given for t in found] == [{"one"}, {"two"}, {"one"}]
     assert found[0].named != found[1].named == (tmp_path / "two/trainer_of_the_same_name.py",)
 

@@ -16,16 +16,20 @@ from ablations.cli.terminal import MISTAKE
 from ablations.cli.verbs import CORE, verbs
 from ablations.service.selected import Selectors, choose_table
 from ablations.study.study import load_study
+from experiments.config.network_change import change_network, changes_of
 from experiments.errors import UserError
+from experiments.identity import run_identity
 from experiments.jobs.engines.by_name import engine_class, load_engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.store.layout import Store
 from experiments.tasks import load
+from experiments.tasks.network import evaluation_settings
 from experiments.tasks.translation import Translation
 from experiments.tracking.sinks.sink import check_sink, folder_of
 from model import extensions
 from model.config import ModelConfig
 from model.cost import num_params
+from model.network import build_model
 from reports.render.formats import formats, render
 from tests.unit.reports.conftest import Bench
 
@@ -33,6 +37,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "extending.md").read_text(encoding=
 PACKAGE = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL))
 DECLARED = re.findall(r"^```toml\n(\[project\.entry-points.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 ENTRIES = re.sub(r'"', "", "\n".join(DECLARED).replace("project.entry-points.", ""))
+SIZES: dict[str, Any] = {"num_layers": 1, "d_model": 8, "d_ff": 12, "num_heads": 2, "d_k": 4, "d_v": 4}
 STUDY = 'name = "small"\ntitle = "Small"\n{}[[variation]]\nkey = "base"\n'
 
 
@@ -96,11 +101,28 @@ def test_a_format_prints_tables(bench: Bench) -> None:
 
 
 def test_a_layer_is_part_of_a_network() -> None:
-    sizes: dict[str, Any] = {"num_layers": 1, "d_model": 8, "d_ff": 12, "num_heads": 2, "d_k": 4, "d_v": 4}
-    gated = ModelConfig(encoder="N * (self_attention, gated)", **sizes)
-    assert num_params(gated, 20) - num_params(ModelConfig(**sizes), 20) == 8 * 12 + 12
+    gated = ModelConfig(encoder="N * (self_attention, gated)", **SIZES)
+    assert num_params(gated, 20) - num_params(ModelConfig(**SIZES), 20) == 8 * 12 + 12
     with pytest.raises(ValueError, match="there is no sub-layer gatid; nearest: gated"):
-        ModelConfig(encoder="N * gatid", **sizes)
+        ModelConfig(encoder="N * gatid", **SIZES)
+
+
+def test_a_change_of_networks_is_a_setting_of_rows_and_of_evaluations(tmp_path: Path) -> None:
+    kind: Any = load.load_task("translation").config_type
+    half = kind.from_mapping({"prune": 0.5})
+    assert run_identity(half, {}) != run_identity(kind(), {}) == run_identity(kind.from_mapping({"prune": 0.0}), {})
+    assert half.model_dump()["prune"] == 0.5 and "prune" not in kind().model_dump()
+    assert evaluation_settings(kind.from_mapping({"evaluation": {"prune": 0.5}}))["prune"] == 0.5
+    model = build_model(ModelConfig(**SIZES), 20)
+    change_network(half, changes_of(half), model)
+    matrix = next(weight for name, weight in model.named_parameters() if name.endswith("inner.weight"))
+    assert (matrix == 0).sum() == matrix.numel() // 2
+    file = tmp_path / "small.toml"
+    file.write_text(STUDY.format("") + "prune = 0.5\n")
+    assert load_study(str(file)).variations[0].fixed == {"prune": 0.5}
+    file.write_text(STUDY.format("") + "prune_all = 0.5\n")
+    with pytest.raises(UserError, match=r'row "base": unknown key `prune_all`.*`prune`'):
+        load_study(str(file))
 
 
 def test_a_command_is_listed_described_and_called() -> None:

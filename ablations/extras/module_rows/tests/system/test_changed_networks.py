@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Cli, as_json
+from tests.system.conftest import Cli, as_json
 
 TRAINER = """
 from dataclasses import dataclass
@@ -117,3 +117,50 @@ def test_plan_counts_a_changed_network(cli: Cli, tmp_path: Path) -> None:
     layers, width, inner, tokens = 2 * 3, 64, 256, 1200 * 150  # of the demo
     assert base["num_params"] - changed["num_params"] == layers * (2 * width * inner + inner + width)
     assert base["cost"] - changed["cost"] == pytest.approx(tokens * 3 * layers * 2 * 2 * width * inner)
+
+
+def test_the_modules_of_a_network(cli: Cli, tmp_path: Path) -> None:
+    """Heads as in the paper are twice as wide in all as the demo's D: four products of D by 2 D, with their biases."""
+    where = ("--profile", "demo", "--store", tmp_path / "store")
+    found = as_json(cli("modules", "table3", "encoder.layers.*.self_attention", *where, "--json"))["modules"]
+    width = found[0]["output"][-1]
+    assert [one["name"] for one in found] == [f"encoder.layers.{number}.self_attention" for number in range(len(found))]
+    assert {one["params"] for one in found} == {4 * width * 2 * width + 3 * 2 * width + width}
+    whole = as_json(cli("modules", "table3", *where, "--json"))["modules"]
+    planned = as_json(cli("plan", "table3", "--rows", "base", *where, "--json"))
+    assert whole[0]["name"] == "" and whole[0]["params"] == planned[0]["num_params"]
+    assert "it matches nothing" in cli("modules", "table3", "encoder.layer", *where, code=2).stderr
+
+
+SHALLOW = """
+import torch
+from ablations_task import column, task
+from dataclasses import dataclass
+
+
+@dataclass
+class Settings:
+    width: int = 4
+
+
+@task(Settings, columns=[column("loss", better="lower")])
+def TASK(settings, context):
+    first, second = (torch.nn.Linear(settings.width, settings.width) for _ in range(2))
+    model = context.ablate(torch.nn.Sequential(first, second))
+    return {"loss": float(model(torch.ones(1, settings.width)).square().sum())}
+"""
+
+
+@pytest.mark.nightly
+def test_the_table_says_which_modules_were_changed(cli: Cli, tmp_path: Path) -> None:
+    """Two products of 4 by 4 with their biases: 40 parameters, and 20 without one of them."""
+    (tmp_path / "shallow.py").write_text(SHALLOW)
+    (tmp_path / "shallow.toml").write_text(
+        'name = "shallow"\ntitle = "Shallow"\ntask = "shallow:TASK"\n[[variation]]\nkey = "base"\n'
+        '[[variation]]\nkey = "one"\nmodules = ["1 -> remove"]\n'
+        '[[variation]]\nkey = "still"\nmodules = ["* -> freeze"]\n'
+    )
+    where = (tmp_path / "shallow.toml", "--store", tmp_path / "store")
+    cli("run", *where, "--devices", "cpu:1")
+    said = cli("report", *where, "--notes", "full").stdout
+    assert "Changed modules. 1 module, parameters 40 → 20: one; 2 modules, 40 parameters as before: still." in said

@@ -1,4 +1,4 @@
-"""Rows that change a network of this program: lines of docs/network-rows.md on its layers, sub-layers and heads."""
+"""Lines on the networks of this program: on their layers, sub-layers and heads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from experiments.client.ablations_task.modules import Stand, ablate
+from ablations.extras.module_rows.client.modules.ablate import ablate
+from ablations.extras.module_rows.client.modules.stands import Stand
 from experiments.data.batching import Batch
 from experiments.data.encoding.tokenizer import PAD_ID
 from experiments.errors import UserError
@@ -15,7 +16,6 @@ from model.network import EncoderDecoder, initialise, num_params
 from model.parts.embedding import Embedding
 from model.stack import Layer, Stack
 
-STEPS = 8  # of the training, whose batches give the outputs of `mean` and `resample`
 PACKAGES = ("torch", "model")  # whose classes a line may put in a module's place
 
 

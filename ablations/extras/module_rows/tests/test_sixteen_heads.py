@@ -7,7 +7,7 @@ import pytest
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
-from experiments.tasks.translation import TASK
+from experiments.tasks.load import load_task
 
 MODULES = {
     "e": "encoder.layers.{}.self_attention",
@@ -18,7 +18,8 @@ MODULES = {
 
 @pytest.mark.parametrize("profile", ["paper", "small", "demo"])
 def test_rows_differ_from_base_in_one_line_of_their_own_at_evaluation(profile):
-    rows = {r.variation.key: r.config for r in resolve(load_study("sixteen-heads"), selection(profile=profile), TASK)}
+    planned = resolve(load_study("sixteen-heads"), selection(profile=profile), load_task("translation"))
+    rows = {row.variation.key: row.config for row in planned}
     base = rows.pop("base")
     assert (base.model.num_layers, base.model.num_heads) == (6, 16)
     for key, config in rows.items():

@@ -1,7 +1,7 @@
-"""What is known of a changed network without training it: modules, parameters, operations (docs/network-rows.md).
+"""Modules, parameters and operations of a changed network, without training it.
 
 No weight is drawn, except where a computation depends on them: torch computes shapes alone on its meta device.
-`python -c` runs `answer` for a plan, which has no torch (experiments/tasks/preflight.py).
+`python -c` runs `answer` for a plan, which has no torch (asking.py).
 """
 
 import copy
@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.client.ablations_task.modules import Inspected, Operations, inspect
+from ablations.extras.module_rows.client.modules.inspection import Inspected, Operations, inspect
+from ablations.extras.module_rows.own_networks import change_network
 from experiments.client.ablations_task.values import Channel
 from experiments.data.batching import Batch
 from experiments.errors import UserError
-from experiments.training.network_rows import change_network
 from model.config import ModelConfig
 from model.cost import TRAINING
 from model.network import EncoderDecoder, build_model, num_params
@@ -173,7 +173,7 @@ def _built(model: str, place: str, *sizes: int) -> EncoderDecoder:
 def _modules(
     model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[Sequence[str]], selector: str | None
 ) -> list[dict[str, Any]]:
-    """The modules of a network (tasks/base.py: modules) on two random pairs. lines: of training, then of evaluation."""
+    """The modules of a network (command.py) on two random pairs. lines: of training, then of evaluation."""
 
     def on(place: str) -> list[dict[str, Any]]:
         network = copy.deepcopy(_built(model, place, *sizes))

@@ -8,12 +8,11 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
+from ablations.extras.module_rows.operations import TrainingChange
+from ablations.extras.module_rows.own_networks import change_network
 from experiments.config.run_config import RunConfig
-from experiments.config.training import TrainingConfig
 from experiments.data.batching import Batch
 from experiments.tasks.train_network import _trained_on
-from experiments.training.network_operations import TrainingChange
-from experiments.training.network_rows import change_network
 from model import cost
 from model.config import ModelConfig
 from model.network import EncoderDecoder, build_model, num_params
@@ -105,11 +104,7 @@ def test_parameters_are_those_of_the_column() -> None:
 
 
 def test_a_layer_counts_by_its_probability_to_be_computed() -> None:
-    """The softmax is computed in any case."""
     config, dropping = ModelConfig(**SMALL), ModelConfig(**SMALL, layer_drop=0.25)
-    softmax = 3 * 2 * 5 * 8 * VOCABULARY
-    whole = cost.training_flops(config, VOCABULARY, 7, 5)
-    assert cost.training_flops(dropping, VOCABULARY, 7, 5) == softmax + 0.75 * (whole - softmax)
     lines, lengths = ["encoder.layers.0 -> remove"], (np.array([7]), np.array([5]))
     assert TrainingChange(dropping, SIZES, lines)(*lengths) == 0.75 * TrainingChange(config, SIZES, lines)(*lengths)
 
@@ -131,31 +126,12 @@ class _Lengths:
 
 def test_a_record_has_the_operations_of_the_changed_network() -> None:
     lines = ["encoder.layers.0 -> remove", "decoder.layers.*.feed_forward -> shrink 0.5"]
-    config = RunConfig(model=ModelConfig(**SMALL), modules=lines)
+    config = RunConfig(model=ModelConfig(**SMALL))
     change = TrainingChange(config.model, SIZES, lines)
     changed = built(config.model, lines)
     once = 2 * by_torch(changed, 7, 5) + 3 * by_torch(changed, 3, 6)
     padding = 3 * 2 * (64 - VOCABULARY) * 8 * (2 * 5 + 3 * 6)  # the softmax's rows that pad the vocabulary
-    facts = _trained_on(config, VOCABULARY, _Lengths(), (0, 4), change)
+    facts = _trained_on(config, VOCABULARY, _Lengths(), (0, 4), [change])
     assert facts["flops"] == 4 * (once - padding) and facts["target_tokens"] == 4 * 28
-    of_branch = _trained_on(config, VOCABULARY, _Lengths(), (1, 4), change)
+    of_branch = _trained_on(config, VOCABULARY, _Lengths(), (1, 4), [change])
     assert of_branch["flops"] == 3 * (once - padding)
-
-
-def test_drawn_outputs_are_counted_in_a_training_for_the_expected_gleu() -> None:
-    """Each source is encoded once to draw and once to score, each output decoded once to draw and once to score."""
-    config, samples = ModelConfig(**SMALL), 3
-    model, source, target = built(config), torch.randint(4, 11, (1, 7)), torch.randint(4, 11, (1, 5))
-    with FlopCounterMode(display=False) as encoding:
-        memory = model.encode(source)
-    with FlopCounterMode(display=False) as decoding:
-        model.logits(model.decode(target, memory))
-    padding = 2 * (64 - VOCABULARY) * 8 * 5
-    one = encoding.get_total_flops() + samples * (decoding.get_total_flops() - padding)
-    more = cost.training_flops(config, VOCABULARY, 7, 5, samples) - cost.training_flops(config, VOCABULARY, 7, 5)
-    assert more == one + 3 * one
-    training = {"train_steps": 4, "warmup_steps": 1, "gleu_samples": samples}
-    run = RunConfig(model=config, training=TrainingConfig(**training))
-    facts = _trained_on(run, VOCABULARY, _Lengths(), (0, 4), None)
-    of_pairs = [cost.training_flops(config, VOCABULARY, *pair, samples) for pair in ((7, 5), (3, 6))]
-    assert facts["flops"] == 4 * (2 * of_pairs[0] + 3 * of_pairs[1])

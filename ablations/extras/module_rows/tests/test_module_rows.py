@@ -2,18 +2,18 @@
 
 import copy
 import itertools
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.client.ablations_task.modules import Inspected, Line, ablate, inspect, select
-from experiments.client.ablations_task.trainer import Channel, RunContext
+from ablations.extras.module_rows.client.modules.ablate import ablate
+from ablations.extras.module_rows.client.modules.inspection import Inspected, inspect
+from ablations.extras.module_rows.client.modules.selectors import Line, select
+from ablations.extras.module_rows.own_networks import change_network
 from experiments.data.batching import Batch
 from experiments.errors import UserError
-from experiments.training.network_rows import change_network
 from model.config import ModelConfig
 from model.layers.spec import kinds
 from model.network import EncoderDecoder, build_model
@@ -480,18 +480,3 @@ def test_every_kind_of_sub_layer_can_be_left_out(kind: str) -> None:
 def test_what_a_search_calls_in_several_ways_is_refused(line: str) -> None:
     with pytest.raises(UserError, match="in several ways"):
         change_network(network(), [line])
-
-
-def test_the_parameters_of_base_are_recorded_as_those_of_its_rows_are() -> None:
-    """So that a column of parameters has base's, too; what the trainer says itself comes first."""
-
-    def recorded(lines: list[str], said: int | None = None) -> Any:
-        context = RunContext(1, "cpu", 1, Path(), None, cast("Channel", None), lines)
-        if said is not None:
-            context.facts(num_params=said)
-        context.ablate(nn.Sequential(nn.Linear(D, D), nn.Linear(D, 2)))
-        return context._facts["num_params"]
-
-    assert recorded([]) == D * D + D + 2 * D + 2
-    assert recorded(["0 -> identity"]) == 2 * D + 2
-    assert recorded([], said=7) == 7

@@ -1,4 +1,4 @@
-"""Lines of docs/network-rows.md on tiny random networks of Hugging Face and timm, against the same change by hand."""
+"""Lines of network-rows.md on tiny random networks of Hugging Face and timm, against the same change by hand."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from experiments.client.ablations_task.modules import ablate
+from ablations.extras.module_rows.client.modules.ablate import ablate
 
 PIECES = torch.randint(5, 60, (2, 7), generator=torch.Generator().manual_seed(0))
 PICTURES = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))

@@ -1,0 +1,122 @@
+"""Change a network by lines: `layers.*.attn -> identity`. Needs torch alone; network-rows.md has the language.
+
+All selectors are resolved in the network as it was given, so the order of the lines does not matter.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import Any, Callable, Collection, Iterable, Mapping, Sequence
+
+from torch import Tensor, nn
+
+from .batches import BATCHES, from_batches, run
+from .heads import change_heads
+from .in_place import change_in_place, tie, tied_to
+from .selectors import ACTIONS, IN_PLACE, Found, Line, leaf, owner, select
+from .stands import Check, Stand, is_of, maker, stand_for
+
+
+def num_params(model: nn.Module) -> int:
+    """Parameters; shared ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def ablate(
+    model: nn.Module,
+    lines: Sequence[str],
+    batches: Iterable[Any] = (),
+    *,
+    own: Callable[[nn.Module, str], type[Stand] | None] = lambda module, action: None,
+    initialise: Callable[[nn.Module], Any] | None = None,
+    saved: Mapping[str, Tensor] | None = None,
+    count: Callable[[nn.Module], int] = num_params,
+    packages: Collection[str] | None = None,
+    planning: bool = False,
+) -> dict[str, Any]:
+    """Change a network in place. Returns facts: how many modules each line matched, parameters before and after.
+
+    batches: inputs of the network (a tensor, a tuple or a dict) for `mean` and `resample`; with one, shapes are checked
+    here, otherwise in the first forward pass. own: the class of a stand-in that a kind of module needs. initialise:
+    draws the weights of a module; its `reset_parameters` if None. saved: the state_dict of a network with the same
+    changes, in place of batches. count: counts the parameters of a module. packages: those whose classes may replace
+    a module; None: all. planning: the network is only looked at, so that a module stays as it is where its replacement
+    is of another package.
+
+    Raises UserError: for a line that is none, or matches nothing; for two lines that reach the same; for an action that
+    the module cannot have; for a class of another package.
+    """
+    before, given = count(model), list(itertools.islice(batches, BATCHES))
+    found = {line: select(model, line) for line in map(Line.parse, lines)}
+    targets = {line: tied_to(model, line, modules) for line, modules in found.items() if line.action == "tie"}
+    refuse_overlap(found, targets)
+    replacing = [line for line in found if line.action == ACTIONS[-1]]
+    foreign = {line for line in replacing if planning and not is_of(line.argument, packages)}
+    makes = {line: maker(line, packages) for line in replacing if line not in foreign}
+    ordered = _in_order(model, found)
+    seen = from_batches(model, ordered, given, saved)
+    for line, modules in ordered.items():
+        if line.action in IN_PLACE and line.action != "tie":
+            for name, module in modules.items():
+                change_in_place(line, name, module, initialise)
+    tie(ordered, targets)
+    removed: list[str] = []
+    for line, modules in ordered.items():
+        stands: dict[int, nn.Module] = {}  # a module in several places has one
+        if line in foreign or line.action in IN_PLACE:
+            continue
+        for name, module in modules.items():
+            if line.heads:
+                change_heads(line, name, module, seen.get((name, line.action)))
+            elif line.action == "remove" and own(module, "remove") is None:
+                if not isinstance(owner(model, name), (nn.ModuleList, nn.Sequential)):
+                    raise line.refused(f"{name} is no entry of a list; take identity or zero")
+                removed.append(name)
+            else:
+                if id(module) not in stands:
+                    kind = own(module, line.action) or Stand
+                    outputs = seen.get((name, line.action))
+                    make = makes.get(line) or functools.partial(kind, line.action, seen=outputs)
+                    stands[id(module)] = stand_for(line, Check(name, module), module, model, make)
+                setattr(owner(model, name), leaf(name), stands[id(module)])
+    for name in sorted(removed, key=lambda name: -int(leaf(name))):  # the last first: the others keep their places
+        del owner(model, name)[int(leaf(name))]  # type: ignore[operator]
+    if lines:
+        run(model, given[:1])
+    matched = {line.text: len(modules) for line, modules in found.items()}
+    return {"modules": matched, "params_before": before, "params_after": count(model)}
+
+
+def _in_order(model: nn.Module, found: Found) -> Found:
+    """The lines by the place of the first module that they match, whatever the order in which they are written."""
+    places = {name: place for place, (name, _) in enumerate(model.named_modules(remove_duplicate=False))}
+    return dict(sorted(found.items(), key=lambda item: (places[next(iter(item[1]))], item[0])))
+
+
+def refuse_overlap(found: Found, targets: Mapping[Line, nn.Module]) -> None:
+    """Raises UserError where two lines reach the same module, a part of it, or a tensor that is shared.
+
+    targets: of `tie`, the module that has the weights. Another line may not replace or shrink it.
+    """
+    taken: dict[int, tuple[Line, str]] = {}  # by module and tensor
+    for line, modules in sorted(found.items(), key=lambda item: bool(item[0].heads)):
+        for name, module in modules.items():
+            tensors = module.parameters() if line.action in IN_PLACE else ()
+            for part in [module] if line.heads else [*module.modules(), *tensors]:
+                own = (line, name)
+                other, where = taken.get(id(part), own) if line.heads else taken.setdefault(id(part), own)
+                if other is not line or (where != name and isinstance(part, Tensor)):
+                    what = "one tensor (tied weights)" if isinstance(part, Tensor) else "the same module"
+                    raise line.refused(
+                        f'it reaches {what} as "{other.text}": {name} and {where}. One line alone may change it, once: '
+                        "narrow one of the selectors"
+                    )
+    for line, target in targets.items():
+        for part in target.modules():
+            other, where = taken.get(id(part), (line, ""))
+            if other.action not in ("tie", "freeze", "reinitialise"):
+                raise line.refused(
+                    f'it takes the weights of {where}, which "{other.text}" changes. Tie to a module that no other '
+                    "line replaces, removes or shrinks"
+                )

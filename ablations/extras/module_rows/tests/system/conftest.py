@@ -1,0 +1,3 @@
+from tests.system.conftest import cli, finished, shared_torch, tiny
+
+__all__ = ["cli", "finished", "shared_torch", "tiny"]
