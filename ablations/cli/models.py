@@ -86,7 +86,7 @@ def generate(
 ) -> None:
     """Translate lines in order (empty ones stay empty), or continue a text with a language model.
 
-    Which of the two the model does follows from what it was trained for.
+    The task of the trained model decides which of the two is done.
     """
     if not 0 < writing.top_p <= 1:
         raise UserError(f"--top-p {writing.top_p}: a probability above 0, 1 at most.")

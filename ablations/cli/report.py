@@ -76,8 +76,8 @@ def report(
 ) -> None:
     """Print the table of a study; missing results are shown as gaps.
 
-    The choices of columns, notes and so on may also stand in the study (docs/printing.md). CSV and JSON have every
-    column, unless some are chosen here.
+    A study can also set columns, notes and other options of printing (docs/printing.md). CSV and JSON have every
+    column, unless columns are chosen here.
     """
     if figures is not None and examples is not None:
         raise UserError("--figures and --examples cannot be combined. Give one of them.")

@@ -277,10 +277,7 @@ def evaluate(
     devices: options.Devices = "auto",
     as_json: options.Json = False,
 ) -> None:
-    """Score trained runs with other evaluation.* settings; never trains.
-
-    For example: ablations evaluate table3 --set evaluation.beam_size=1
-    """
+    """Score trained runs with other evaluation.* settings; never trains."""
     chosen = choose(study, selectors, there=True)
     plan = chosen.plan
     needed = {

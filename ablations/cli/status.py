@@ -116,7 +116,7 @@ def _of_queue(store: Store, queue: Queue, command: str) -> list[str]:
     lines = [", ".join(f"{counts[state]} {state.value}" for state in State if counts[state])]
     lines += [f"training in {holder}"] * bool(holder)
     if seconds := left_s(queue):
-        lines.append(f"about {duration(seconds)} left at the present speed")
+        lines.append(f"about {duration(seconds)} left")
     lines += _notes(queue, holder)
     for row in queue.rows(State.RUNNING, counts[State.RUNNING]):
         lines.append(f"  {_line(row)}")
@@ -362,7 +362,7 @@ Names = Annotated[
     list[str], typer.Argument(metavar="RUN…", help="Rows, studies or run_ids, the beginning of one, or all.")
 ]
 MaybeNames = Annotated[list[str] | None, typer.Argument(metavar="RUN…", help="Rows, studies or run_ids; all if unset.")]
-OfRows = Annotated[str | None, typer.Option("--rows", metavar="KEY,KEY", help="Rows, as in RUN….")]
+OfRows = Annotated[str | None, typer.Option("--rows", metavar="KEY,KEY", help="Rows, like RUN.")]
 
 
 def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = False) -> None:
@@ -370,7 +370,8 @@ def cancel(runs: Names, store_options: StoreOptions, as_json: options.Json = Fal
     opened = store_options.open()
     rows = chosen(opened, runs, (State.WAITING, State.RUNNING))
     _ask(opened, rows, Queue.cancel, "cancel")
-    done = f"cancelled; running ones end after a checkpoint:\n{labels(rows)}".rstrip()
+    running = "; running ones end after a checkpoint" if any(row.state is State.RUNNING for row in rows) else ""
+    done = f"cancelled{running}:\n{labels(rows)}".rstrip()
     answer(as_json, _records(rows), [done if rows else "nothing to cancel: none of these runs is waiting or running"])
 
 

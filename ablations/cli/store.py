@@ -28,7 +28,7 @@ LEFT = (0, 1, 2, 5, 6, 7)  # the columns of words
 def tables(store_options: StoreOptions, as_json: options.Json = False) -> None:
     """List the tables of a store: study, profile, corpus, rows, runs, state and last change.
 
-    Runs that are no longer in their study, or have other settings than it says now, stand on lines of their own.
+    Runs that are no longer in their study, or whose settings differ from it, are listed on separate lines.
     """
     found = store_tables(store_options)
     none = [f"no run was started in {store_options.store}"]

@@ -33,7 +33,7 @@ def budget(
     store_options: StoreOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Print what a store may still spend, or limit it (ablations/extras/agents/ledger.md)."""
+    """Print the rest of a store's budget, or set its limits (ablations/extras/agents/ledger.md)."""
     if hours is not None and not hours <= MOST_HOURS:
         raise UserError(
             f"--hours {hours}: write a number of at most {MOST_HOURS:,.0f}, or remove all limits with --remove."
@@ -78,7 +78,7 @@ def ledger(
     store_options: StoreOptions,
     as_json: options.Json = False,
 ) -> None:
-    """Print all that was tried in a store: when, by whom, and why."""
+    """Print all requests, attempts and changes of the budget in a store: when, by whom, and why."""
     opened = store_options.open()
     found = lines.entries(opened)
     for wrong in lines.damaged(opened):

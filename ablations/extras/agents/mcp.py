@@ -387,7 +387,7 @@ def mcp(
         ),
     ] = None,
 ) -> None:
-    """Offer plan, start, status, report … as tools to a program that experiments (ablations/extras/agents/agents.md).
+    """Serve plan, start, status, report … as tools for an agent, over MCP (ablations/extras/agents/agents.md).
 
     It starts this command as its server of the Model Context Protocol. Nothing listens on a network, and no tool
     deletes or edits a result.

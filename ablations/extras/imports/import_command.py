@@ -101,8 +101,8 @@ def import_(
 ) -> None:
     """Import finished runs into this store; runs that it already has stay unchanged.
 
-    Of a bundle or another store: as they are. With --from: runs that other programs trained, as rows of a study
-    that have imported = true; a study file that does not exist is written (ablations/extras/imports/import.md).
+    Runs of a bundle or of another store are copied. With --from, runs that other programs trained become rows of a
+    study that have imported = true; a study file that does not exist is written (ablations/extras/imports/import.md).
     """
     if origin is None:
         import_stored(Path(source), selectors, as_json)

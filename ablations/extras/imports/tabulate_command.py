@@ -66,7 +66,7 @@ def tabulate(
 ) -> None:
     """Print a table of runs that exist elsewhere: mean ± sd over seeds, changes from base, tests. Stores nothing.
 
-    What is varied and which numbers are metrics is guessed and printed; options correct it
+    The program guesses which settings vary and which numbers are metrics, and prints the guess; options correct it
     (ablations/extras/imports/import.md).
     """
     if pair and seed:

@@ -29,7 +29,7 @@ def fill(
 ) -> None:
     """Replace {{ROW.COLUMN.change}} in a text by the table's numbers.
 
-    The tables are those that its lines `<!-- table: STUDY … -->` name, else STUDY.
+    Lines `<!-- table: STUDY … -->` in the text name the tables; without such lines, STUDY is used.
     """
     text = text_of(file)
     named = None if study else read_paper(file, text)
@@ -53,7 +53,7 @@ def paper(
 ) -> None:
     """Write the parts of a paper: each study's table, numbers, figures, setup paragraph, checklist and bundle.
 
-    Its README has the line that makes each again; `ablations verify DIR` checks them.
+    README.md lists the command that makes each file; `ablations verify DIR` checks them.
     """
     with explain_os_errors(f"write to {out}"):
         out.mkdir(parents=True, exist_ok=True)

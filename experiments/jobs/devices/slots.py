@@ -39,8 +39,8 @@ from experiments.processes.processor import mps_serves
 from experiments.records import CONTEXT_GB
 
 GRAMMAR = (
-    'Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join with "+"; '
-    "@3GB behind one limits the memory of each of its slots."
+    "Write cpu:N, cpu:NxT (N slots of T threads), cuda:0,2, cuda:*, cuda:*x3 (three per GPU) or auto; join "
+    'several with "+"; @3GB after one limits the memory of each of its slots.'
 )
 CLUSTER_GRAMMAR = (
     "On a cluster write cpu:N or cpu:NxT (N runs at once, of T threads each), cuda:N or cuda:NxT (with a GPU each)."

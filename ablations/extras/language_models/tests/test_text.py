@@ -99,7 +99,7 @@ def test_one_file_is_split_by_lines_and_nothing_is_lost(tmp_path: Path) -> None:
     count = TEXT.count("\n")
     assert texts["dev"].count("\n") == texts["test"].count("\n") == count // 20
     path.write_bytes(gzip.compress(b"too\nfew\n"))
-    with pytest.raises(UserError, match="has 2 lines: one file is split by lines, and needs at least 20"):
+    with pytest.raises(UserError, match="has 2 lines: a single file is split by lines and needs at least 20"):
         resolve(data(path)).check()
 
 
