@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError, create_model
 
-from experiments.config.network_change import with_changes
+from experiments.config.network_change import Changeable, NetworkChange, with_changes
 from experiments.config.task_config import SettingRoles, TaskConfig
 from experiments.errors import UserError
 from experiments.run_spec import RunSpec
@@ -120,13 +120,29 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,99}")
 
 
 def describe(config_type: type[TaskConfig]) -> dict[str, Any]:
-    """Defaults and roles, for `recorded_type`."""
+    """Defaults and roles, for `recorded_type`. changes: settings that are recorded only where a row sets them."""
     roles = config_type.setting_roles
-    changes = {name: change.default for name, change in config_type.network_changes.items()}
     return {
-        "defaults": config_type().model_dump(mode="json") | changes,
+        "defaults": config_type().model_dump(mode="json"),
+        "changes": {name: change.default for name, change in config_type.network_changes.items()},
         "roles": {name: getattr(roles, name) for name in _ROLES},
     }
+
+
+class _RecordedSettings(Changeable, TaskConfig):
+    """The settings of a run by a plan's description."""
+
+
+class _RecordedChange(NetworkChange):
+    """A change of networks that a plan's description names. It is not applied by a reader of the plan."""
+
+    kind = Any
+
+    def __init__(self, default: Any) -> None:
+        self.default = default
+
+    def apply(self, value: Any, model: Any, batches: Any, *, saved: Any, seed: Any) -> dict[str, Any]:
+        raise NotImplementedError
 
 
 def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
@@ -138,7 +154,10 @@ def recorded_type(task: str, described: Mapping[str, Any]) -> type[TaskConfig]:
         return load_task(task).config_type
     roles = described["roles"]
     settings = {name: value for name, value in described["defaults"].items() if name not in TaskConfig.model_fields}
-    made = create_model("Recorded", __base__=TaskConfig, __module__=__name__, **_fields(settings))
+    changes = described.get("changes", {})
+    fields = _fields({**settings, **changes})
+    made = create_model("Recorded", __base__=_RecordedSettings, __module__=__name__, **fields)
+    made.network_changes = {name: _RecordedChange(default) for name, default in changes.items()}
     made.setting_roles = SettingRoles(
         tuple(map(str, roles["not_in_run_id"])),
         tuple(map(str, roles["not_in_lineage"])),

@@ -76,8 +76,8 @@ def test_what_was_computed_again_is_said(finished, tmp_path):
     runs, word = read_bundle(bundle_of(chosen, tmp_path / "b.tar.gz"), tmp_path / "in").checked
     assert runs == "4 runs as planned"
     again, _, recorded = word.partition("sender's")
-    assert {"translation": "bleu (dev), parameters"}.get(kind, "nothing") in again
-    assert {"translation": "perplexity (dev)"}.get(kind, "all numbers") in recorded
+    assert {"translation": "bleu (dev), parameters"}.get(kind, "0 cells recomputed: all numbers are the ") in again
+    assert {"translation": "perplexity (dev)"}.get(kind, "") in recorded
 
 
 def words_that_tell(chosen):
