@@ -68,8 +68,8 @@ def test_it_is_one_entry_without_a_seed(small):
     table = made.table(seeds=2)
     assert [len(row.outcomes) for row in table.rows] == [2, 1, 1, 1]
     assert said(table, "n = 2 seeds.")
-    assert said(table, "pair: ensemble of base, seeds 1, 2", "no seed of its own")
-    assert said(table, "alone: ensemble of base, seed 1:")
+    assert said(table, "pair: ensemble of base, seeds 1, 2", "is one entry and has no seed")
+    assert said(table, "alone: ensemble of base, seed 1,")
     assert not said(table, "seed 0")
 
 
