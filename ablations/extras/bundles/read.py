@@ -13,8 +13,8 @@ from typing_extensions import TypedDict
 
 from ablations.extras.bundles.agreement import Checked, check
 from ablations.extras.bundles.archive import NAME, Packed
+from ablations.extras.bundles.plan_file import plan_from_json
 from ablations.planning.plan import Plan
-from ablations.planning.plan_file import plan_from_json
 from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.store.checksummed import without_checksum, write_json

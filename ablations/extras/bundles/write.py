@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ablations.extras.bundles.archive import NAME, pack
+from ablations.extras.bundles.plan_file import plan_to_json
 from ablations.extras.bundles.read import SPENT, VERSION, column_to_json, read_stream
 from ablations.planning.plan import Plan
-from ablations.planning.plan_file import plan_to_json
 from experiments.errors import UserError, explain_os_errors
 from experiments.exchange.import_runs import files_of
 from experiments.exchange.redaction import Redaction

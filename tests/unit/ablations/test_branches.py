@@ -3,7 +3,6 @@
 import pytest
 
 from ablations.planning.plan import plan_as_json
-from ablations.planning.plan_file import plan_from_json, plan_to_json
 from ablations.service.enqueue import wanted
 from ablations.service.forecast import step_cost
 from ablations.study.study import load_study
@@ -125,7 +124,10 @@ def test_a_parent_run_that_is_no_row_of_the_table_is_planned_too(own_study, plan
     assert [run.kept_at for run in plan_of(study, rows="base").runs] == [(300, 500)], "also of rows not selected"
 
 
+@pytest.mark.extra("bundles")
 def test_a_plan_is_read_back_from_json_with_its_parent_runs(own_study, plan_of):
+    from ablations.extras.bundles.plan_file import plan_from_json, plan_to_json
+
     for rows in ("smooth", None):
         plan = plan_of(own_study(STUDY + branch(start='row = "wide", step = 300')), rows=rows)
         again = plan_from_json(plan_to_json(plan))

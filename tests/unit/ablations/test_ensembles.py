@@ -3,7 +3,6 @@
 import pytest
 
 from ablations.planning.plan import plan_as_json
-from ablations.planning.plan_file import plan_from_json, plan_to_json
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
@@ -79,7 +78,10 @@ def test_a_study_whose_first_row_is_an_ensemble_still_has_its_base(own_study):
     assert own_study(ensemble() + '[[variation]]\nkey = "base"').base_row.key == "base"
 
 
+@pytest.mark.extra("bundles")
 def test_a_plan_is_read_back_from_json_with_its_members(own_study, plan_of):
+    from ablations.extras.bundles.plan_file import plan_from_json, plan_to_json
+
     plan = plan_of(own_study(STUDY + ensemble()), rows="three")
     again = plan_from_json(plan_to_json(plan))
     assert [(run.row, run.seed, run.run_id, run.config) for run in again.trainings] == [

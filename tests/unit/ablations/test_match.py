@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from ablations.planning.match import WITHIN, nearest
 from ablations.planning.plan import Plan, plan_study
-from ablations.planning.plan_file import plan_from_json, plan_to_json
 from ablations.service.selected import task_of
 from ablations.study.selectors import selection
 from ablations.study.study import Study, load_study
@@ -134,7 +133,10 @@ def test_ensembles_and_branches_have_the_solved_values_of_their_rows(own_study):
     )
 
 
+@pytest.mark.extra("bundles")
 def test_a_plan_read_back_has_the_solved_rows(own_study):
+    from ablations.extras.bundles.plan_file import plan_from_json, plan_to_json
+
     plan = plan_of(own_study(BY_D_FF + SMALL + BASE + CONVOLUTION))
     again = plan_from_json(plan_to_json(plan))
     assert again.study.factors == plan.study.factors and "model.d_ff" in plan.study.factors

@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import pytest
 
 from ablations.extras.bundles.archive import Packed, parsed
+from ablations.extras.bundles.plan_file import plan_from_json, plan_to_json
 from ablations.extras.bundles.read import VERSION, column_to_json, columns_of, read_bundle
 from ablations.extras.bundles.write import write_bundle
-from ablations.planning.plan_file import plan_from_json, plan_to_json
 from ablations.study.study import Study
 from experiments.errors import UserError
 from experiments.exchange.import_runs import files_of, import_runs, runs_in

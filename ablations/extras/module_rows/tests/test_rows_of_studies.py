@@ -20,7 +20,7 @@ from experiments.errors import UserError
 from experiments.identity import named_settings, run_identity
 from experiments.run_state import RunState
 from experiments.tasks import compiling
-from experiments.tasks.load import describe, load_task, recorded_type
+from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
 from experiments.tasks.own.function import config_type_of
 
@@ -77,7 +77,10 @@ def test_only_lines_that_are_set_are_recorded() -> None:
         RunConfig.from_mapping({**plain, "modules": [LINE]})
 
 
+@pytest.mark.extra("bundles")
 def test_a_row_of_a_users_function_is_read_from_a_plan_without_its_code() -> None:
+    from ablations.extras.bundles.recorded_settings import describe, recorded_type
+
     described = {"name": "Settings", "fields": [{**FIELD, "name": "width", "default": 4}]}
     kind = with_changes(config_type_of(described, lambda settings: None))
     recorded = recorded_type("trainer:TASK", json.loads(json.dumps(describe(kind))))

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
+from ablations.extras.bundles.recorded_settings import describe, recorded_type
 from ablations.planning.plan import Plan, PlannedRun
 from ablations.planning.resolve import PlannedRow
 from ablations.study.study import Study
@@ -12,7 +13,7 @@ from experiments.config.task_config import TaskConfig
 from experiments.identity import NO_SEED
 from experiments.run_spec import NO_TRAINER, EvaluationSpec, TrainerSpec, run_spec, separate
 from experiments.run_state import RunState
-from experiments.tasks.load import describe, is_built_in, recorded_type
+from experiments.tasks.load import is_built_in
 
 
 def plan_to_json(plan: Plan) -> dict[str, Any]:
