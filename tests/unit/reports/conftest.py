@@ -11,6 +11,7 @@ from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import Plan, PlannedRun
 from ablations.planning.resolve import PlannedRow
 from ablations.study.study import Study
+from experiments.config.network_change import with_changes
 from experiments.config.run_config import RunConfig
 from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.run_state import RunState
@@ -100,7 +101,7 @@ class Bench:
         for name, value in changes.items():
             nested.setdefault(name.partition(".")[0], {})[name.partition(".")[2]] = value
         seeds = tuple(range(1, len(results) + 1))
-        config = RunConfig.model_validate(nested)
+        config = with_changes(RunConfig).model_validate(nested)
         self.rows.append(PlannedRow(row, config, seeds, changes, ()))
         for seed, result, state in zip(seeds, results, states, strict=True):
             run_id = f"{key}#{seed}"
