@@ -87,7 +87,7 @@ def test_a_row_beyond_the_memory_of_all_devices(cli: Cli, tmp_path: Path) -> Non
     asked = ["table3", "--rows", "base,big", "--set", "model.d_model=100000000", "--store", tmp_path / "store"]
     planned = cli("plan", *asked, code=2)
     assert "872500.00M params" in planned.stdout
-    assert re.search(r"the largest, cpu: [\d.]+ GB.*: base [\d,.]+ GB, big [\d,.]+ GB", planned.stderr)
+    assert re.search(r"the largest is cpu: [\d.]+ GB.*: base [\d,.]+ GB, big [\d,.]+ GB", planned.stderr)
     assert "need more memory" in refused(cli, tmp_path, *asked[:-2])
 
 

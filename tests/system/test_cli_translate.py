@@ -151,7 +151,7 @@ def test_a_recurrent_row_draws_the_attention_that_it_has_and_names_what_it_lacks
     ("arguments", "message"),
     [
         (("--run", "ffff"), "no run begins with it; 1 trained run in"),
-        (("--model", "exported", "--checkpoint", "best"), "leave out --checkpoint"),
+        (("--model", "exported", "--checkpoint", "best"), "Leave out --checkpoint"),
         (("search.toml", "--checkpoint", "best"), "has none with a measured perplexity on dev"),
     ],
 )

@@ -105,4 +105,4 @@ def test_a_server_that_is_not_there(cli: Cli, tiny: Path, finished: Path) -> Non
     said = cli(*words, code=2).stderr
     assert "no server answers at 127.0.0.1" in said and "Traceback" not in said
     there = ["--store", finished, "--tracking-uri", "http://127.0.0.1:9"]
-    assert "name STUDY" in cli("ui", *there, code=2).stderr
+    assert "Name STUDY" in cli("ui", *there, code=2).stderr

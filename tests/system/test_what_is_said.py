@@ -45,7 +45,7 @@ def test_run_trains_its_own_selection_and_work_the_others(cli: Cli, tmp_path: Pa
     cli("queue", first, "--rows", "base,two", *store)
     done = cli("run", second, "--rows", "base", *store, "--devices", "cpu:1")
     assert "2 queued runs of other selections not started; train with `ablations work`" in done.stderr
-    assert "accuracy" in done.stdout and "not started" not in done.stderr
+    assert "accuracy" in done.stdout and "not started:" not in done.stderr
     states = {
         job["members"][0]["study"]: (job["state"], job["held"]) for job in as_json(cli("status", *store, "--json"))
     }
@@ -59,7 +59,7 @@ def test_a_failed_run_says_why_where_run_ends_and_what_fails_alike_is_held(cli: 
     study = written(tmp_path, "fails", "(echo epoch 1; echo cannot open data-{n}.csv) >&2; exit 3")
     done = cli("run", study, "--store", tmp_path / "store", "--devices", "cpu:1", code=1)
     said = done.stderr.splitlines()
-    at = next(number for number, line in enumerate(said) if line.endswith("(seed 1)):"))
+    at = next(number for number, line in enumerate(said) if line.endswith("with the same reason):"))
     assert said[at + 1 : at + 3] == ["  epoch 1", f"  cannot open data-{said[at + 2][-5]}.csv"], done.stderr
     assert "failed with the same last lines" in done.stderr and "cannot open data-#.csv / epoch #" in done.stderr
     assert "2 runs failed; see why with `ablations status`" in done.stderr, "the third row was not tried"
@@ -132,7 +132,7 @@ def test_a_broken_file_beside_a_study_never_hides_it(cli: Cli, tmp_path: Path) -
     assert (table["in_study"], table["note"], table["state"]) == (True, "", "complete")
     study.write_text(study.read_text().replace("[[variation]]", "[[variaton]]"))
     [table] = as_json(cli("tables", *store, "--json"))
-    assert table["in_study"] is None and table["note"].startswith("2 files are named digits; a.toml cannot be used: ")
+    assert table["in_study"] is None and table["note"].startswith("2 files are named digits; a.toml cannot be used; ")
     assert "digits.toml cannot be used; see why with `ablations plan " in table["note"]
 
 

@@ -123,4 +123,4 @@ class TestTheNearestSelectionWithResults:
             )
 
     def test_where_there_are_results_nothing_is_said(self, folder: Path) -> None:
-        assert "No run of this selection" not in call(folder / "store", "report", folder / "command.toml").stderr
+        assert "has no run of this selection" not in call(folder / "store", "report", folder / "command.toml").stderr

@@ -334,7 +334,7 @@ def said_by_a_shell(command, values, cwd=None):
         ("train {rl}", 0.1, "{rl}"),
         ("train", 0.1, "changing it would change nothing"),
         ("train 'x {lr}", 0.1, "not valid in a shell"),
-        ("train {lr} \0", 0.1, "has a NUL"),
+        ("train {lr} \0", 0.1, "contains a NUL"),
         ("train {lr} " + "x" * 131_000, 0.1, "put its text into a script"),
         ("train {lr}", "x" * 131_001, r"lr has 131,001 bytes.*\{settings\}, a JSON file"),
     ],

@@ -34,7 +34,7 @@ def test_the_folder_continues_text_and_is_told_from_others(tmp_path):
     expected = Sampler.of_run(config, attempt, DeviceSpec()).sample("The", 20, choice)
     assert Sampler.load(tmp_path / "model").sample("The", 20, choice) == expected
     assert "Sampler.load" in (tmp_path / "model" / "README.md").read_text()
-    with pytest.raises(UserError, match="name a new folder"):
+    with pytest.raises(UserError, match="Name a new folder"):
         export(config, attempt, tmp_path / "model", run_id="0" * 16, choice="last", facts={}, use=USE)
     with pytest.raises(UserError, match="language_modelling, not of translation"):
         Translator.load(tmp_path / "model")
