@@ -1,4 +1,4 @@
-"""What a task, a training and an evaluation get to know of the attempt that they run in. Imports no torch."""
+"""Context of an attempt for its task, training and evaluation. Imports no torch."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -71,7 +71,7 @@ class Device:
 
     @property
     def is_cuda(self) -> bool:
-        """Whether the device is a GPU."""
+        """Return whether the device is a GPU."""
         return self.torch_device.type == "cuda"
 
     def autocast(self) -> torch.autocast:
@@ -231,7 +231,7 @@ def resolve_precision(asked: str, device: torch.device) -> Precision:
 
 
 def has_bf16_instructions(device: torch.device) -> bool:
-    """Whether the device multiplies in bf16 itself. If not, torch may compute the same with other instructions."""
+    """Return whether the device has bf16 matrix instructions. If not, torch may compute the same with others."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return processor.has_bf16()

@@ -19,7 +19,7 @@ LARGEST_INTEGER = (1 << 63) - 1  # TOML's own limit, and SQLite's
 
 
 def unstorable(value: Any) -> str:
-    """Why no run can have this value among its settings, in words; "" if it can."""
+    """Return the reason why no run can have this value among its settings; "" if it can."""
     if isinstance(value, list | tuple | set | frozenset):
         return next(filter(None, map(unstorable, value)), "")
     if isinstance(value, float) and not math.isfinite(value):
@@ -102,7 +102,7 @@ def _parse_value(text: str) -> Any:
 
 
 def as_set(name: str, value: Any) -> str:
-    """What `--set` takes for a setting: the inverse of `parse_set`; a shell may need quotes around it."""
+    """Return a setting as `--set` takes it: the inverse of `parse_set`; a shell may need quotes around it."""
     with contextlib.suppress(UserError):  # a bare word where that means the same, else TOML
         if isinstance(value, str) and parse_set([f"{name}={value}"]) == {name: value}:
             return f"{name}={value}"

@@ -38,7 +38,7 @@ class TrainerFailed(Exception):  # noqa: N818
 
     @property
     def is_value(self) -> bool:
-        """Whether the program refused a value."""
+        """Return whether the program refused a value."""
         return bool(self.reason)
 
     def frames(self, most: int) -> str:

@@ -108,7 +108,7 @@ def of_imported(study: str, row: str) -> dict[str, str]:
 
 
 def imported_in(inputs: Mapping[str, str]) -> bool:
-    """Whether these are the inputs of a run that was trained elsewhere."""
+    """Return whether these are the inputs of a run that was trained elsewhere."""
     return _IMPORTED in inputs
 
 

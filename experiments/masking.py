@@ -57,6 +57,6 @@ def _secrets() -> tuple[str, ...]:
 
 
 def _is_secret(value: str) -> bool:
-    """Whether a value can be no word, number or path, which would be masked wherever it occurs."""
+    """Return whether a value can be no word, number or path, which would be masked wherever it occurs."""
     kinds = (any(map(str.islower, value)), any(map(str.isupper, value)), any(map(str.isdigit, value)))
     return len(value) >= _SHORTEST and sum(kinds) >= 2 and not value.startswith(("/", "~", "."))

@@ -19,7 +19,7 @@ class ChildExit(IntEnum):
 
 
 class FailureClass(StrEnum):
-    """Why an attempt failed, as its "failed" event says it; the coordinator decides by it (attempts/outcomes.py)."""
+    """Class of an attempt's failure, from its "failed" event; it decides what follows (attempts/outcomes.py)."""
 
     OUT_OF_MEMORY = "out_of_memory"
     DISK_FULL = "disk_full"

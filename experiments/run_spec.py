@@ -52,7 +52,7 @@ class EvaluationSpec:
 
 @dataclass(frozen=True)
 class TrainerSpec:
-    """How a user's trainer is started, how its output is read, and which code it has. None of it is a setting."""
+    """Description of a user's trainer: how to start it, how to read its output, its code. None of it is a setting."""
 
     command: str = ""
     patterns: tuple[tuple[str, ...], ...] = ()  # set, metric, regular expression, and which match to take
@@ -137,7 +137,7 @@ class RunSpec:
 
     @property
     def imported(self) -> bool:
-        """Whether the run was trained elsewhere; nothing trains it here."""
+        """Return whether the run was trained elsewhere; nothing trains it here."""
         return imported_in(self.inputs)
 
     @property

@@ -1,10 +1,10 @@
-"""How far a run is in a store."""
+"""State of a run in a store."""
 
 from typing import NamedTuple
 
 
 class RunState(NamedTuple):
-    """How far a run and its requested evaluations are in a store.
+    """State of a run and its requested evaluations in a store.
 
     state: missing, waiting, running, finished, failed, stale or damaged. stale: what other code has made of a trained
     run: TRAINING, and parts of evaluations ("decode", "score"). to_make: the part with which the missing evaluations of

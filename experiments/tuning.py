@@ -46,7 +46,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Space:
-    """What is searched, for which metric, and how. Rows with equal spaces were tuned alike."""
+    """Search space, metric and method of a search. Rows with equal spaces were tuned alike."""
 
     ranges: Mapping[str, Range]
     metric: str

@@ -32,7 +32,7 @@ def extras() -> list[Path]:
 
 
 class ExtensionError(ValueError):
-    """What an installed package adds cannot be used. The message names the package."""
+    """Error for an extension of an installed package that cannot be used. The message names the package."""
 
 
 class _Found(NamedTuple):
@@ -43,7 +43,7 @@ class _Found(NamedTuple):
 
 @functools.cache
 def _found() -> _Found:
-    """What is there. A name of an extra comes before the same name of a package."""
+    """Collect the declared extensions. A name of an extra has precedence over the same name of a package."""
     found = _Found({kind: {} for kind in KINDS}, {}, {})
     for folder in extras():
         declared = tomllib.loads((folder / DECLARATION).read_text(encoding="utf-8"))

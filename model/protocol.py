@@ -13,7 +13,7 @@ from model.config import ModelConfig
 
 
 class SearchState(Protocol):
-    """What a network keeps between the steps of a search."""
+    """State of a network between the steps of a search."""
 
     step: int  # the next position's index
 

@@ -116,7 +116,7 @@ def generate(
 
 
 def _use_of(task: str) -> Use:
-    """What a model of a task is used for; that of translation for a folder whose task is unknown."""
+    """Return the use of a model of a task; that of translation for a folder whose task is unknown."""
     own_function = ":" in task  # it is not imported for the name in a file
     return (load_task(task).use if task and not own_function else None) or TRANSLATE
 

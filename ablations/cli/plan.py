@@ -84,7 +84,7 @@ def plan(
 
 
 def _budget_in_words(store: Store) -> str:
-    """What is left of the budget; why it is not known, if the ledger is damaged."""
+    """Return the rest of the budget in words, or why it is unknown if the ledger is damaged."""
     try:
         return Account(store).in_words()
     except UserError as error:

@@ -70,7 +70,7 @@ def status(
 
 
 def _lacking_in_mlflow(found: Mapping[str, bool], command: str) -> Iterator[str]:
-    """How many finished runs MLflow lacks, and how many it shows as they were before (see `lacking`)."""
+    """Count the finished runs that MLflow lacks, and those that it shows in an earlier state (see `lacking`)."""
     updated = sum(found.values())
     for count, older in ((len(found) - updated, False), (updated, True)):
         one = count == 1

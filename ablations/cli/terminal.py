@@ -86,7 +86,7 @@ def _finite(value: Any) -> Any:
 
 
 def answer(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
-    """What a verb found: its facts as JSON, or its lines of text; these are not made for JSON if they are lazy."""
+    """Print a command's facts as JSON, or its lines of text, which are not computed for JSON if they are lazy."""
     if as_json:
         print_json(facts)
     else:

@@ -137,7 +137,7 @@ class Plan:
         return replace(self, runs=tuple(map(unmarked, self.runs)), members=tuple(map(unmarked, self.members)))
 
     def changes_code(self, row: PlannedRow) -> bool:
-        """Whether a row has other code than base."""
+        """Return whether a row has other code than base."""
         return row.trainer.tree != self.study.code_tree
 
     def members_of(self, run: PlannedRun) -> list[PlannedRun]:

@@ -136,7 +136,7 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, Eval
 
 
 def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | None:
-    """How a row decodes a run that several rows share; None if it is the row's alone, as it was recorded."""
+    """Return a row's decoding of a run that several rows share; None if only this row has the run, as recorded."""
     profiles = [m.profile for m in run.members if m.study == study.name and m.row == row]
     if len({m.row for m in run.members}) == 1 or not profiles:
         return None

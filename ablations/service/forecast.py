@@ -106,7 +106,7 @@ def forecast(
 
 
 def why_unknown(runs: Iterable[PlannedRun]) -> str:
-    """Why the time of runs that are like none in the store is unknown, and what can be done."""
+    """Return the reason why the time of runs without similar ones in the store is unknown, and the remedy."""
     if any(run.spec.cost and run.spec.own_steps for run in runs):
         return "unknown; measure it with `ablations plan … --measure`, which trains a few steps"
     return "unknown until a run has finished"
@@ -205,7 +205,7 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
 
 
 def _limited(largest_gb: float, slots: Sequence[Slot]) -> Iterable[str]:
-    """What a limit of memory means for the largest run, which may take all slots of a device."""
+    """Yield a remark if the largest run, which may take all slots of a device, reaches the memory limit."""
     limits = [slot.memory_gb for slot in slots if slot.unit == slots[0].unit and slot.memory_gb is not None]
     if limits and largest_gb > sum(limits):
         yield (

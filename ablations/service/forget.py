@@ -1,4 +1,4 @@
-"""Which runs of a table may be put aside, and which stay because something else needs them."""
+"""Selection of a table's runs that may be put aside, and of those that stay because something else needs them."""
 
 import contextlib
 from collections.abc import Iterable, Mapping

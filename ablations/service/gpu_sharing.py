@@ -53,7 +53,7 @@ def seats(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Seque
 
 
 def sharing_lines(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:
-    """How many runs each GPU of `auto` gets at once, and why; GPUs with equal decisions share a line.
+    """Return the number of runs that share each GPU of `auto`, and why; GPUs with equal decisions share a line.
 
     GPUs that are in use are named, unless a coordinator of the store may use them itself.
     """

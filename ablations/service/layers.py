@@ -133,7 +133,7 @@ class Times:
 
     @property
     def loaded(self) -> bool:
-        """Whether others kept more than half of the processors busy: then times say little of the layers."""
+        """Return whether others kept more than half of the processors busy: then times say little of the layers."""
         return self.load > self.processors / 2
 
 
@@ -161,7 +161,7 @@ def measure(sizes: Sizes) -> Times:
 
 
 def crossing(first: Rounds, second: Rounds) -> tuple[bool, float | None] | None:
-    """Whether `first` is faster than `second` at the shortest lengths, and from which length on it is the other way.
+    """Return whether `first` is faster than `second` at the shortest lengths, and the length from which it is slower.
 
     A length counts where three quarters of its rounds agree. No second value: it never changes. None, no conclusion:
     at no length the rounds agree, or their answer changes more than once. The place is interpolated between the two

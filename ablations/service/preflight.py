@@ -49,7 +49,7 @@ def paragraphs(found: Sequence[Refusal], runs: Sequence[PlannedRun]) -> str:
 
 
 def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:
-    """What these devices can do, but slowly: one paragraph each."""
+    """Return warnings about work that these devices can do only slowly: one paragraph each."""
     slow = _by_message(chosen, runs, slots, chosen.task.device_warnings)
     found = paragraphs([Refusal(tuple(rows), why) for why, rows in slow.items()], runs).splitlines()
     threads, cores = sum(slot.threads for slot in slots if slot.kind == "cpu"), available_cores()

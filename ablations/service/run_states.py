@@ -20,7 +20,7 @@ DONE = ("finished", "stale")
 
 
 def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
-    """Whether a finished training kept too few checkpoints for what is to be made: an average, the best, a branch."""
+    """Return whether a finished training kept too few checkpoints for the requested average, best one or branch."""
     weights = store.weights_folder(run.run_id)
     if weights is None or run.spec.members:
         return False

@@ -121,7 +121,7 @@ def _text(name: str, found: Options, code: Code, links: Sequence[str], remarks: 
 
 
 def is_setting(option: Option) -> bool:
-    """Whether the option becomes a setting of [base]."""
+    """Return whether the option becomes a setting of [base]."""
     return not (option.left_out or _given(option) or (option.in_file and option.name == "seed"))
 
 
@@ -186,7 +186,7 @@ def _base(found: Options) -> Iterator[str]:
 
 
 def _takes_device(option: Option) -> bool:
-    """Whether the option takes the name of the leased device: cpu, cuda."""
+    """Return whether the option takes the name of the leased device: cpu, cuda."""
     names = {str(choice) for choice in option.choices}
     text = option.value is None or isinstance(option.value, str)
     return option.name == "device" and text and option.takes_value and (not names or {"cpu", "cuda"} <= names)

@@ -172,7 +172,7 @@ def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: b
 
 
 def _decoding(name: str) -> bool:
-    """Whether a setting says how sets are decoded and scored, not which."""
+    """Return whether a setting says how sets are decoded and scored, not which."""
     return name.startswith("evaluation.") and name != "evaluation.sets"
 
 
@@ -195,7 +195,7 @@ def plan_with_states(study: Study, selection: Selection, task: Task, store: Stor
 
 
 def _of_study(study: Study, store: Store) -> Callable[[str], bool]:
-    """Whether a run was queued for the study, or for its tuning. Reads the queue when it is first asked."""
+    """Return whether a run was queued for the study, or for its tuning. Reads the queue when it is first asked."""
     members = cache(lambda: Members(store))
     names = (study.name, trials_of(study.name))
     return lambda run_id: any(member.study in names for member in members().of(run_id))
@@ -233,7 +233,7 @@ opened_archives: list[str] = []  # an error that nothing explains may come from 
 
 
 def holds_table(name: str) -> bool:
-    """Whether a word of the command line names a file that an extra opens as a table, by its ending."""
+    """Return whether a word of the command line names a file that an extra opens as a table, by its ending."""
     return name.endswith(tuple(added("archives")))
 
 

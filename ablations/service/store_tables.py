@@ -1,4 +1,4 @@
-"""What a store holds, table by table: a table is a study under a profile on a corpus, with one set of settings.
+"""Tables of a store: a table is a study under a profile on a corpus, with one set of settings.
 
 Which table a run belongs to is recorded with the run. Whether it still is one of the study's shows the study itself, as
 far as it is found: a built-in one, or one that this user queued, in the folder where it was then.

@@ -53,7 +53,7 @@ class Trials:
 
     @property
     def complete(self) -> bool:
-        """Whether every row's budget is spent and no trial is running."""
+        """Return whether every row's budget is spent and no trial is running."""
         return all(len(s.trials) >= self.budget(row) and not s.running for row, s in self.searches.items())
 
     def refill(self) -> None:

@@ -148,7 +148,7 @@ def complete_mlflow(store: Store, say: Callable[[str], None]) -> None:
 
 
 def _all_train_apart(store: Store) -> bool:
-    """Whether there are runs, and none needs torch, whose import takes seconds before the first run starts."""
+    """Return whether there are runs, and none needs torch, whose import takes seconds before the first run starts."""
     with Queue(store.queue_db) as queue:
         tasks = queue.tasks_wanted()
     return bool(tasks) and all(map(trains_apart, tasks))
@@ -167,7 +167,7 @@ def track_ended(store: Store) -> None:
 
 
 def _untracked(store: Store) -> bool:
-    """Whether runs of the queue have ended without MLflow."""
+    """Return whether runs of the queue have ended without MLflow."""
     with Queue(store.queue_db, create=False) as queue:
         return any(queue.untracked(state) for state in State if state.ended)
 

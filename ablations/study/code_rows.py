@@ -210,7 +210,7 @@ class Code:
         return RowCode(tree, base, digest, diff, git.lines(self.base, tree), words)
 
     def refused(self, change: Change, why: str) -> RefusedCode:
-        """What is known of a row whose code cannot be made: the names that its finished runs may have."""
+        """Return the facts about a row whose code cannot be made: the names that its finished runs may have."""
         words = f"commit {change.commit}" if change.commit else f"commits {change.commits}"
         if change.patch:
             words = f"patch {change.patch}"
@@ -348,13 +348,13 @@ class Code:
 
 
 def _same_halves(names: bytes) -> bool:
-    """Whether the two names of a file in the head of a diff are the same, so that they have no prefixes."""
+    """Return whether the two names of a file in the head of a diff are the same, so that they have no prefixes."""
     half = len(names) // 2
     return len(names) % 2 == 1 and names[half : half + 1] == b" " and names[:half] == names[half + 1 :]
 
 
 def _why(said: str, change: Change, parts: Sequence[Part]) -> str:
-    """Why a change does not apply, from git's words: the file and the hunk."""
+    """Return the reason why a change does not apply, from git's message: the file and the hunk."""
     place = re.search(r"patch failed: (.*):(\d+)", said)
     hunk = next((p.name for p in parts if place and p.name.endswith(f"({place[1]}, line {place[2]})")), "")
     ends = " The patch has line ends of Windows (CRLF)." if any(b"\r\n" in part.text for part in parts) else ""

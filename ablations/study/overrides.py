@@ -47,7 +47,7 @@ def check_names(
 
 
 def _of_broken_package(name: str) -> str:
-    """Why a change of networks is not known that an installed package adds; "" for another name."""
+    """Return why a network change of an installed package is unknown; "" for another name."""
     place = added("changes").get(name.removeprefix("evaluation."), "")
     if place:
         try:

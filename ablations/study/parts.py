@@ -25,7 +25,7 @@ SeedCount = Annotated[int, Field(ge=1, le=MOST_SEEDS)]
 
 
 class Match(StrictModel):
-    """What is made equal to base's before training, and by which setting: of a study, a profile or a row."""
+    """A count to make equal to base's before training, and the setting to solve for; of a study, profile or row."""
 
     match: Literal["params", "flops", "none"] | None = Field(
         None, description="the count that the plan makes equal to base's: params, or flops of training"
@@ -80,7 +80,7 @@ class Metric(StrictModel):
 
     @property
     def reading(self) -> tuple[str, ...]:
-        """What is read of a command's output: set, name, pattern, which number, and how numbers are written."""
+        """Return how to read a command's output: set, name, pattern, which number, and how numbers are written."""
         best: Take = "lowest" if self.direction == "lower" else "highest"
         number = check_number(self.number)
         return self.set, self.name, self.pattern, best if self.take == "best" else "last", *filter(None, [number])
@@ -168,7 +168,7 @@ def _ranges(table: Any) -> Any:
 
 
 class Tune(StrictModel):
-    """What `ablations tune` searches, the same for each row."""
+    """Search space and objective of `ablations tune`, equal for all rows."""
 
     trials: Count = Field(description="number of trials of each row")
     ranges: Annotated[dict[str, Interval], BeforeValidator(_ranges)] = Field(alias="range")

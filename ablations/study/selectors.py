@@ -1,4 +1,4 @@
-"""What a command line selects from a study: profile, corpus, rows, seeds, overrides. All verbs share it."""
+"""Selection from a study by options shared by all commands: profile, corpus, rows, seeds, overrides."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field

@@ -177,7 +177,7 @@ def _parse(text: str, origin: str) -> dict[str, Any]:
 
 
 def deeper(table: dict[str, Any], most: int) -> bool:
-    """Whether tables and lists are nested more than `most` deep; without recursion."""
+    """Return whether tables and lists are nested more than `most` deep; without recursion."""
     level: list[Any] = [table]
     for _ in range(most):
         inner = [v for at in level for v in (at.values() if isinstance(at, dict) else at)]

@@ -124,7 +124,7 @@ class Variation(Match):
 
     @property
     def is_base(self) -> bool:
-        """Whether the row changes nothing."""
+        """Return whether the row changes nothing."""
         changes = self.set or self.fixed or self.by_profile or self.seed_offset or self.ensemble or self.branch
         return not (changes or self.imported or self.change or self.code_tree)  # an anonymous bundle names no commit
 

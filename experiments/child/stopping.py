@@ -1,4 +1,4 @@
-"""How a child ends early: requests by a signal or by its coordinator's end."""
+"""Early end of a child: at a signal, or when its coordinator ends."""
 
 import contextlib
 import logging

@@ -1,1 +1,1 @@
-"""What runs in the process of a user's trainer. It is on that process's path: it holds one package alone."""
+"""Code for the process of a user's trainer. The folder is on that process's path: it holds one package alone."""

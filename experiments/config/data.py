@@ -43,7 +43,7 @@ class DataConfig(StrictModel):
 
     @property
     def sized_by_text(self) -> bool:
-        """Whether every unit of the training text is a piece, so that `vocab_size` is not read."""
+        """Return whether every unit of the training text is a piece, so that `vocab_size` is not read."""
         return self.units in ("char", "byte")
 
     @property

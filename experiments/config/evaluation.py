@@ -9,7 +9,7 @@ CHECKPOINTS = "last|best|average:[1-9][0-9]*"  # a regular expression of the all
 
 
 class EvaluationConfig(Changeable):
-    """How finished weights are decoded and scored (section 6.1). Part of eval_id only."""
+    """Settings of decoding and scoring finished weights (section 6.1). Part of eval_id only."""
 
     sets: Names = Field(("dev",), description='"dev" and names of test sets; "test": all of them')
     checkpoint: str = Field("last", pattern=f"^({CHECKPOINTS})$", description="last, best (on dev) or average:K")

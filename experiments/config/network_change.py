@@ -31,7 +31,7 @@ class PlannedNetwork(NamedTuple):
 
 
 class Added(NamedTuple):
-    """What a change adds to a network."""
+    """Parameters and operations that a change adds to a network."""
 
     params: int = 0
     flops: float = 0.0  # operations of the training on a typical pair
@@ -91,7 +91,7 @@ class Changeable(StrictModel):
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, Any]) -> Self:
-        """As `StrictModel.from_mapping`, without unknown settings that are empty lists.
+        """Read settings as `StrictModel.from_mapping` does, without unknown settings that are empty lists.
 
         Version 0.1.0 recorded settings of extras also where they were not set.
         """

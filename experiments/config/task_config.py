@@ -48,7 +48,7 @@ class TaskConfig(StrictModel):
         return []
 
     def why_unread(self, name: str) -> str:
-        """Why nothing depends on a setting that is `unread`, and what would read it."""
+        """Return the reason why nothing depends on a setting that is `unread`, and what would read it."""
         raise KeyError(name)
 
     def described(self) -> list[str]:

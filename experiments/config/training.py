@@ -156,7 +156,7 @@ def momentum(training: TrainingConfig) -> float:
 
 
 def nesterov(training: TrainingConfig) -> bool:
-    """Whether sgd or muon use Nesterov's momentum."""
+    """Return whether sgd or muon use Nesterov's momentum."""
     if training.nesterov is None:
         return OPTIMIZERS[training.optimizer].nesterov
     return training.nesterov

@@ -64,7 +64,7 @@ class BatchPlan:
         return epoch, step - self._starts[epoch]
 
     def seen(self, steps: int) -> Indices:
-        """How often the first `steps` updates contain each pair: once per complete epoch, and in the current one."""
+        """Count the uses of each pair in the first `steps` updates: one per complete epoch, and the current epoch's."""
         epoch, index = self.locate(steps)
         counts = np.full(len(self._longest), epoch)
         for batch in self.epoch(epoch)[:index]:
@@ -123,7 +123,7 @@ def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
 
 
 def _even_bounds(source: Indices, target: Indices, cap: int) -> list[int]:
-    """As few batches as `_bounds` gives, but about equally full, without a small last one."""
+    """Return bounds of as few batches as `_bounds` gives, but about equally full, without a small last one."""
     source_sums, target_sums = (np.concatenate([[0], np.cumsum(lengths)]) for lengths in (source, target))
     return _evened(lambda tried: _bounds(source_sums, target_sums, tried), int(max(source.max(), target.max())), cap)
 

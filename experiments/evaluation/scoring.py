@@ -103,7 +103,7 @@ _HYPHEN = re.compile(r"(\S)-(\S)")
 
 
 def available() -> bool:
-    """Whether sacremoses is installed."""
+    """Return whether sacremoses is installed."""
     return importlib.util.find_spec("sacremoses") is not None
 
 

@@ -1,4 +1,4 @@
-"""What each attempt at a run cost, from its first and its last event, sums of it, and how long a run trained.
+"""Costs of attempts, from their first and last events; their sums, and the training time of a run.
 
 Attempts that failed, were stopped or killed, or were repeated are among them. An amount that was not recorded is None.
 Imports no torch.
@@ -177,7 +177,7 @@ NOTHING = Amounts()
 
 
 def amounts_of(attempts: Iterable[AttemptCost]) -> Amounts:
-    """Of these attempts, whatever run they are at."""
+    """Return the sum of the attempts' costs, also of several runs."""
     return total(map(_of_attempt, attempts))
 
 
@@ -243,7 +243,7 @@ def training_time(store: Store, run_id: str, attempt: int, seconds: float) -> di
 
 
 def _trains(folder: Path) -> bool:
-    """Whether the attempt trained; others only evaluate. An unreadable spec counts as training."""
+    """Return whether the attempt trained; others only evaluate. An unreadable spec counts as training."""
     try:
         spec: Any = read_json(folder / SPEC)
     except UserError:

@@ -59,7 +59,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
 
 
 def past_its_end(line: bytes) -> bool:
-    """Whether a last line without newline goes on after its end: the newline was damaged. One cut short does not."""
+    """Return whether a last line without newline continues after its end: the newline was damaged, not cut off."""
     return _NO_NEWLINE.search(line, max(0, len(line) - _CRC_LENGTH)) is not None
 
 

@@ -46,7 +46,7 @@ def files_of(store: Store, run_id: str, eval_ids: Iterable[str] | None = None, w
 
 
 def _is_inside(path: Path, store: Store) -> bool:
-    """Whether a path is a file of this store. Raises UserError for a link that leads out of the store.
+    """Return whether a path is a file of this store. Raises UserError for a link that leads out of the store.
 
     A foreign store could link to any file of its reader; that file would be packed or copied as a result.
     """

@@ -77,7 +77,7 @@ class Redaction:
         return _PATH.sub(lambda found: f"…/{found[0].rstrip('/').rpartition('/')[2]}", text)
 
     def names_run(self, config: TaskConfig, trainer: TrainerSpec) -> bool:
-        """Whether the redaction changes settings that are part of the run's identity, or the trainer's command."""
+        """Return whether the redaction changes settings of the run's identity, or the trainer's command."""
         settings = {**identity_settings(config), "command": trainer.command}
         return bool(self.value(settings) != json.loads(json.dumps(settings)))
 

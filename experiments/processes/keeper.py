@@ -119,7 +119,7 @@ def _ended(command: int) -> int | None:
 
 
 def _childless() -> bool:
-    """Whether nothing is left below this process; a living process below it is its child, or below one."""
+    """Return whether nothing is left below this process; a living process below it is its child, or below one."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

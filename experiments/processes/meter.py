@@ -1,4 +1,4 @@
-"""What this process uses: CPU time of itself and of the processes that it starts, and energy where it is counted.
+"""Resource use of this process: CPU time, with that of processes that it starts, and energy where it is counted.
 
 Energy is counted for whole machines, and several runs may share one. A run is given the part of the processors' energy
 that its CPU time is of all CPU time on the machine, so that the parts of all processes add up to the whole; and the

@@ -33,7 +33,7 @@ def identify(pid: int) -> dict[str, Any]:
 
 
 def is_alive(identity: Any) -> bool:
-    """Whether the process of `identify` is alive: not a zombie, and not another process with the same id.
+    """Return whether the process of `identify` is alive: not a zombie, and not another process with the same id.
 
     Raises OSError if /proc cannot be read at the moment.
     """

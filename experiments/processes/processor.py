@@ -1,4 +1,4 @@
-"""What this machine's processor can compute, decided only here; and the allocator of children. Imports no torch.
+"""Abilities of this machine's processor, decided only here; and the allocator of children. Imports no torch.
 
 The switch is for tests: on an x86 processor, ABLATIONS_TEST_CPU=avx2 with the two other variables of `SWITCH` leaves
 neither bf16 nor AMX, here and in torch. Children inherit it.
@@ -19,7 +19,7 @@ SWITCH = {"ABLATIONS_TEST_CPU": "avx2", "ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_M
 
 
 def has_bf16() -> bool:
-    """Whether the processor has instructions for products in bf16. Without them torch computes the same, slowly.
+    """Return whether the processor has instructions for products in bf16. Without them torch computes the same, slowly.
 
     Raises UserError for a switch that is not set as a whole.
     """
@@ -34,7 +34,7 @@ def has_bf16() -> bool:
 
 
 def precision_here(asked: str) -> str:
-    """What a setting `precision` means on this machine's processor: "auto" is bf16 if there are instructions for it."""
+    """Return the precision of a setting on this processor: "auto" is bf16 if there are instructions for it."""
     return asked if asked != "auto" else ("bf16" if has_bf16() else "fp32")
 
 
@@ -68,10 +68,10 @@ def allocator() -> dict[str, str]:
 
 
 def allocates_by_tcmalloc() -> bool:
-    """Whether children of this process use tcmalloc."""
+    """Return whether children of this process use tcmalloc."""
     return "tcmalloc" in allocator().get("LD_PRELOAD", os.environ.get("LD_PRELOAD", ""))
 
 
 def mps_serves(environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side."""
+    """Return whether NVIDIA's MPS daemon serves this process, so that kernels of several processes run side by side."""
     return Path(environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps"), "control").exists()

@@ -88,7 +88,7 @@ class Account:
                 self._finished.add(entry["run_id"])
 
     def _is_new(self, run_id: str) -> bool:
-        """Whether training this run now is one more training: its first, or one of a run that has finished."""
+        """Return whether training this run now is one more training: its first, or one of a run that has finished."""
         return run_id not in self.runs or run_id in self._finished
 
     def start(self, run_id: str, attempt: int, slots: int, trains: bool, predicted_s: float) -> None:
@@ -123,7 +123,7 @@ class Account:
         return float(at) - now[1] if boot == now[0] else float(until) - record_time()
 
     def used_up(self, elapsed: Mapping[Attempt, float]) -> str:
-        """Why running attempts must end; "" if they need not."""
+        """Return the reason why running attempts must end; "" if they need not."""
         if self.time_left() <= 0:
             return f"{BUDGET}'s time has ended ({self.until})"
         used = self.seconds_left(elapsed) <= 0
@@ -132,7 +132,7 @@ class Account:
     def refuses(
         self, run_id: str, slots: int, trains: bool, predicted_s: float, elapsed: Mapping[Attempt, float]
     ) -> tuple[str, bool]:
-        """Why an attempt may not start now, "" if it may; and whether that may change when running ones end."""
+        """Return why an attempt may not start now ("" if it may), and whether that may change when running ones end."""
         if why := self.used_up(elapsed):
             return why, False
         if trains and self._is_new(run_id) and self.trainings >= self.limits.get("runs", math.inf):
@@ -167,7 +167,7 @@ class Account:
         }
 
     def in_words(self) -> str:
-        """What is left, on one line; "" without a budget."""
+        """Return the rest of the budget on one line; "" without a budget."""
         found = self.as_json()
         words = [f"{found['hours']['left']:.2f} of {found['hours']['limit']:g} slot hours"] if found["hours"] else []
         words += [f"{found['runs']['left']:,} of {found['runs']['limit']:,} runs"] if found["runs"] else []

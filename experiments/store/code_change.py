@@ -29,7 +29,7 @@ class _Hunk(NamedTuple):
 
     @property
     def reverse(self) -> "_Hunk":
-        """What takes the hunk back."""
+        """Return the hunk that undoes this one."""
         other = {"-": "+", "+": "-"}
         return _Hunk(_sorted([(other.get(sign, sign), text) for sign, text in self.lines]))
 

@@ -179,7 +179,7 @@ def make_once(folder: Path, make: Callable[[Path], None]) -> None:
 
 
 def states_of(files: Iterable[Path]) -> list[tuple[int, int, int] | None]:
-    """What an edit of the files changes."""
+    """Return the modification time, size and inode of each file; None for a missing one."""
     states = [file.stat() if file.exists() else None for file in files]
     return [one and (one.st_mtime_ns, one.st_size, one.st_ino) for one in states]
 

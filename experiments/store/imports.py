@@ -1,4 +1,4 @@
-"""What Python files import, read from their text: the modules, and those of them that lie beside the files.
+"""Find the imports of Python files in their text: the modules, and those of them that lie beside the files.
 
 Nothing is imported or run. Names that a program makes at run time are not found here; the watcher of a run sees them
 (experiments/client/watch).
@@ -73,7 +73,7 @@ def local_files(files: Iterable[Path], folders: Sequence[Path] = ()) -> list[Pat
 
 
 def _is_python_script(file: Path) -> bool:
-    """Whether the first line of a file without the ending .py names Python as its interpreter."""
+    """Return whether the first line of a file without the ending .py names Python as its interpreter."""
     try:
         with file.open("rb") as stream:
             return _SHEBANG.match(stream.readline(200)) is not None

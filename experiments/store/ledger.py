@@ -220,7 +220,7 @@ def _are_texts(value: Any) -> bool:
 
 
 def _are_rows(value: Any) -> bool:
-    """Whether a value is {row: {settings, runs}}, as a request has it."""
+    """Return whether a value is {row: {settings, runs}}, as a request has it."""
     return isinstance(value, dict) and all(
         isinstance(row, dict)
         and isinstance(row.get("settings"), str)

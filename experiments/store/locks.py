@@ -145,7 +145,7 @@ def _identity(folder: Path) -> Mapping[str, Any] | None:
 
 
 def _lives(identity: Mapping[str, Any] | None) -> bool:
-    """Whether a process may be alive; one on another machine always may."""
+    """Return whether a process may be alive; one on another machine always may."""
     return identity is not None and (identity.get("host") != socket.gethostname() or is_alive(identity))
 
 

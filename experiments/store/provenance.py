@@ -1,4 +1,4 @@
-"""What a run was trained with: commit, uncommitted changes, versions, host. Imports no torch."""
+"""Provenance of a training: commit, uncommitted changes, versions, host. Imports no torch."""
 
 import functools
 import hashlib
@@ -93,7 +93,7 @@ def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None)
 
 
 def _changes(repository: Repository, paths: Sequence[Path]) -> str:
-    """What no commit of a repository has, as a diff that `git apply` takes; a large file is only named."""
+    """Return a repository's uncommitted changes as a diff for `git apply`; a large file is only named."""
     large = [path for path in paths if path.is_file() and path.stat().st_size > LARGEST_IN_DIFF]
     names = {path: os.path.relpath(path, repository.top) for path in paths}
     small, files = [names[path] for path in paths if path not in large], [path for path in paths if path.is_file()]

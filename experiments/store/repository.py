@@ -51,7 +51,7 @@ _TO_FILTER = re.compile(r"(?!unspecified$|unset$|set$).+")
 
 
 class GitError(UserError):
-    """What git does not do, such as apply a patch: the message is git's."""
+    """Error of a git command, such as a patch that does not apply; the message is git's."""
 
 
 class Change(NamedTuple):
@@ -113,7 +113,7 @@ class Repository:
         return found.decode().strip()
 
     def is_tag(self, name: str) -> bool:
-        """Whether a name of a commit is that of a tag, which stays where it is."""
+        """Return whether a name of a commit is that of a tag, which stays where it is."""
         full = self.git("rev-parse", "--symbolic-full-name", "--end-of-options", name).decode()
         return any(line.startswith("refs/tags/") for line in full.splitlines())
 
@@ -151,7 +151,7 @@ class Repository:
         return list(found.values())
 
     def untracked(self, *which: str, below: Iterable[str] = ()) -> list[str]:
-        """What git does not track, anywhere or below some paths; a folder without a tracked file once, with a slash.
+        """Return untracked paths, anywhere or below some paths; a folder without a tracked file once, with a slash.
 
         which: options that say what of it is left out.
         """
@@ -193,7 +193,7 @@ class Repository:
         return [(path, words[1], words[3]) for path, words in zip(parts[1::2], about, strict=True)]
 
     def diff(self, before: str, tree: str, option: str, without: Iterable[str] = (), only: str = "") -> bytes:
-        """What a tree has otherwise than another, as `git apply` reads it. without: paths. only: one path."""
+        """Return the change between two trees as a diff for `git apply`. without: excluded paths. only: one path."""
         words = ("diff-tree", "-r", "-p", "--no-color", "--no-ext-diff", "--no-textconv", "--src-prefix=a/",
                  "--dst-prefix=b/", option, before, tree, "--")  # fmt: skip
         limits = [*(f":(exclude,top,literal){path}" for path in without), *([f":(top,literal){only}"] if only else [])]

@@ -182,7 +182,7 @@ class Tokenizer(Facts):
 
 
 class Data(Facts):
-    """What a built-in training was trained on."""
+    """Data of a built-in training."""
 
     corpus: Sides = Field(default_factory=functools.cache(Sides))
     tokenizer: Tokenizer = Field(default_factory=functools.cache(Tokenizer))
@@ -199,7 +199,7 @@ class EnsembleMember(Facts):
 
 
 class ParentRunRecord(Facts):
-    """Where a branch began: the run whose state it took after a step, and a digest of the weights there."""
+    """Origin of a branch: the parent run, the step whose state it took, and a digest of the weights there."""
 
     run_id: Word = ""
     step: Count = 0
@@ -207,7 +207,7 @@ class ParentRunRecord(Facts):
 
 
 class Imported(Facts):
-    """Where a run that was trained elsewhere was read, and what was said of it there. Nothing of it was checked."""
+    """Origin of an imported run and its description there. None of it was checked."""
 
     kind: Word = ""  # "csv", "mlflow" or "wandb"
     source: Word = ""  # the file's name, or MLflow's address without a password
@@ -220,7 +220,7 @@ class Imported(Facts):
 
 
 class Output(Facts):
-    """Where the output of a user's command lies in its attempt's log, which also has lines of this program."""
+    """Position of a user's command's output in its attempt's log, which also has lines of this program."""
 
     ranges: list[list[Count]] = Field(default_factory=list)  # begin and end in bytes; several where the log was cut
     left_out: Count = 0  # bytes of its middle that were not kept
@@ -358,7 +358,7 @@ class Part(Facts):
 
 
 class Seen(Facts):
-    """What of a set the training set holds too, character by character."""
+    """Overlap of a set with the training set: counts of exactly equal texts."""
 
     pair: Count | None = None
     lines: Count | None = None  # of running text, among `of` long ones
@@ -366,7 +366,7 @@ class Seen(Facts):
 
 
 class SetFacts(Facts):
-    """What is known of the scored set as data."""
+    """Facts about the scored set's data."""
 
     seen_in_train: Seen = Field(default_factory=functools.cache(Seen))
     bytes: Count | None = None  # of running text

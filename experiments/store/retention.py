@@ -1,4 +1,4 @@
-"""What is kept of a store's runs: checkpoints that evaluations need, what may be deleted, runs that were put aside.
+"""Retention of runs in a store: checkpoints that evaluations need, files to delete, runs that were put aside.
 
 Studies that share a run make different demands: the average of its last 5 checkpoints, or the best of those measured
 every 500 steps. The run is trained once and serves all of them; the demands are not part of its identity. Imports no

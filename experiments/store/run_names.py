@@ -207,12 +207,12 @@ def differing(recorded: Mapping[str, Any], planned: Mapping[str, Any], usual: Ma
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values of a setting are the same: 1 and 1.0 are, 1 and true are not."""
+    """Return whether two values of a setting are the same: 1 and 1.0 are, 1 and true are not."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)
 
 
 def kind_of(task: object, seed: object, inputs: Mapping[str, str]) -> str:
-    """What runs of the same task, seed and data have in common."""
+    """Return the digest that runs of the same task, seed and data share."""
     return digest([task, seed, dict(inputs)])
 
 

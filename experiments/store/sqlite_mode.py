@@ -20,7 +20,7 @@ def journal_mode(folder: Path) -> str:
 
 
 def on_network(folder: Path) -> bool:
-    """Whether a folder is on a network disk, by the type of its mount; False if unknown."""
+    """Return whether a folder is on a network disk, by the type of its mount; False if unknown."""
     mount = mount_of(folder)
     return mount is not None and mount.fstype.startswith(NETWORK)
 

@@ -92,7 +92,7 @@ def keep(tree: str, store: Path) -> None:
 
 
 def _alone(trees: Path) -> AbstractContextManager[None]:
-    """Of the processes that pack or remove a store's trees, one at a time; a trial run's `trees` is a link to them."""
+    """Lock a store's trees for packing or removing them; a trial run's `trees` is a link to the store's."""
     trees.mkdir(exist_ok=True)
     return locked(trees.resolve().parent, "code", PACKED_S)
 
@@ -125,7 +125,7 @@ def trees_of(store: Store, run_id: str) -> set[str]:
 
 
 def is_kept(store: Path, tree: str) -> bool:
-    """Whether the store has the archive of a tree."""
+    """Return whether the store has the archive of a tree."""
     return archive(store, tree).with_suffix(".json").is_file()
 
 
@@ -269,7 +269,7 @@ def _leads_out(path: str, links: Mapping[str, str], outside: Collection[str]) ->
 
 
 def _is_below(place: Path, path: Path) -> bool:
-    """Whether no folder on the way from a place to a path is a link."""
+    """Return whether no folder on the way from a place to a path is a link."""
     parents = path.relative_to(place).parents
     return not any((place / parent).is_symlink() for parent in parents)
 

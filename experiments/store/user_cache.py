@@ -1,4 +1,4 @@
-"""What is known of content, by its digest, in the user's cache folder: it saves time and decides nothing.
+"""Best-effort cache of facts by content digest, in the user's cache folder.
 
 Damaged, unwritable or absent, it only costs the time again. Two processes that write at once: one of them is lost.
 """

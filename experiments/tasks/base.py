@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int], None]  # what is being done, done, total
 
 
 class Use(NamedTuple):
-    """What a trained model of a task is used for."""
+    """Use of a trained model of a task."""
 
     does: str  # a verb for messages; "translate" and "continue text" are what `ablations generate` can do
     by: str  # module:OBJECT of the class that loads it, `of_run` or from an exported folder by `load`
@@ -117,7 +117,7 @@ class Task(ABC):
         return {part: self._version(name, version) for part, (name, version) in versions.items()}
 
     def training_code(self, store: Path) -> str:
-        """What identifies the code that would train a run now."""
+        """Return an identifier of the code that would train a run now."""
         return self._version(TRAINING, TRAINING_VERSION)
 
     def changed_code(self, result: TrainingResult, store: Path) -> list[str]:
@@ -186,18 +186,18 @@ class Task(ABC):
         return []
 
     def device_warnings(self, config: Any, kind: str, *, trained: bool) -> list[str]:
-        """What these devices can do, but slowly; as `device_preflight`."""
+        """Return messages for work that these devices can do only slowly. Arguments as in `device_preflight`."""
         return []
 
     def not_a_branch(self, parent_run: Any, config: Any, step: int) -> str:
-        """Why a run of `config` cannot begin with the state of a run of `parent_run` after a step; "" where it can.
+        """Return the reason why a run of `config` cannot start from a run of `parent_run` after a step; "" if it can.
 
         A task whose `train` begins with `context.start` defines it.
         """
         return f"the task {self.name} cannot start a training from the state of another run"
 
     def for_table(self, setting: str, configs: Mapping[str, Any]) -> tuple[Any, str]:
-        """What "auto" of a setting of `settled_for_table` means for the rows of a table, and the reason in a sentence.
+        """Return the value of "auto" for a setting of `settled_for_table` in a table, and the reason in a sentence.
 
         configs: of all rows that ask for it, by key, whether they are selected or not.
         """
@@ -215,11 +215,11 @@ class Task(ABC):
         return ()
 
     def serves(self, evaluation: EvaluationSpec, weights: Path) -> bool:
-        """Whether `weights`, the folder of a finished training, has what an evaluation needs."""
+        """Return whether `weights`, the folder of a finished training, has what an evaluation needs."""
         return True
 
     def outdated(self, made: EvaluationResult) -> bool:
-        """Whether an evaluation is made again, without training, because the study reads other numbers of the run."""
+        """Return whether to repeat an evaluation without training, because the study reads other numbers of the run."""
         return False
 
     @abstractmethod

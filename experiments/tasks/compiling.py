@@ -17,7 +17,7 @@ PAYS_FROM = COMPILE_S / SAVED_S_PER_FLOP  # floating-point operations of a train
 
 
 def for_table(costs: Mapping[str, float], configs: Mapping[str, RunConfig]) -> tuple[Literal["cuda", False], str]:
-    """What `auto` means for the rows of a table, and the reason in a sentence.
+    """Return the value of `auto` for the rows of a table, and the reason in a sentence.
 
     All rows get the same: a table must not compare compiled rows with others. On processors `auto` never compiles.
 

@@ -1,4 +1,4 @@
-"""Whether lower or higher is better, by the words of a metric's name.
+"""Direction of a metric (lower or higher is better), by the words of its name.
 
 A name that says neither, or both, has no direction: nothing of it is bold, and no claim about it is judged.
 """
@@ -54,7 +54,7 @@ def direction(name: str) -> str:
 
 
 def is_metric(name: str) -> bool:
-    """Whether a column of a file is a score by its name."""
+    """Return whether a column of a file is a score by its name."""
     words = set(_words(name))
     return bool(words & (LOWER | HIGHER | WEAK)) or "↓" in name or "↑" in name
 

@@ -30,7 +30,7 @@ OF_STUDIES = ("command", "imported")  # those whose settings each study declares
 
 
 def is_built_in(name: str) -> bool:
-    """Whether settings and scores of a task are this program's own, so that they can be computed again."""
+    """Return whether settings and scores of a task are this program's own, so that they can be computed again."""
     return (name in BUILTIN or name in added("tasks", packages=False)) and name not in OF_STUDIES
 
 
@@ -87,7 +87,7 @@ def validated(task: Task, spec: RunSpec) -> TaskConfig:
 
 
 def trains_apart(name: str) -> bool:
-    """Whether a task trains in a process of its own, so that the run's process needs no torch."""
+    """Return whether a task trains in a process of its own, so that the run's process needs no torch."""
     return name == "command" or ":" in name
 
 

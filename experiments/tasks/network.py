@@ -1,4 +1,4 @@
-"""What a network of this program needs before it is trained: memory, disk space, vocabulary; settings of evaluations.
+"""Requirements of a built-in network before training: memory, disk space, vocabulary; settings of evaluations.
 
 Imports no torch.
 """

@@ -46,13 +46,13 @@ if TYPE_CHECKING:
 
 
 def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
-    """What the devices can do with each precision that a run still needs. trained: it is only scored."""
+    """Return the devices' ability for each precision that a run still needs. trained: the run is only scored."""
     asked = [config.evaluation.precision, *([] if trained else [config.training.precision])]
     return [ability(precision, kind) for precision in dict.fromkeys(asked)]
 
 
 def _shared(config: RunConfig) -> bool:
-    """Whether both sides have one vocabulary; a language model has one side."""
+    """Return whether both sides have one vocabulary; a language model has one side."""
     return config.model.shared_vocabulary or not config.needs_encoder
 
 
@@ -117,7 +117,7 @@ class NetworkTask(Task):
         return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.attempt.limit)
 
     def reading(self) -> "Reading":
-        """How a training reads the encoded corpus: by default as pairs of lines."""
+        """Return the reader of the encoded corpus for training: by default pairs of lines."""
         from experiments.tasks.train_network import PAIRS
 
         return PAIRS
@@ -157,7 +157,7 @@ class NetworkTask(Task):
         return PlannedNetwork(config.model, self.vocab_sizes(config), (length, length if config.model.encoder else 0))
 
     def _added(self, config: RunConfig) -> Added | None:
-        """What changes of the network before its training add; None if that is unknown."""
+        """Return what the network changes add before training; None if it is unknown."""
         params, flops = 0, 0.0
         for name, value in changes_of(config).items():
             try:

@@ -188,14 +188,14 @@ except UserError as error:
 
 
 class Ability(NamedTuple):
-    """What a kind of devices can do with a precision; GPUs that torch does not see can do nothing."""
+    """Ability of a kind of devices to compute in a precision; GPUs that torch does not see have none."""
 
     refused: str = ""  # why they do not compute in it
     slow: bool = False  # they compute it without instructions for it
 
 
 def ability(precision: PrecisionChoice, kind: str) -> Ability:
-    """How well this machine's devices of a kind ("cpu", "cuda") compute a precision.
+    """Return the ability of this machine's devices of a kind ("cpu", "cuda") to compute in a precision.
 
     Returns `Ability()` also if that is unknown here: a child whose device lacks the precision reports it before it
     trains. Raises UserError for a bad switch (processes/processor.py).

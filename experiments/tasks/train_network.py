@@ -62,7 +62,7 @@ class BatchSource(Protocol):
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """How a step is cut and padded, for later attempts."""
+        """Return how a step is divided and padded, for later attempts."""
 
 
 def first_batches(batches: BatchSource) -> Iterator[Batch[Tensor]]:
@@ -146,7 +146,7 @@ def _use_threads(
 
 
 def compiles(settings: TrainingConfig, gpu: bool) -> bool:
-    """Whether the layers are compiled, on a GPU or on a processor.
+    """Return whether the layers are compiled, on a GPU or on a processor.
 
     A plan has replaced "auto"; without one, nothing is compiled.
     """
@@ -189,7 +189,7 @@ def _trained_on(
 
 
 class Reading(NamedTuple):
-    """How a training reads an encoded corpus."""
+    """Reader of an encoded corpus for training."""
 
     batches: Callable[[RunConfig, AttemptContext, Sides, tuple[int, int]], BatchSource]
     dev: Callable[[RunConfig, Network, EncodedCorpus, Device], Callable[[int], dict[str, float]]]  # see `Material.dev`
@@ -298,7 +298,7 @@ class Batches:
 
     @property
     def pinned(self) -> dict[str, Any]:
-        """What later attempts need for the same micro-batches. No shapes: each is as small as its pairs allow."""
+        """Return the values that give later attempts the same micro-batches. Without shapes, padding is minimal."""
         shapes = self._shapes.shapes if self._shapes else []
         return {"micro_batch_tokens": self.max_tokens, "shapes": [list(shape) for shape in shapes]}
 
@@ -357,7 +357,7 @@ class Batches:
 
 
 def _builds_kernels(config: RunConfig, context: AttemptContext) -> bool:
-    """Whether a processor builds kernels for products of each shape: in bf16."""
+    """Return whether a processor builds kernels for products of each shape: in bf16."""
     precision = context.attempt.pinned.get("precision", precision_here(config.training.precision))
     return bool(precision == "bf16")
 

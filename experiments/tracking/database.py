@@ -230,7 +230,7 @@ ARTIFACT_BYTES = 64 << 20  # larger files stay in the run's folder only
 
 
 class Artifacts:
-    """Of the runs that `client` knows. `folder`: where they lie; None: at the client's server."""
+    """Artifacts of the runs that `client` knows. `folder`: their folder; None if the client's server stores them."""
 
     def __init__(self, client: Any, folder: Path | None) -> None:
         self._client, self._folder = client, folder

@@ -129,7 +129,7 @@ class Tracker:
             note(self._database, run.run_id, record)
 
     def _sync(self, run: TrackedRun, record: str) -> bool:
-        """Whether MLflow has the run now: not if it has not begun."""
+        """Return whether MLflow has the run now: not if it has not begun."""
         entry = self._open.pop(run.run_id, None) or (None if self._fresh else self._find(run))
         # restarted: the curve belongs to another training
         if entry is not None and entry.begin != entry.history.look():
@@ -315,7 +315,7 @@ class Tracker:
 
 
 def _ended_later(entry: _Entry) -> bool:
-    """Whether an attempt has ended that was too short to be seen running."""
+    """Return whether an attempt has ended that was too short to be seen running."""
     return bool(entry.history.last_t) and entry.end_ms != _ms(entry.history.last_t)
 
 

@@ -140,7 +140,7 @@ def runs_of(client: Any, experiment: str, search: str = "", **order: Any) -> lis
 
 
 def _note(text: str) -> str:
-    """As many whole lines as fit."""
+    """Cut a text to NOTE_LENGTH at the end of a line."""
     if len(text) <= NOTE_LENGTH:
         return text
     rest = f"\n\n… the whole table is among this run's artifacts, in `{FOLDER}/`."
@@ -148,7 +148,7 @@ def _note(text: str) -> str:
 
 
 def _described(table: Table) -> str:
-    """What a reader of the experiment should know."""
+    """Return the description of a table's experiment in MLflow."""
     parts = [
         f"**{table.title}** (study `{table.study}`)" if table.title else f"Study `{table.study}`",
         "A run named like a row has its means over seeds, under the table's heads, their standard deviation (`… sd`) "

@@ -59,7 +59,7 @@ def _refuse_silent(address: str, place: str) -> None:
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
-    """No other server is asked."""
+    """Redirect handler that follows no redirect, so that no other server is contacted."""
 
     def redirect_request(self, *_: object) -> None:
         return None

@@ -113,7 +113,7 @@ def final_points(store: Store, run: TrackedRun, history: History, row: TableRow 
 
 
 def cost_points(store: Store, run_id: str) -> Iterator[Point]:
-    """What the run had cost at the end of each attempt, all attempts before it included; the step is its number.
+    """Yield the run's cumulative costs at the end of each attempt; the step is the attempt's number.
 
     These are the sums that the table prints. The last attempt counts once its end is known.
     """

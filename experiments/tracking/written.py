@@ -1,4 +1,4 @@
-"""Which runs MLflow's database holds, in a file beside it, so that `status` and `run` need not import MLflow.
+"""List of the runs in MLflow's database, in a file beside it, so that `status` and `run` need not import MLflow.
 
 A line is appended once a run is written whole. After a kill in between, the run is written again, which adds nothing
 twice. The file is removed with the database that it describes.
@@ -42,7 +42,7 @@ def written(database: Path) -> dict[str, str]:
 
 
 def is_unknown(database: Path) -> bool:
-    """Whether a database has no file beside it: an earlier version wrote it, or the file was removed."""
+    """Return whether a database has no file beside it: an earlier version wrote it, or the file was removed."""
     return database.is_file() and not file_of(database).exists()
 
 

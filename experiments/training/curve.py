@@ -1,4 +1,4 @@
-"""What a training measures: the points of its curve, and its network before the first and the last update.
+"""Measurements of a training: the points of its curve, and its network before the first and the last update.
 
 Losses are collected on the device and emitted at intervals, so that no step waits for them.
 """
@@ -54,7 +54,7 @@ class Curve:
         self._once.update(metrics)
 
     def due(self, step: int) -> bool:
-        """Whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
+        """Return whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
         return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
 
     def flush(self, learning_rate: float) -> None:

@@ -160,7 +160,7 @@ class Graphs:
         return sums
 
     def _agree(self, eager: Gradients, replayed: Gradients) -> bool:
-        """Whether gradients are equal, or, where kernels add up in any order, differ by at most TOLERANCE."""
+        """Return whether gradients are equal, or, where kernels add up in any order, differ by at most TOLERANCE."""
         pairs = list(zip(eager, replayed, strict=True))
         if any((one is None) != (other is None) for one, other in pairs):
             return False

@@ -36,7 +36,7 @@ def meta_of(path: Path) -> dict[str, Any]:
 
 
 def same_training(path: Path, meta: Mapping[str, Any]) -> bool:
-    """Whether a checkpoint belongs to the same training as `meta`."""
+    """Return whether a checkpoint belongs to the same training as `meta`."""
     try:
         other = meta_of(path)
     except Damaged:
@@ -132,7 +132,7 @@ def spacing_of(settings: Mapping[str, Any]) -> int:
 
 
 def serves(folder: Path, choice: str, every: int) -> bool:
-    """Whether a finished training's folder has the checkpoints for a choice: last, best or average:K."""
+    """Return whether a finished training's folder has the checkpoints for a choice: last, best or average:K."""
     kind, _, number = choice.partition(":")
     if kind == "last":
         return True

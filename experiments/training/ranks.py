@@ -30,7 +30,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Whether this process is rank 0."""
+        """Return whether this process is rank 0."""
         return self.rank == 0
 
     def wrap(self, objective: nn.Module) -> nn.Module:

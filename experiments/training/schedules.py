@@ -72,7 +72,7 @@ SHARES: dict[ScheduleName, Callable[[int, TrainingConfig], float]] = {
 
 
 class Plateau(NamedTuple):
-    """How often the rate was halved because the perplexity on dev stopped falling; saved with every checkpoint.
+    """State of the plateau schedule: halvings because dev perplexity stopped falling; saved with every checkpoint.
 
     As torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, threshold=0).
     """

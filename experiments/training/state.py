@@ -235,11 +235,11 @@ class Training:
 
     @property
     def measures_dev(self) -> bool:
-        """Whether dev is measured at any step."""
+        """Return whether dev is measured at any step."""
         return any(keep.what == BEST for keep in self._keeps)
 
     def saves(self, step: int) -> bool:
-        """Whether a checkpoint is due at this step."""
+        """Return whether a checkpoint is due at this step."""
         return any(
             (keep.what == SPACED and step % keep.every == 0) or (keep.what == AT and step == keep.every)
             for keep in self._keeps

@@ -1,4 +1,4 @@
-"""How many threads a training on a processor uses: those of its slot, unless one alone is as fast.
+"""Number of threads of a training on a processor: those of its slot, unless one alone is as fast.
 
 Several threads wait for each other in every operation. The operations of a small network in bf16 are so short that this
 can take longer than it saves, more so beside other work. The first attempt measures and pins.

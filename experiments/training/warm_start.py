@@ -35,7 +35,7 @@ def digest_of(path: Path) -> str:
 
 
 def other_weights(store: Store, record: TrainingResult) -> bool:
-    """Whether the parent of a recorded branch has other weights at that step now; unknown ones count as the same."""
+    """Return whether a recorded branch's parent run has other weights at that step now; unknown ones count as equal."""
     if not record.parent_run.run_id:
         return False
     there = next((path for path, _ in _there(store, ParentRun(record.parent_run.run_id, record.parent_run.step))), None)
@@ -87,7 +87,7 @@ _SCHEDULE = tuple(
 
 
 def why_no_branch(parent_run: RunConfig, config: RunConfig, step: int) -> str:
-    """Why a run of `config` cannot begin with the state of a run of `parent_run` after `step`; "" where it can."""
+    """Return the reason why a run of `config` cannot start from a run of `parent_run` after `step`; "" if it can."""
     theirs = dict(flatten(parent_run))
     changed = [name for name, value in flatten(config) if name != "seed" and theirs.get(name) != value]
     early = [name for name in changed if not _acts_late(name, config)]
@@ -121,7 +121,7 @@ def _acts_late(name: str, config: RunConfig) -> bool:
 
 
 def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[str]) -> str:
-    """Why the learning rates up to the branch are not the parent run's; "" where they are."""
+    """Return how the learning rates up to the branch differ from the parent run's; "" if they do not."""
     named = [name for name in changed if name in _SCHEDULE]
     if "plateau" in (parent_run.training.schedule, config.training.schedule):
         named = [name for name in changed if name in (*_SCHEDULE, "training.eval_steps") and "train_steps" not in name]
@@ -146,7 +146,7 @@ def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[st
 
 
 def _checkpoints(config: RunConfig, step: int) -> str:
-    """Why its evaluation would need checkpoints of the parent run; "" where its own are enough."""
+    """Return why the evaluation would need the parent run's checkpoints; "" if the branch's are enough."""
     training, choice = config.training, config.evaluation.checkpoint
     kind, _, number = choice.partition(":")
     every = training.eval_steps if kind == "best" else training.checkpoint_steps

@@ -14,7 +14,7 @@ from model.layers.masks import blocking_bias
 
 
 class Inputs(NamedTuple):
-    """What a sub-layer gets besides x. Each mask comes also as a bias: 0 where it is True, masks.BLOCKED elsewhere."""
+    """Inputs of a sub-layer besides x. Each mask comes also as a bias: 0 where it is True, masks.BLOCKED elsewhere."""
 
     causal: bool  # position t may depend on positions 0 … t alone
     keep_BT: Tensor | None = None  # True at pieces, False at padding; None: no padding, or hidden by causality
@@ -60,7 +60,7 @@ class StepContext(NamedTuple):
 
 
 class State:
-    """What a sub-layer keeps between steps: tensors by name, whose first dimension is the sentence."""
+    """State of a sub-layer between steps: tensors by name, whose first dimension is the sentence."""
 
     def __init__(self, **tensors: Tensor) -> None:
         self.tensors: dict[str, Tensor] = dict(tensors)

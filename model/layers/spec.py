@@ -26,7 +26,7 @@ Length = TypeVar("Length", float, "NDArray[np.int64]")  # one length, or the len
 
 
 class Cost(NamedTuple):
-    """What one sub-layer needs for one sequence, without its residual connection and norm."""
+    """Cost of one sub-layer for one sequence, without its residual connection and norm."""
 
     params: int  # trained weights
     flops: Any  # of a forward pass; a multiplication and an addition are two, and only matrix products count

@@ -1,4 +1,4 @@
-"""How a query is compared with a key (section 3.2.1: "the two most commonly used attention functions").
+"""Comparison of a query with a key (section 3.2.1: "the two most commonly used attention functions").
 
 Shapes: B sentences, H heads, Q queries, M memory positions, K d_k.
 """

@@ -1,4 +1,4 @@
-"""What self-attention sees of positions: `relative`, `bias`, `alibi`, `rotary`.
+"""Position information inside self-attention: `relative`, `bias`, `alibi`, `rotary`.
 
 A distance is the key's position minus the query's: negative for the past.
 Shapes: B sentences, T positions, H heads, Q queries, M memory positions, K d_k, V d_v, W turned elements, P = W / 2.

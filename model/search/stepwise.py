@@ -15,7 +15,7 @@ from model.stack import Stack
 
 
 class Ends(NamedTuple):
-    """What a network does before and after its decoder."""
+    """The computations of a network before and after its decoder."""
 
     embed: Callable[[Tensor], Tensor]  # pieces (R,) → (R, D)
     finish: Callable[[Tensor], Tensor]  # the decoder's output (…, D) → hidden states
@@ -24,7 +24,7 @@ class Ends(NamedTuple):
 
 
 class Stepwise:
-    """What all sub-layers of a decoder keep between steps. `step` is the next position's index."""
+    """State of all sub-layers of a decoder between steps. `step` is the next position's index."""
 
     def __init__(self, decoder: Stack, ends: Ends, inputs: Inputs, shape: CacheShape, attends: bool = False) -> None:
         self.decoder, self.ends = decoder, ends

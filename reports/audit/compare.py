@@ -37,7 +37,7 @@ class Moved:
 
     @property
     def moved(self) -> bool:
-        """Whether the interval of the difference excludes 0."""
+        """Return whether the interval of the difference excludes 0."""
         return self.low is not None and self.high is not None and not self.low <= 0 <= self.high
 
 

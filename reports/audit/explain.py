@@ -117,7 +117,7 @@ SHORT = 10  # lines of an explanation, unless all is printed
 
 
 def in_short(found: Mapping[str, Any]) -> str:
-    """What a reader asks first, in at most SHORT lines: the values, the runs behind them, and what made these."""
+    """Return the short answer, at most SHORT lines: the values, the runs behind them, and the code that made these."""
     runs = found["runs"]
     changes = changes_in_short(found["label"], found["changes_from_base"], changes_code="change_of_code" in found)
     last = [f"made by {made}"] if (made := _made_by(runs[0])) else []
@@ -133,7 +133,7 @@ def in_short(found: Mapping[str, Any]) -> str:
 
 
 def changes_in_short(label: str, changes: Mapping[str, Any], *, changes_code: bool) -> str:
-    """What a row changes: its settings; for a change of code the row's label, such as "patch gelu.diff"."""
+    """Return a row's changes in words: its settings; for a change of code its label, such as "patch gelu.diff"."""
     if not changes_code:
         return ", ".join(as_set(name, item) for name, item in changes.items())
     return ", ".join([label, *(as_set(name, item) for name, item in changes.items() if name not in label)])

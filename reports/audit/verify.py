@@ -25,19 +25,19 @@ FORMATS = tuple(SUFFIXES.values())
 
 @dataclass(frozen=True)
 class Verdict:
-    """What differs between a printed table and what the store gives now."""
+    """The differences between a printed table and the table that the store gives now."""
 
     cells: int  # of the table, heads left out
     changed: tuple[str, ...]  # one line for each difference; empty: the file is what the store gives
 
     @property
     def same(self) -> bool:
-        """Whether the file is what the store gives now."""
+        """Return whether the file is what the store gives now."""
         return not self.changed
 
 
 def unchecked(table: Table) -> Iterator[str]:
-    """What no comparison with the store can show: numbers that came from elsewhere."""
+    """Yield a line for each group of imported numbers, which no comparison with the store can check."""
     if table.bundle:
         yield table.bundle
     counts = {row.key: sum(o.record is not None for o in row.outcomes) for row in table.rows if row.imported}

@@ -34,7 +34,7 @@ class Logged:
 
 
 def logged(columns: Sequence[Column]) -> list[Logged]:
-    """What may be drawn, best first: a set scored on the way (`dev_perplexity`), else the metric of training itself."""
+    """Return the metrics to draw, best first: those of sets scored in training (`dev_perplexity`), then training's."""
     on_sets = [Logged(f"{column.set}_{column.metric}", f"{column.set} {column.metric}", column) for column in columns]
     by_metric = {column.metric: column for column in reversed(columns)}  # of several sets once
     return on_sets + [

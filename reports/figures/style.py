@@ -30,7 +30,7 @@ LONGEST = 28  # characters of a label
 
 @dataclass(frozen=True)
 class Size:
-    """Where a figure is shown."""
+    """The dimensions of a figure for the place where it is shown."""
 
     width: float  # inches
     font: float  # points

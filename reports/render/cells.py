@@ -41,7 +41,7 @@ class Head:
 
     @property
     def spanned_by(self) -> str:
-        """What `top` names: equal for the columns that it spans."""
+        """The key of the spanning head `top`, equal for the columns that it spans."""
         return self.spans or self.metric
 
     @property
@@ -269,7 +269,7 @@ def _change(measure: Measure, digits: int, provisional: bool) -> Cell:
 
 
 def _costs(table: Table, shown: Sequence[Cost]) -> Layout:
-    """What no evaluation measures, each with the published numbers; a cost that no row has gets no column."""
+    """Return the columns of costs, each with the published numbers; a cost that no row has gets no column."""
     layout: Layout = []
     for _, group in itertools.groupby(shown, key=lambda cost: cost.key):
         costs = list(group)

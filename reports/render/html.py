@@ -114,7 +114,7 @@ def render(
 
 
 def fragment(table: Table) -> str:
-    """As `ablations report` prints it for a browser, without the page around it."""
+    """Return the table as `ablations report` prints it in HTML, without the page around it."""
     shown = printed(table, "html")
     return _made(
         "notebook", shown=shown, grid=shown.grid, title=shown.table.title or shown.table.spec.name, bundle=table.bundle

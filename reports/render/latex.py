@@ -64,7 +64,7 @@ def _label(shown: Printed) -> str:
 
 
 def _preface(shown: Printed) -> Iterator[str]:
-    r"""What the document needs; characters that pdfLaTeX's default fonts lack are named by code point."""
+    r"""Yield the lines for the preamble; characters that pdfLaTeX's default fonts lack are named by code point."""
     table, grid = shown.table, shown.grid
     texts = [table.title, *shown.warnings, *shown.notes]
     texts += [head.top for head in grid.heads] + [cell.text for line in grid.lines for cell in line.cells]

@@ -83,7 +83,7 @@ def _usual(head: Head, choices: Choices, compact: bool, table: Table) -> bool:
 
 
 def _part(head: Head, choices: Choices, table: Table) -> bool:
-    """Whether the choices print this part of a metric or cost."""
+    """Return whether the choices print this part of a metric or cost."""
     if head.kind != "value" or head.role not in (*CHANGES, *PAPERS):
         return True
     papers = choices.paper if choices.paper is not None else table.papers_corpus
@@ -119,7 +119,7 @@ def _named(name: str, values: Layout, table: Table) -> Layout:
 
 
 def _words(head: Head) -> tuple[tuple[str, ...], ...]:
-    """What a column is called, the strongest first: by its key, by its head, by the last part of a setting's name."""
+    """Return a column's names, the strongest first: its key, its head, the last part of a setting's name."""
     keys = (head.key, head.metric) if head.kind == "value" else (head.key,)
     return keys, (head.top, head.alone), (head.key.rpartition(".")[2],) if head.kind == "setting" else ()
 

@@ -33,7 +33,7 @@ def render(table: Table) -> str:
 
 
 def for_terminal(table: Table, columns: int) -> RenderableType:
-    """What rich prints on so many columns; foreign text holds nothing that steers a terminal."""
+    """Return the table for rich, fitted to `columns` characters; terminal control characters are removed from text."""
     shown = printed(table, "terminal")
     keep = _fitting(shown, columns)
     kept = {shown.grid.heads[i].key for i in keep}

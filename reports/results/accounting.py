@@ -1,4 +1,4 @@
-"""What a row and a table cost, and which attempts count. Sums: experiments/events/accounting.py."""
+"""The cost of a row and of a table, and the attempts that count. Sums: experiments/events/accounting.py."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ def _tunings(store: Store, run_ids: Collection[str]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class RowSpent:
-    """What a row cost; of the runs that rows above it show too, nothing."""
+    """The cost of a row, without the runs that rows above it show too."""
 
     runs: Amounts = NOTHING
     tuning: Amounts = NOTHING
@@ -69,23 +69,23 @@ class RowSpent:
 
 @dataclass(frozen=True)
 class TableSpent:
-    """What a table cost."""
+    """The cost of a table."""
 
     rows: Mapping[str, RowSpent]
     shared: int = 0  # runs that were started for other tables too, or for those alone
 
     @property
     def total(self) -> Amounts:
-        """Of all rows, with their tuning."""
+        """The cost of all rows, with their tuning."""
         return total(row.all for row in self.rows.values())
 
     @property
     def tuning(self) -> Amounts:
-        """Of all trials that are no run of the table."""
+        """The cost of all tuning trials that are not runs of the table."""
         return total(row.tuning for row in self.rows.values())
 
 
 def amounts(run_id: str, found: Spending) -> Amounts:
-    """Of all attempts at a run."""
+    """Return the cost of all attempts at a run."""
     attempts = found.runs.get(run_id, ())
     return Amounts(runs=int(bool(attempts))) + amounts_of(attempts)

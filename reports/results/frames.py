@@ -58,7 +58,7 @@ def _place(row: RowSpec, run: TableRun) -> dict[str, Any]:
 
 
 def curves(spec: TableSpec, store: Store) -> "pd.DataFrame":
-    """What runs logged while they trained: one line per row × seed × metric × step, by the names that they logged.
+    """Return the metrics logged during training: one line per row × seed × metric × step, under the logged names.
 
     A step that a resumed attempt repeats is there once.
     """

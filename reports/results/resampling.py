@@ -161,7 +161,7 @@ def shares_of_rows(base: Row, row: Row, key: str, set_: str, metric: str, shares
 
 
 def paired_test(differences: NDArray[Any]) -> Resampled:
-    """Of each example's share, row minus base: two-sided p of the mean, and its 95 % interval."""
+    """Test the mean of the examples' differences, row minus base: its two-sided p and its 95 % interval."""
     observed, n = float(differences.mean()), len(differences)
     chance, extreme = np.random.default_rng(SEED), 0
     for _ in range(TRIALS // _AT_ONCE):

@@ -47,7 +47,7 @@ def recomputed(column: Column, folder: Path, record: EvaluationResult) -> float 
 
 
 def differs(recorded: Any, computed: float) -> bool:
-    """Whether a recorded score is another number than the one computed from its counts."""
+    """Return whether a recorded score is another number than the one computed from its counts."""
     usable = isinstance(recorded, int | float)
     return not usable or not abs(recorded - computed) <= max(TOLERANCE, ROUNDING * abs(computed))
 
@@ -227,7 +227,7 @@ class Outcome:
 
     @property
     def stale(self) -> bool:
-        """Whether it was trained or scored by other code than the present."""
+        """Return whether it was trained or scored by other code than the present."""
         return self.run.state == "stale" or bool(self.run.store_state.stale)
 
     def code(self, column: Column) -> Mapping[str, str]:

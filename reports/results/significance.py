@@ -1,4 +1,4 @@
-"""Which changes from base are more than chance: between seeds or between sentences, never both under one mark.
+"""Significance tests of changes from base: between seeds or between sentences, never mixed in one table.
 
 "seeds" asks whether other trainings would differ: Dunnett's test of every row with base, over the seeds' values, and
 his T3, which does not assume equal variances. The larger of the two p-values decides: Dunnett's test alone marks too
@@ -115,7 +115,7 @@ OF_ONE_ROW = "the larger p of Student's and Welch's t tests"
 
 
 def _about(chosen: str, base: str, tests: Iterable[Test]) -> str:
-    """What a star means: the level and the tests."""
+    """Return the note on the star: the level and the tests."""
     if chosen == "paired":
         return f"*: p < {_LEVEL} against {base} ({PAIRED})."
     if chosen == "sentences":
@@ -309,7 +309,7 @@ PAIRED = "t test of the same seeds' differences, Bonferroni"
 
 
 def shares_steps(row: Row, base: Row) -> bool:
-    """Whether two rows may share steps, so that their values are not independent."""
+    """Return whether two rows may share steps, so that their values are not independent."""
     return row.branch or base.branch
 
 
@@ -355,7 +355,7 @@ def _differences(row: Row, base: Row, column: Column) -> list[float]:
 
 
 def pair_of(outcome: Outcome) -> int | str:
-    """What a run has in common with its pair: its seed; of an imported run the value there, "" where it has none.
+    """Return the key that pairs two runs: the seed; for an imported run its seed in the source, "" if it has none.
 
     The number of an imported run's seed in the study only counts the row's runs.
     """

@@ -38,13 +38,13 @@ class Test:
 
     @property
     def marked(self) -> bool:
-        """Whether the change has a star."""
+        """Return whether the change has a star."""
         return self.p < ALPHA
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Whether a sentence is true of some numbers (reports/table/claims.py)."""
+    """Result of checking a sentence against numbers (reports/table/claims.py)."""
 
     state: str  # "holds", "does not hold", "cannot be shown with 3 seeds", "cannot be checked"
     words: str  # the numbers that decide, or what is missing
@@ -78,12 +78,12 @@ class Measure:
 
     @property
     def complete(self) -> bool:
-        """Whether every requested seed has a value."""
+        """Return whether every requested seed has a value."""
         return self.requested > 0 and len(self.values) == self.requested
 
     @property
     def missing(self) -> bool:
-        """Whether a requested seed has no value."""
+        """Return whether a requested seed has no value."""
         return self.requested > 0 and not self.complete
 
     @property
@@ -142,26 +142,26 @@ class Row:
 
     @property
     def ensemble(self) -> bool:
-        """Whether the row's one entry is an ensemble, which has no seed."""
+        """Return whether the row's one entry is an ensemble, which has no seed."""
         return any(o.run.spec.members for o in self.outcomes)
 
     @property
     def branch(self) -> bool:
-        """Whether the row begins with another row's trainings."""
+        """Return whether the row begins with another row's trainings."""
         return any(o.run.spec.parent_run for o in self.outcomes)
 
     @property
     def imported(self) -> bool:
-        """Whether the row was trained elsewhere, and its numbers were brought here by `ablations import`."""
+        """Return whether the row was trained elsewhere, and its numbers were brought here by `ablations import`."""
         return any(o.run.spec.imported for o in self.outcomes)
 
     @property
     def stale(self) -> bool:
-        """Whether a seed was trained or scored by other code than the present one."""
+        """Return whether a seed was trained or scored by other code than the present one."""
         return any(o.stale for o in self.outcomes)
 
     def reads(self, setting: str) -> bool:
-        """Whether anything in the row's run depends on a setting, by its dotted name."""
+        """Return whether anything in the row's run depends on a setting, by its dotted name."""
         return not self.outcomes[0].run.config.unread([setting])
 
     @property
@@ -222,7 +222,7 @@ class Table:
 
     @property
     def outcomes(self) -> list[Outcome]:
-        """Of all rows."""
+        """The outcomes of all rows."""
         return [outcome for row in self.rows for outcome in row.outcomes]
 
     @cached_property

@@ -22,7 +22,7 @@ def _for_every_column(value: Any) -> Any:
 
 
 class Choices(StrictModel):
-    """What is printed, and how."""
+    """The choice of what to print, and how."""
 
     columns: Names = Field(
         (), strict=False, description="columns to print, in this order: bleu, d_k, params, bleu.change …"

@@ -53,7 +53,7 @@ class Comparison:
     worse: bool = False  # of the sentence's form: the others are the better ones
 
     def pairs(self, subjects: Sequence[_System], others: Sequence[_System]) -> Iterator[tuple[_System, _System]]:
-        """What is compared: of monotone rows each with the one before it, else every subject with every other."""
+        """Yield the pairs to compare: each monotone row with the one before it, else every subject with every other."""
         if not self.others:
             yield from zip(subjects[1:], subjects, strict=False)
             return
@@ -132,7 +132,7 @@ class DeclaredRow(Protocol):
 
 
 class System(NamedTuple):
-    """What a name in a sentence means."""
+    """The system that a name in a sentence refers to."""
 
     name: str
     row: str  # key of the row that it is, or that stands for it here; "": none

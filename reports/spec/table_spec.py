@@ -1,4 +1,4 @@
-"""What a table shall show: its rows with their runs, and how they are labelled, compared and printed.
+"""The declaration of a table: its rows with their runs, and how they are labelled, compared and printed.
 
 `ablations` makes it from a study and its plan (ablations/planning/declare_table.py); reports read nothing else of them.
 """

@@ -57,7 +57,7 @@ def _check(comparison: Comparison, known: "_Differences") -> tuple[Finding | Non
 
 
 def _compared(name: str, table: Table) -> Column | Cost | None:
-    """What gives a row's number; None if the rows are not scored on such a set.
+    """Return the column or cost that a name in a claim means; None if the rows are not scored on such a set.
 
     Raises UserError for a name of several columns. A name in published results is that of their first column.
     """
@@ -153,7 +153,7 @@ class _Differences:
     made: dict[tuple[str | None, str, bool], Table]  # by base, column and whether logarithms are compared
 
     def gap(self, first: Row, second: Row, comparison: Comparison, column: Column) -> _Gap | None:
-        """How much better the first is; None where the two cannot be compared."""
+        """Return by how much the first is better; None if the two cannot be compared."""
         if comparison.factor and not column.logarithmic:
             column = replace(column, logarithmic=True)
         base, other = (first, second) if self.table.base_of(second) == first.key else (second, first)

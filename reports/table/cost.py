@@ -77,17 +77,17 @@ def device(outcome: Outcome) -> str:
 
 
 def devices(outcome: Outcome) -> int:
-    """How many trained the run together."""
+    """Return the number of devices that trained the run together."""
     return (outcome.record.devices if outcome.record else None) or 1
 
 
 def device_share(outcome: Outcome) -> float:
-    """Of each device: less than 1 where runs shared it."""
+    """Return the run's share of each device: less than 1 if runs shared it."""
     return (outcome.record.device_share if outcome.record else None) or 1.0
 
 
 def training_seconds(outcome: Outcome) -> float | None:
-    """Of all attempts together, with what failed and what was repeated; None where that was not recorded."""
+    """Return the training time of all attempts, failed and repeated steps included; None if it was not recorded."""
     return outcome.record.train_s if outcome.record else None
 
 
@@ -255,7 +255,7 @@ def shown(table: Table, named: Collection[str] = ()) -> list[Cost]:
 
 
 def cost_notes(table: Table, printed: Sequence[Cost]) -> Iterator[Note]:
-    """How printed costs were found, and of which devices and rows they are not known."""
+    """Yield notes on how printed costs were found, and for which devices and rows they are unknown."""
     yield from (Note(cost.about) for cost in printed if cost.about)
     if any(cost.key in ("flops", "hours") for cost in printed):
         branches = [outcome for outcome in table.outcomes if outcome.record is not None and outcome.run.spec.parent_run]
@@ -287,7 +287,7 @@ _OPENING, _WALL = "Cost: ", "wall time"
 
 
 def spent_on(table: Table, found: Spending) -> TableSpent:
-    """What a table's rows cost."""
+    """Return the costs of a table and of its rows."""
     runs_of = {row.key: _runs(row) for row in table.rows}
     shown = {run_id for run_ids in runs_of.values() for run_id in run_ids}
     trials_for = {key: _trials(run_ids, found, shown) for key, run_ids in runs_of.items()}
@@ -384,5 +384,5 @@ def cost_note(table: Table) -> Iterator[Note]:
 
 
 def is_note(line: str) -> bool:
-    """Whether a line of a printed table is the note on its costs."""
+    """Return whether a line of a printed table is the note on its costs."""
     return _OPENING in line and _WALL in line

@@ -84,7 +84,7 @@ def _missing(table: Table, measures: Sequence[Measure]) -> Iterator[Note]:
 
 
 def _gaps_say(table: Table, measures: Sequence[Measure]) -> str:
-    """What cells without a number print (cells.gap), and what the absence of a reason means."""
+    """Explain the text of cells without a number (cells.gap), and what the absence of a reason means."""
     empty = [measure for measure in measures if measure.missing]
     empty = [measure for measure in empty if not (table.provisional and measure.mean_so_far is not None)]
     reasons = [reason for measure in empty for reason in measure.lacking]
@@ -112,7 +112,7 @@ def _signatures(table: Table) -> Iterator[Note]:
 
 
 def _signs(table: Table) -> Iterator[Note]:
-    """What the signs in cells and heads mean."""
+    """Yield notes that explain the signs in cells and heads."""
     measures = table.measures
     shown = _shown(table)
     heads = table.pivot or {group: group for group in table.groups}
@@ -323,7 +323,7 @@ def about_cited(table: Table) -> Iterator[Note]:
 
 
 def agreement(table: Table) -> Iterator[Note]:
-    """How far the order of our changes is the paper's: Kendall's τ-b per column, from four rows on."""
+    """Compare the order of our changes with the paper's: Kendall's τ-b per column, from four rows on."""
     parts = []
     for column in table.columns:
         both = [(row.measures[column.key].change, row.measures[column.key].reported_change) for row in table.rows]

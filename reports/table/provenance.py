@@ -70,7 +70,7 @@ def _left_out(facts: Data) -> str:
 
 
 def _other_units(table: Table, base: Outcome) -> Iterator[Note]:
-    """What is left out and unknown in rows with other units than base's: characters or words, for instance."""
+    """Yield notes on data left out or unknown in rows whose units (characters, words) differ from base's."""
     for row in table.rows:
         outcome = next((o for o in row.outcomes if o.record is not None), None)
         units = outcome.setting("data.units") if outcome else None
@@ -186,7 +186,7 @@ def _size(name: str, scored: Scored) -> str:
 
 
 def seeds(table: Table) -> Iterator[Note]:
-    """How many seeds the rows request, and which, where these are not 1, 2, …; a row with others is named."""
+    """Yield notes on the requested seeds: their number, which if they are not 1, 2, …, and the rows that differ."""
     groups: dict[str, list[str]] = {}
     for row in table.rows:
         if not row.ensemble:
@@ -200,7 +200,7 @@ def seeds(table: Table) -> Iterator[Note]:
 
 
 def spread(table: Table) -> Iterator[Note]:
-    """What stands behind ± in a cell."""
+    """Yield the note that explains ± in a cell."""
     counts = {m.requested for row in table.rows for m in row.measures.values() if m.sd is not None}
     if counts:
         seeds = f"{counts.pop()} seeds" if len(counts) == 1 else "several seeds"
@@ -359,7 +359,7 @@ _OF_THE_DATA = ("corpora", "tokenizers")  # may differ between the columns of a 
 
 
 def _mixed_versions(table: Table) -> Iterator[str]:
-    """Of each package that training or scoring recorded."""
+    """Yield a sentence for each package whose recorded versions differ in training or in evaluation."""
     of_parts: dict[str, Records] = {"training": _trained, "evaluation": _scored}
     for part, records_of in of_parts.items():
         recorded = [facts.versions for outcome in table.outcomes for facts in records_of(outcome)]
@@ -401,7 +401,7 @@ _OLDER = {
 
 
 def _code(table: Table) -> str:
-    """Which rows other code has made: than the present one, and than that of other rows; and what to do."""
+    """Return a note on rows made by other code than the present one or than other rows', with the command to type."""
     said = [*dict.fromkeys(filter(None, map(_differing, table.families)))]
     groups: dict[tuple[str, str], list[str]] = {}
     for row in table.rows:

@@ -22,7 +22,7 @@ def changes(row: RowSpec, base: RowSpec | None) -> dict[str, Any]:
 
 
 def shown(row: Row, base: Row | None, names: Collection[str]) -> dict[str, Any]:
-    """What the row shows of some settings and of its own changes, among those that it reads.
+    """Return the values that a row shows: the named settings and its own changes, if it reads them.
 
     The base row shows every one; another row's blank cell means "as in base", which must read the setting too.
     """
@@ -39,7 +39,7 @@ def at(row: Row, names: Collection[str]) -> dict[str, Any]:
 
 
 def here(row: Row) -> str:
-    """What a size in the row's key is in this table, "8 → 4" for C-N8; "" where it is what the key says."""
+    """Return the actual value of a size in the row's key, "8 → 4" for C-N8; "" if the key's value is used."""
     declared = row.spec.declared
     actual = at(row, declared)
     said = {*re.findall(r"\d+(?:\.\d+)?", row.key)}
@@ -75,7 +75,7 @@ def columns(
 
 
 def on_corpus(rows: Sequence[Row], names: Collection[str]) -> bool:
-    """Whether every row is trained on a corpus folder of one of these names; also if there are no names."""
+    """Return whether every row is trained on a corpus folder of one of these names; also if there are no names."""
     found = {PurePath(str(o.setting("data.corpus") or "")).name for row in rows for o in row.outcomes}
     return not names or found <= set(names)
 

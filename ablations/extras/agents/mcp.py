@@ -193,7 +193,7 @@ def short(value: Any, drop: Sequence[str], longest: int = LONGEST) -> Any:
 
 
 def page(value: Any, cursor: int) -> dict[str, Any]:
-    """What an answer holds of a value: some entries of a list; where one is too long itself, a part of the JSON."""
+    """Return one page of a value: some entries of a list, or a part of its JSON if an entry is too long."""
     shown: dict[str, Any]
     whole = json.dumps(value, ensure_ascii=False)
     sizes = [len(json.dumps(one, ensure_ascii=False)) + 2 for one in value] if isinstance(value, list) else [len(whole)]
@@ -214,7 +214,7 @@ NOT_PREDICTED = "the needs of a user's trainer are not predicted"
 
 
 def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What the missing runs of a plan need: slot hours, the largest memory, disk; null if unknown, and then why."""
+    """Return the needs of a plan's missing runs: slot hours, largest memory, disk; null if unknown, with the reason."""
     left = {run["run_id"]: run for run in runs if run["state"] not in ("finished", "stale")}.values()
     seconds = [run["seconds"] for run in left]
     found: dict[str, Any] = {

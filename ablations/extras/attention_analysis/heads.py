@@ -1,4 +1,4 @@
-"""What each head of attention does, in numbers over many sentences: do heads "perform different tasks" (appendix)?
+"""Measures of each attention head over many sentences: do heads "perform different tasks" (appendix)?
 
 Each sentence's weights of one layer are w of shape (H, Q, M): H heads, Q queries, M memory positions. The offset of a
 pair is its memory position minus its query's. Queries count that have a previous and a next memory position: without

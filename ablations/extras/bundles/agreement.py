@@ -38,7 +38,7 @@ _ALWAYS = ("times", "costs", "devices")  # nothing in a bundle lets them be comp
 
 
 class Checked(NamedTuple):
-    """What a reader is told of a bundle that agrees with itself."""
+    """Result of the check of a bundle that agrees with itself."""
 
     runs: str
     word: str  # the first line of a printed table: which numbers were recomputed, and which are the sender's
@@ -168,7 +168,7 @@ def _named(run: PlannedRun, recorded: Mapping[str, Any]) -> str:
 
 
 def _check_parameters(where: str, run: PlannedRun, task: str) -> bool:
-    """Whether they were counted: not where a corpus that is not here decides the vocabulary's size."""
+    """Return whether they were counted: not where a corpus that is not here decides the vocabulary's size."""
     try:
         count = load_task(task).num_params(run.config)
     except UserError:

@@ -179,5 +179,5 @@ class _Measured:
 
 
 def _is_plain(entry: tarfile.TarInfo) -> bool:
-    """Whether the entry is an ordinary file: no link, no device, not sparse."""
+    """Return whether the entry is an ordinary file: no link, no device, not sparse."""
     return entry.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and not entry.issparse()

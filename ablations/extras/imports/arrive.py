@@ -299,7 +299,7 @@ def _numbers(theirs: Sequence[int | str], ours: Sequence[int]) -> list[int]:
 
 
 class Written(NamedTuple):
-    """What became of the runs: numbers of runs written, found there with the same numbers, and replaced."""
+    """Numbers of imported runs that were new, already present with equal numbers, and replaced."""
 
     new: int
     had: int

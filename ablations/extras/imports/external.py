@@ -51,7 +51,7 @@ class ExternalRun:
 
     @property
     def unfinished(self) -> str:
-        """Why it is left out; "": it is not."""
+        """Return the reason why the run is left out; "" if it is not."""
         no_score = "" if self.text or self.metrics else "it has no score"
         return f"its status is {self.status}" if self.status else no_score
 
@@ -191,12 +191,12 @@ _GAPS = {"", "na", "n/a", "#n/a", "<na>", "nan", "null", "none", "-", "â€“", "â€
 
 
 def is_gap(cell: Any) -> bool:
-    """Whether a cell says that there is no number: NA, N/A, #N/A, null, None, a dash or nothing; NaN is a number."""
+    """Return whether a cell means "no number": NA, N/A, #N/A, null, None, a dash or nothing; NaN is a number."""
     return cell is None or (isinstance(cell, str) and cell.strip().lower() in _GAPS)
 
 
 def why_not(cell: Any) -> str:
-    """What keeps a cell from being a number, where that can be said."""
+    """Return the reason why a cell is not a number, in parentheses; "" if it is unknown."""
     text = str(cell).strip()
     if re.fullmatch(r"[-+]?\d+,\d+", text):
         return " (a comma may be a decimal point or separate thousands: write 1234.5)"

@@ -1,4 +1,4 @@
-"""What the columns of a source are where nobody says it: metrics, settings that tell rows apart, and neither.
+"""Guess the kinds of a source's columns: metrics, settings that distinguish rows, and neither.
 
 Whatever is decided here is printed, with the option that decides otherwise.
 """
@@ -118,7 +118,7 @@ def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics
 
 
 def _no_setting(name: str, runs: Sequence[ExternalRun], metrics: Collection[str]) -> bool:
-    """Whether a column is no setting by its name and its values: a measurement, or a number of the run."""
+    """Return whether a column is no setting by its name and its values: a measurement, or a number of the run."""
     cells = [str(run.settings.get(name, "")) for run in runs]
     if _MEASURED.search(name):
         return True
@@ -146,12 +146,12 @@ def _varies_within(name: str, groups: Iterable[Sequence[ExternalRun]]) -> bool:
 
 
 def _tells_apart(runs: Sequence[ExternalRun], names: Sequence[str]) -> bool:
-    """Whether settings and seed tell all runs apart."""
+    """Return whether settings and seed tell all runs apart."""
     return all(len({run.seed for run in group}) == len(group) for group in _by_settings(runs, names))
 
 
 def _shares_seeds(runs: Sequence[ExternalRun], names: Sequence[str]) -> bool:
-    """Whether several rows have runs with the same seeds, so that the seeds number the runs of a row."""
+    """Return whether several rows have runs with the same seeds, so that the seeds number the runs of a row."""
     groups = [{run.seed for run in group} for group in _by_settings(runs, names)]
     return len(groups) > 1 and any(a & b for a, b in itertools.pairwise(groups) if len(a) > 1)
 

@@ -43,7 +43,7 @@ def read_trackio(project: str) -> Iterator[ExternalRun | str]:
 
 @dataclass
 class _Events:
-    """What the event files of one folder hold."""
+    """Content of the event files of one folder."""
 
     settings: dict[str, Any]
     metrics: dict[str, float]

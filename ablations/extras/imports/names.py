@@ -76,7 +76,7 @@ def _unused(name: str, taken: Collection[str], mark: str) -> str:
 
 
 def _written_for(name: str, head: str) -> bool:
-    """Whether a study's setting may have been written for a setting with this name (`setting_names`)."""
+    """Return whether a study's setting may have been written for a setting with this name (`setting_names`)."""
     clean = _safe(head)
     return bool(re.fullmatch(rf"({re.escape(clean)}|{re.escape(clean.replace('.', '_'))})(_\d+)?", name))
 

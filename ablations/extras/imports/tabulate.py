@@ -29,7 +29,7 @@ MOST_RUNS = 20_000
 
 @dataclass(frozen=True, kw_only=True)
 class Wish:
-    """What the table of a source shall be, as typed; empty: it is guessed."""
+    """Options for the table of a source, as typed; an empty option is guessed."""
 
     rows: tuple[str, ...] = ()  # settings that tell rows apart
     seed: str = ""

@@ -22,7 +22,7 @@ from model.protocol import Network, SearchState
 
 @dataclass(frozen=True)
 class Choice:
-    """How a piece is drawn: from the `top_k` most probable (0: all), and of these from the fewest that together have
+    """Sampling of a piece: from the `top_k` most probable (0: all), and of these from the fewest that together have
     the probability `top_p`. Probabilities are those of logits / `temperature`; 0 takes the most probable piece.
     """
 

@@ -39,7 +39,7 @@ _UNREAD = {
 
 
 class LanguageModel(ModelConfig):
-    """No encoder, and no attention to one."""
+    """Settings of a network without an encoder and without attention to one."""
 
     encoder: str = Field("", description="must be empty, because a language model has no source")
     decoder: str = Field("N * (self_attention, feed_forward)", description="layers of the network")

@@ -60,7 +60,7 @@ class WindowBatches:
         return counts, np.zeros_like(lengths), lengths
 
     def describe(self) -> dict[str, Any]:
-        """How a step is cut, and what share of an epoch's places is padding."""
+        """Describe the division of a step, and the share of padding in an epoch."""
         used = self._plan.epoch(0)[:, 1].sum() / (self._plan.windows * self._plan.window)
         return {"micro_batch_tokens": self.max_tokens, "padding": round(1 - float(used), 4)}
 

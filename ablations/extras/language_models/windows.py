@@ -94,7 +94,7 @@ def cut(documents: Places, window: int, stride: int) -> NDArray[np.int64]:
 
 
 def collate_windows(text: Side, windows: Windows, width: int) -> Batch[NDArray[np.int64]]:
-    """What is read and what is predicted, a piece later, padded to `width`. No windows give one row of PAD."""
+    """Return the input and the target pieces, one later, padded to `width`. No windows give one row of PAD."""
     starts, lengths = windows[:, 0], windows[:, 1]
     steps = np.arange(width + 1)
     if len(windows):

@@ -191,7 +191,7 @@ def _modules(
 
 
 def _change(model: str, sizes: Sequence[int], lengths: Sequence[int], lines: Sequence[str]) -> dict[str, float]:
-    """What the lines add to a network's parameters, and to the operations of its training on one pair."""
+    """Return what the lines add to a network's parameters, and to the operations of its training on one pair."""
     target, source = lengths
     change = TrainingChange(ModelConfig.from_mapping(json.loads(model)), sizes, lines)
     (flops,) = change(np.array([source]), np.array([target])).tolist()

@@ -40,7 +40,7 @@ def looked_at(
 
 
 def added_by(network: PlannedNetwork, lines: Sequence[str]) -> Added:
-    """What lines add to a network. Raises UserError as `looked_at` does."""
+    """Return what lines add to a network. Raises UserError as `looked_at` does."""
     return _added_by(_as_json(network, lines=list(lines)))
 
 
@@ -57,7 +57,7 @@ def _looked_at(request: str, selector: str | None) -> list[Row]:
 
 @functools.cache
 def _added_by(request: str) -> Added:
-    """As `added_by`. Kept in the user's cache: it takes seconds."""
+    """Compute `added_by` for a request, or read it from the user's cache: it takes seconds."""
     given = json.loads(request)
     with UserCache(_CHANGES) as cache:
         key = digest([request, metadata.version("torch")])

@@ -1,4 +1,4 @@
-r"""What a paper says of its tables, in comments that readers do not see, and the numbers that it prints.
+r"""Read a paper's comments on its tables, which are not printed, and the numbers that it prints.
 
     % table: table3 --profile small --store runs          in Markdown: <!-- table: … -->, in Typst: // table: …
     % claim: A-h1 is worse than base in bleu by at least 0.5
@@ -73,12 +73,12 @@ class Paper:
 
     @property
     def unread(self) -> list[str]:
-        """What was not read, a sentence each."""
+        """The claims and files that were not read, a sentence each."""
         return [*self.unread_claims, *self.unread_files]
 
     @property
     def says_something(self) -> bool:
-        """Whether it says which tables it is about, or prints their numbers."""
+        """Return whether it says which tables it is about, or prints their numbers."""
         return bool(self.tables) or any(used(text) for text in self.texts)
 
     def where(self, file: Path, line: int) -> str:
@@ -145,7 +145,7 @@ def _read(paper: Paper, file: Path, text: str, opened: tuple[Path, ...], numbers
 
 
 def _take(paper: Paper, file: Path, line: int, comment: str) -> None:
-    """What a comment says, or that it looks like a claim and is none."""
+    """Add a comment's table or claim to the paper, or a warning if it only looks like a claim."""
     words = " ".join(comment.split())
     said = _SAID.fullmatch(words)
     if said is None or (said[1] not in ("table", "claim") and not _is_claim(said[2])):
@@ -169,7 +169,7 @@ def _take(paper: Paper, file: Path, line: int, comment: str) -> None:
 
 
 def _looks_like_a_claim(words: str) -> bool:
-    """Whether a comment begins with the word claim, or is a sentence of a claim's form, also behind another word."""
+    """Return whether a comment begins with the word claim, or has the form of a claim, perhaps behind another word."""
     if re.match(r"(?i)\W*claims?\b", words):
         return True
     return any(map(_is_claim, (words, words.partition(":")[2])))
@@ -254,7 +254,7 @@ def _of_numbers(paper: Paper, path: Path, content: str) -> PaperTable:
 
 
 def is_printed(text: str) -> bool:
-    """Whether a file was written by `ablations report`: a table or numbers."""
+    """Return whether a file was written by `ablations report`: a table or numbers."""
     return MADE_BY in text
 
 

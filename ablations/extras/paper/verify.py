@@ -38,7 +38,7 @@ def _papers_of(file: Path) -> list[papers.Paper]:
 
 
 def is_data(file: Path) -> bool:
-    """Whether a file is a printed table for programs, which has no comments."""
+    """Return whether a file is a printed table for programs, which has no comments."""
     return file.suffix in (".csv", ".json", ".html")
 
 
@@ -64,7 +64,7 @@ def _verify_papers(file: Path, read: Sequence[papers.Paper], selectors: Selector
 
 
 def _of_paper(paper: papers.Paper, selectors: Selectors, wrong: list[str]) -> Iterator[tuple[str, bool]]:
-    """What is found of each claim, each file of numbers and each table, and whether that is as the paper says.
+    """Yield the finding for each claim, file of numbers and table, and whether it agrees with the paper.
 
     wrong: takes a message for each claim that cannot be checked.
     """

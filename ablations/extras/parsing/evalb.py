@@ -27,7 +27,7 @@ def _equal(label: str) -> str:
 
 
 class Status(IntEnum):
-    """Whether a sentence counts in the sums, as in EVALB's output."""
+    """Status of a sentence in EVALB's output: it tells whether the sentence counts in the sums."""
 
     VALID = 0
     ERROR = 1  # the sides have other words, or the text is no tree: in no sum
@@ -49,7 +49,7 @@ class SentenceScore:
 
     @property
     def complete(self) -> bool:
-        """Whether all brackets of both sides match."""
+        """Return whether all brackets of both sides match."""
         return self.status == Status.VALID and self.matched == self.gold == self.parsed
 
 

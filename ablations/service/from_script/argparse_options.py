@@ -162,7 +162,7 @@ class Parsers:
         return None
 
     def _assigned(self, node: ast.AST, at: Node) -> list[tuple[ast.AST, Node]] | None:
-        """What a name or an attribute was given, with the places; None if that is not known."""
+        """Return the expressions assigned to a name or an attribute, with their places; None if they are unknown."""
         if isinstance(node, ast.Attribute):
             return [(each.node.value, each) for each in self._code.setting(node.attr)[:1]] or None  # type: ignore[attr-defined]
         if not isinstance(node, ast.Name):
@@ -181,7 +181,7 @@ class Parsers:
         return None
 
     def _arguments(self, function: Function, name: str) -> list[tuple[ast.AST, Node]]:
-        """What the calls of a function give for a parameter."""
+        """Return the arguments that the calls of a function pass for a parameter, with their places."""
         found = list[tuple[ast.AST, Node]]()
         for at, call in self._by_name.get(function.name, ()):
             value = parameter_of(function, call, name)
@@ -218,7 +218,7 @@ class Parsers:
 
 
 def _bound(node: ast.AST, name: str) -> ast.AST | None:
-    """What a statement binds to a name."""
+    """Return the expression that a statement binds to a name; None if it binds none."""
     if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == name for t in node.targets):
         return node.value
     if isinstance(node, ast.AnnAssign | ast.NamedExpr) and isinstance(node.target, ast.Name) and node.target.id == name:
@@ -231,7 +231,7 @@ def _bound(node: ast.AST, name: str) -> ast.AST | None:
 
 
 def _returns_itself(call: ast.Call, name: str) -> bool:
-    """Whether a name is bound to what a function makes of its own value: parser = add_options(parser)."""
+    """Return whether a name is bound to what a function makes of its own value: parser = add_options(parser)."""
     return any(isinstance(argument, ast.Name) and argument.id == name for argument in call.args)
 
 
@@ -355,7 +355,7 @@ def _single(argument: Argument, defaults: Keywords, code: Code) -> Option | None
 
 
 def _of_loop(argument: Argument) -> bool:
-    """Whether the only condition is a loop over parsers, each of which gets the option."""
+    """Return whether the only condition is a loop over parsers, each of which gets the option."""
     of = argument.call.func.value if isinstance(argument.call.func, ast.Attribute) else None
     loop = argument.at.around[0]
     same = isinstance(loop, ast.For) and isinstance(of, ast.Name) and name_of(loop.target) == of.id
@@ -436,13 +436,13 @@ def truths(kind: ast.expr | None, file: Path, code: Code) -> tuple[str, str] | N
 
 
 def _of_text(test: ast.Compare) -> bool:
-    """Whether a comparison is of the text, perhaps in small letters, with literals: v.lower() in ("yes", "true")."""
+    """Return whether a comparison compares the text, perhaps lowered, with literals: v.lower() in ("yes", "true")."""
     left = test.left.func.value if isinstance(test.left, ast.Call) and name_of(test.left) == "lower" else test.left  # type: ignore[attr-defined]
     return isinstance(left, ast.Name) and len(test.ops) == 1 and isinstance(test.ops[0], ast.In | ast.Eq)
 
 
 def _test_of(node: ast.AST | None) -> tuple[str, str] | None:
-    """Of an expression that tests a text: texts for which it is true and false."""
+    """Return the texts for which an expression that tests a text is true and false; None if it is no such test."""
     if isinstance(node, ast.Call) and name_of(node) == "bool" and len(node.args) == 1:
         node = node.args[0]
     if isinstance(node, ast.Call) and name_of(node) == "strtobool":

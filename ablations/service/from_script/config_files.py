@@ -67,7 +67,7 @@ def leaves(content: Mapping[Any, Any], prefix: str = "", depth: int = 0) -> Iter
 
 
 def unfit(value: Any) -> str:
-    """Why a value of a file is no setting; "" if it is one."""
+    """Return the reason why a value of a file is not a setting; "" if it is one."""
     if value is None:
         return "null: no setting is"
     if isinstance(value, str) and _COMPUTED.search(value):

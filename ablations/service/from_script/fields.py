@@ -29,7 +29,7 @@ _FIELDS = ("field", "HfArg", "Field")
 
 @dataclass(frozen=True)
 class Style:
-    """How a library writes options. bools: the texts that it reads as true and false; none: a pair of switches."""
+    """A library's form of options. bools: the texts for true and false; None if it uses a pair of switches."""
 
     name: str
     bools: tuple[str, str] | None = ("true", "false")
@@ -61,7 +61,7 @@ class Root:
 
 
 def roots(code: Code) -> Iterator[Root]:
-    """What the script gives to a library that makes options of it."""
+    """Yield the objects that the script gives to a library which makes options of them."""
     for at, call in code.calls():
         name, words = name_of(call), keywords(call)
         of = name_of(call.func.value) if isinstance(call.func, ast.Attribute) else ""
@@ -297,7 +297,7 @@ def _spelled(option: Option, style: Style) -> Option:
 
 
 def _no_python(text: str) -> bool:
-    """Whether no literal of Python looks like the text."""
+    """Return whether no literal of Python looks like the text."""
     return text.replace("-", "_").replace("/", "_").isidentifier() and text not in ("True", "False", "None")
 
 

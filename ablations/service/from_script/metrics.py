@@ -168,7 +168,7 @@ def _value_at(template: _Template, place: int) -> str:
 
 
 def _template_of(call: ast.Call) -> _Template:
-    """What a call of print or of a logger prints."""
+    """Return the template of the text that a call of print or of a logger prints."""
     parts = [_template(argument) for argument in call.args]
     first = parts[0] if parts else _Template("", ())
     if len(parts) > 1 and re.search(r"%[-+ 0-9.]*[dfgs]", first.text) and name_of(call) != "print":
@@ -210,7 +210,7 @@ def _percent(text: str) -> str:
 
 
 def _formatted(text: str, call: ast.Call) -> _Template:
-    """What str.format makes of a text: the fields' own names, or the arguments in their order."""
+    """Return the template of a str.format call: the fields' names, or the arguments in their order."""
     values, given = list[str](), iter(call.args)
 
     def value(found: re.Match[str]) -> str:

@@ -43,7 +43,7 @@ class Option:
 
     @property
     def positional(self) -> bool:
-        """Whether the option has no flag, so that its place in the command counts."""
+        """Return whether the option has no flag, so that its place in the command counts."""
         return not self.flag.startswith("-") and "=" not in self.written and not self.in_file
 
     def without(self, reason: str) -> "Option":
@@ -53,7 +53,7 @@ class Option:
 
 @dataclass(frozen=True)
 class Options:
-    """What was found: the options, the command's words, and remarks for the user about what was not read."""
+    """The options found, the command's words, and remarks for the user about what was not read."""
 
     options: Sequence[Option]
     words: Sequence[str]
@@ -126,7 +126,7 @@ def setting_name(name: str) -> str:
 
 
 def reserved(part: str, top: bool) -> bool:
-    """Whether a setting, or a group of settings, cannot have this name."""
+    """Return whether a setting, or a group of settings, cannot have this name."""
     fixed = (*GIVEN, *CommandConfig.setting_roles.given_elsewhere)
     return hasattr(CommandConfig, part) or (top and part in fixed and part not in ("seed", "device"))
 

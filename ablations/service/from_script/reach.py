@@ -31,7 +31,7 @@ class Node:
 
     @property
     def conditional(self) -> bool:
-        """Whether it may be executed several times, or not at all."""
+        """Return whether it may be executed several times, or not at all."""
         return bool(self.around)
 
 
@@ -64,7 +64,7 @@ class Code:
         yield from ((node, node.node) for node in self.nodes if isinstance(node.node, ast.Call))
 
     def definitions(self, name: str, file: Path) -> list[tuple[Path, Definition]]:
-        """What a name means in a file: definitions there, or in the file from which it is imported."""
+        """Return the definitions of a name in a file: there, or in the file from which it is imported."""
         if (name, file) not in self._resolved:
             self._resolved[name, file] = self._resolve(name, file, 0)
         return self._resolved[name, file]
@@ -195,7 +195,7 @@ def _is_main(test: ast.expr) -> bool:
 
 
 def _inside(node: ast.AST) -> list[ast.AST]:
-    """What is executed where a node stands: of a function its decorators and defaults, of a class no methods."""
+    """Return the nodes executed with a node: for a function its decorators and defaults, for a class no methods."""
     if isinstance(node, ast.ClassDef):
         return [*node.decorator_list, *node.bases, *(each for each in node.body if not isinstance(each, Function))]
     if isinstance(node, Function):
@@ -205,7 +205,7 @@ def _inside(node: ast.AST) -> list[ast.AST]:
 
 
 def _registers(decorator: ast.expr) -> bool:
-    """Whether a decorator, such as `@app.command()`, registers the function with an object of the script."""
+    """Return whether a decorator, such as `@app.command()`, registers the function with an object of the script."""
     target = decorator.func if isinstance(decorator, ast.Call) else decorator
     name = name_of(target)
     of = name_of(target.value) if isinstance(target, ast.Attribute) else ""
@@ -214,7 +214,7 @@ def _registers(decorator: ast.expr) -> bool:
 
 @dataclass(frozen=True)
 class _Names:
-    """What the names of a file mean. imported: local name → (module, name in it); "*": of imports of all names."""
+    """Meanings of a file's names. imported: local name → (module, name in it); "*" for imports of all names."""
 
     definitions: dict[str, list[Definition]]  # functions and classes, without methods
     imported: dict[str, list[tuple[str, str]]]

@@ -1,4 +1,4 @@
-"""What a trainer imports: `from ablations_task import column, task` (docs/own-task.md).
+"""The package that a trainer imports: `from ablations_task import column, task` (docs/own-task.md).
 
 This folder is the only part of the core in the process of a trainer, which may have another interpreter: it needs
 Python 3.8 and nothing else. `__main__.py` is that process's program. Extras that change networks add modules to this

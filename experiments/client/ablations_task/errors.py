@@ -1,4 +1,4 @@
-"""What a trainer may raise, sorted by the harness, which decides what is tried again; and any error as JSON."""
+"""Errors that a trainer may raise, their classes, which decide whether to try again, and errors as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class UserError(Exception):
     """A user's mistake: what is wrong, where, and what to do, in one paragraph; printed without a traceback."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython and notebooks show in place of a traceback: the paragraph."""
+        """Return the paragraph that IPython and notebooks show in place of a traceback."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -97,7 +97,7 @@ def _without_ours(shown: traceback.TracebackException | None, depth: int = 0) ->
 
 
 def failure_class(error: BaseException, message: str = "") -> str:
-    """Why a run failed: its coordinator decides by it. message: that of an error whose own function may fail."""
+    """Return the failure class for the coordinator. message: the error's text, if its own function may fail."""
     message = message or str(error)
     number = error.errno if isinstance(error, OSError) else None
     if (

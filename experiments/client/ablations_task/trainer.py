@@ -1,4 +1,4 @@
-"""What a trainer's module declares, a function as a task and its columns; and the function's argument, `RunContext`."""
+"""Declarations of a trainer's module, the task and its columns; and the function's argument, `RunContext`."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class RunContext:
         self._channel.say({"event": "progress", **fields})
 
     def should_stop(self) -> bool:
-        """Whether the run shall end: save a checkpoint, which then ends it."""
+        """Return whether the run shall end: save a checkpoint, which then ends it."""
         return self._channel.stop_requested()
 
     @contextlib.contextmanager

@@ -107,7 +107,7 @@ def described(settings_type: Any, where: str = "", default: Any = None) -> dict[
 
 
 def is_group(annotation: Any) -> bool:
-    """Whether a type has named settings."""
+    """Return whether a type has named settings."""
     known = dataclasses.is_dataclass(annotation) or hasattr(annotation, "model_fields")
     return isinstance(annotation, type) and known
 
@@ -285,7 +285,7 @@ class Channel:
                 self._stop = True
 
     def readable(self, timeout_s: float) -> bool:
-        """Whether something has come, or comes within that time."""
+        """Return whether something has come, or comes within that time."""
         return bool(self._buffer or select.select([self._incoming], [], [], timeout_s)[0])
 
     def stop_requested(self, *_: Any) -> bool:

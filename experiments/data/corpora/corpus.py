@@ -69,7 +69,7 @@ class Corpus(ABC):
             return replace(self, facts={path: known.facts(path) for path in paths})
 
     def fingerprints(self, cache_dir: Path | None) -> Fingerprints:
-        """What is known of the files, remembered in `cache_dir`."""
+        """Return the fingerprints of the files, cached in `cache_dir`."""
         return Fingerprints(cache_dir, self.facts, raw=self.raw)
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Corpus(ABC):
         return self.facts[path].sha256 if path in self.facts else ""
 
     def _digest(self, content: Mapping[str, Any]) -> str:
-        """Of the content of sets, with what else decides the rows."""
+        """Return the digest of the sets' content and of everything else that determines the rows."""
         return digest(content)
 
     def _content(self, set_name: str, cache_dir: Path | None) -> list[Any]:
@@ -104,7 +104,7 @@ class Corpus(ABC):
 
     @abstractmethod
     def _recipe(self, set_name: str) -> list[Any]:
-        """What decides the rows of a generated set."""
+        """Return everything that determines the rows of a generated set."""
 
     def _content_of(self, file: Any, known: Fingerprints) -> Any:
         return known.facts(file).sha256

@@ -80,7 +80,7 @@ def _learnt(data: DataConfig) -> dict[str, Any]:
 
 
 def in_sample(index: int, pairs: int) -> bool:
-    """Whether the tokenizer is trained on pair `index` of `pairs`: on all up to SAMPLE_PAIRS, else an even sample."""
+    """Return whether the tokenizer is trained on pair `index`: all pairs up to SAMPLE_PAIRS, else an even sample."""
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 
@@ -111,7 +111,7 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
 
 
 def _mark(data: DataConfig) -> bytes:
-    """What stands before a learnt model that SentencePiece does not apply by itself; b"" for the others.
+    """Return the prefix that marks a learnt model that SentencePiece does not apply by itself; b"" for the others.
 
     Of running text it applies all: what is no piece there becomes bytes.
     """
@@ -187,7 +187,7 @@ class Tokenizer:
 
     @property
     def is_bytes(self) -> bool:
-        """Whether the pieces are bytes, and text may hold bytes that are no UTF-8."""
+        """Return whether the pieces are bytes, and text may hold bytes that are no UTF-8."""
         return isinstance(self._model, Utf8)
 
     @property
@@ -238,7 +238,7 @@ _EACH = (WORDS, CHARACTERS)
 
 
 class WordPiece:
-    """What `Tokenizer` calls of a SentencePieceProcessor, by its names: the same pieces, chosen otherwise.
+    """Greedy segmentation with the methods of SentencePieceProcessor that `Tokenizer` calls.
 
     Each word, with the sign for the space before it, is cut from its beginning: the longest piece of the vocabulary
     that it begins with, then the same for the rest, as BERT's tokenizer does. A character that is no piece is unknown.
@@ -306,7 +306,7 @@ FILE = b"transformer-ablations tokenizer: bytes of UTF-8, 4 + b\n"  # stands whe
 
 
 class Utf8:
-    """What `Tokenizer` calls of a SentencePieceProcessor, by its names."""
+    """UTF-8 bytes as pieces, with the methods of SentencePieceProcessor that `Tokenizer` calls."""
 
     def GetPieceSize(self) -> int:  # noqa: N802 - SentencePiece's name
         return SIZE

@@ -308,7 +308,7 @@ _OF_THE_CODE = (FailureClass.BUG, FailureClass.USER_ERROR, FailureClass.DIVERGED
 
 
 def _too_large_to_announce(store: Store, job: Job, number: int) -> bool:
-    """Whether memory ran out in the attempts before this one, before one of them had announced its code.
+    """Return whether memory ran out in the attempts before this one, before one of them had announced its code.
 
     Their code is unknown, so nothing of them is continued; but with the whole batch again, memory would run out in the
     same way each time, and the run would never fail.

@@ -32,7 +32,7 @@ LONG_S = 120.0  # time limit: slow rows are measured on the steps made by then
 
 
 class Measured(NamedTuple):
-    """What a few steps took."""
+    """Measured time of a few steps."""
 
     seconds_per_step: float
     precision: str = ""

@@ -1,4 +1,4 @@
-"""How many runs each GPU of `--devices auto` gets at once, and why, in words: a pure function."""
+"""Decision on the number of runs that share each GPU of `--devices auto`, with its reason: a pure function."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -75,7 +75,7 @@ def _number(others: int) -> str:
 
 
 def _why_no_more(card: Card, left: Sequence[Waiting]) -> str:
-    """Why no more runs share a GPU."""
+    """Return the reason why no more runs share a GPU."""
     reserved = sum(share.reserved_gb for share in card.shares)
     memory = f"{reserved:.1f} of {card.slot.free_gb or 0.0:.1f} GB are reserved"
     refused = {card.refuses(job) for job in left if not why_alone(job, card.slot)}

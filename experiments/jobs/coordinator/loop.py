@@ -86,7 +86,7 @@ class Coordinator:
 
     @property
     def _ending_soon(self) -> bool:
-        """Whether no further run is started."""
+        """Return whether no further run is started."""
         return bool(self._interrupts.number or self._draining or self._disk_full)
 
     def _is_over(self, until: Until) -> bool:

@@ -57,7 +57,7 @@ class Preparation:
         self.doing = ""
 
     def ready(self, inputs_key: str) -> bool:
-        """Whether the inputs are prepared; always, if nothing is prepared here."""
+        """Return whether the inputs are prepared; always, if nothing is prepared here."""
         return self._task_of is None or inputs_key in self._ready
 
     def start(self, job: Job) -> bool:
@@ -151,7 +151,7 @@ class Placement:
 
     @property
     def doing(self) -> str:
-        """What the coordinator prepares, or why it starts no run; "" if there is nothing to report."""
+        """Return what the coordinator prepares, or why it starts no run; "" if there is nothing to report."""
         return self.preparation.doing or next(iter(self._memory.waiting.values()), "")
 
     def place(self, lives: Collection[RunningAttempt]) -> list[RunningAttempt]:
@@ -241,7 +241,7 @@ class Placement:
         return False
 
     def _allowed(self, claimed: Claimed) -> bool:
-        """Whether this user has queued or trusted what the job executes; if not, the job is held with the reason."""
+        """Return whether this user has queued or trusted the job's code; if not, hold the job with the reason."""
         if claimed.signed or not trust.executes(claimed.job):
             return True
         self.queue.hold(claimed.job.run_id, trust.why_held(claimed.job))
@@ -331,7 +331,7 @@ class Placement:
         return lives
 
     def _code_digest(self, job: Job) -> str:
-        """What identifies the code that would train the job now: it may change while this process runs."""
+        """Return an identifier of the code that would train the job now: it may change while this process runs."""
         if self._task_of is None:
             return ""
         return self._task_of(job.spec).training_code(self.store.root)
@@ -360,7 +360,7 @@ class Placement:
 
 
 def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
-    """Why a branch waits although its parent run has ended; "" for one that can begin or go on, and for other runs.
+    """Return the reason why a branch waits although its parent run has ended; "" if it can begin, and for other runs.
 
     A parent run that failed after that step is no reason: its checkpoint is what an undisturbed one would have left.
     """
@@ -380,5 +380,5 @@ def no_parent_run(store: Store, queue: WorkQueue, job: Job, code: str) -> str:
 
 
 def _begun(store: Store, run_id: str) -> bool:
-    """Whether an attempt of the branch has left a checkpoint of its own."""
+    """Return whether an attempt of the branch has left a checkpoint of its own."""
     return any(kept_checkpoints.all_of(store.attempt_folder(run_id, number)) for number in store.attempts(run_id))

@@ -189,7 +189,7 @@ class Admission:
 
     @property
     def due(self) -> bool:
-        """Whether a run waits for memory and LOOK_EVERY_S have passed since the last look."""
+        """Return whether a run waits for memory and LOOK_EVERY_S have passed since the last look."""
         return bool(self.waiting) and time.monotonic() - self._looked_at >= LOOK_EVERY_S
 
     def admit(self, pairs: Iterable[tuple[Waiting, Slot]], lives: Iterable[RunningAttempt]) -> Admitted:

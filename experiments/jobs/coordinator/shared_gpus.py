@@ -98,7 +98,7 @@ def _on(slot: Slot, lives: Iterable[RunningAttempt]) -> list[RunningAttempt]:
 
 
 def _shares(live: RunningAttempt, slot: Slot) -> bool:
-    """Whether an attempt shares the GPU. One of an earlier coordinator is not known here, so nothing joins it."""
+    """Return whether an attempt shares the GPU. An earlier coordinator's is unknown here, so no run joins it."""
     return live.slot.name.startswith(f"{slot.unit}/") and live.slot.memory_gb is not None
 
 

@@ -41,7 +41,7 @@ def operations(cost: float, steps: int | None) -> float:
 
 
 def load(ops: float, slot: Slot) -> float:
-    """How much of a GPU a run with steps of `ops` operations fills; above 1: more than all. 0: unknown."""
+    """Return the share of a GPU that a run with steps of `ops` operations fills, perhaps above 1; 0 if unknown."""
     return ops / (FULL_STEP * ((slot.room_gb or 0.0) + CONTEXT_GB))
 
 
@@ -51,7 +51,7 @@ def reserved_gb(job: Waiting) -> float:
 
 
 def why_alone(job: Waiting, slot: Slot) -> str:
-    """Why a run may not share a GPU of `auto`; "" if it may."""
+    """Return the reason why a run may not share a GPU of `auto`; "" if it may."""
     if slot.free_gb is None and slot.room_gb is None:
         return "nvidia-smi does not report the memory of the GPU"
     if slot.memory_gb is not None:
@@ -75,7 +75,7 @@ def why_alone(job: Waiting, slot: Slot) -> str:
 
 
 def enough_for(most: int) -> str:
-    """Why no more than `most` runs share a GPU, whatever its memory and its throughput."""
+    """Return the reason why at most `most` runs share a GPU, whatever its memory and its throughput."""
     runs = f"{most} runs" if most > 1 else "one run"
     return f"the processor cores and the main memory ({HOST_GB:g} GB for each run) are enough for {runs} on each GPU"
 
@@ -109,7 +109,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class Level:
-    """What measurements allow: `limit` runs at once. `before`: the last window after which the limit was raised."""
+    """Sharing that measurements allow: `limit` runs at once. `before`: the last window before the limit was raised."""
 
     limit: int
     before: Window
@@ -138,7 +138,7 @@ class Card:
         return (self.slot.free_gb or 0.0) - sum(share.reserved_gb for share in self.shares)
 
     def refuses(self, job: Waiting) -> str:
-        """Why a run cannot share it now; "" if it can."""
+        """Return the reason why a run cannot share the GPU now; "" if it can."""
         if why := why_alone(job, self.slot):
             return why
         if len(self.shares) >= self.limit(job):

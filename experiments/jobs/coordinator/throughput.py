@@ -17,7 +17,7 @@ TOKENS = "target_tokens_per_s"  # the metric of the built-in tasks; it leaves ev
 
 @dataclass(frozen=True)
 class Reading:
-    """What a run has reported until now. `point`: step and time (s) of the newest point of its curve."""
+    """Latest report of a run. `point`: step and time (s) of the newest point of its curve."""
 
     run_id: str
     state: Literal["starting", "training", "evaluating"]

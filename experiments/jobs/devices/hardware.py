@@ -68,7 +68,7 @@ def _ask_nvidia_smi(what: str, fields: str) -> list[list[str]]:
 
 
 def _output(*arguments: str) -> str:
-    """What nvidia-smi prints; "" if it is not there or fails. Raises UserError if it does not answer."""
+    """Return the output of nvidia-smi; "" if it is missing or fails. Raises UserError if it does not answer."""
     try:
         process = subprocess.Popen(
             ["nvidia-smi", *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True

@@ -341,7 +341,7 @@ class GpuOccupancy:
 
     @property
     def due(self) -> bool:
-        """Whether nvidia-smi has answered, or it is time to consult it again."""
+        """Return whether nvidia-smi has answered, or it is time to consult it again."""
         return self._asked.done() if self._asked else time.monotonic() - self._asked_at >= ASK_EVERY_S
 
     def left_alone(self, slots: Sequence[Slot], leased: Collection[str], wait_s: float = WAIT_S) -> dict[str, str]:

@@ -36,7 +36,7 @@ class Handle:
 
 @dataclass(frozen=True)
 class Exit:
-    """How a child ended: 0–255, negative for a signal, None if unknown."""
+    """Exit status of a child: 0–255, negative for a signal, None if unknown."""
 
     code: int | None
     withdrawn: str = ""  # why it was withdrawn before anything had started it
@@ -89,7 +89,7 @@ class Engine(ABC):
             return error
 
     def waiting_for(self, handle: Handle) -> str:
-        """Why a submitted child has not begun; "" for engines where children begin at once."""
+        """Return the reason why a submitted child has not begun; "" for engines where children begin at once."""
         return ""
 
     @abstractmethod
@@ -98,7 +98,7 @@ class Engine(ABC):
 
     @abstractmethod
     def poll(self, handle: Handle) -> Exit | None:
-        """How the child ended; None while it lives. Never blocks."""
+        """Return the exit status of the child; None while it runs. Never blocks."""
 
     @abstractmethod
     def terminate(self, handle: Handle) -> None:

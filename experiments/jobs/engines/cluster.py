@@ -50,7 +50,7 @@ class ClusterEngine(Engine):
 
     @abstractmethod
     def _holds(self, name: str) -> bool:
-        """Whether the cluster still has the child, running or waiting; True while the cluster does not answer."""
+        """Return whether the cluster still has the child, running or waiting; True if the cluster does not answer."""
 
     def start(self, launch: Launch) -> Handle:
         [handle] = self.start_all([launch])
@@ -169,7 +169,7 @@ class Keeper:
 
     @property
     def living(self) -> bool:
-        """Whether the child lives; `wait` returns at once if not."""
+        """Return whether the child lives; `wait` returns at once if not."""
         return self._child.poll() is None
 
     def terminate(self) -> None:

@@ -151,7 +151,7 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether the server can start children."""
+        """Return whether the server can start children."""
         return self._process is not None
 
     def fork(
@@ -188,7 +188,7 @@ class ForkServer:
         return {}
 
     def has_ended(self, pid: int) -> bool:
-        """Whether the server has reported a child's end. While it lives, it reports every end."""
+        """Return whether the server has reported a child's end. While it lives, it reports every end."""
         if pid not in self._codes and self.alive:
             self._read(0)
         return pid in self._codes

@@ -55,7 +55,7 @@ class WorkItem:
         return self.devices * self.shares
 
     def fits(self, node: Node) -> bool:
-        """Whether such a node, with nothing else on it, can run the attempt."""
+        """Return whether such a node, with nothing else on it, can run the attempt."""
         return self.kind == node.kind and self.devices <= node.devices and self.shares <= node.shares
 
 
@@ -190,12 +190,12 @@ class Workers:
             self._submit(wanted - len(self.living), pool)
 
     def serve(self, item: WorkItem) -> bool:
-        """Whether there is or will be a worker for an item that waits."""
+        """Return whether there is or will be a worker for an item that waits."""
         nodes = [self._nodes[name] for name in self.living] + ([self._pool.node] if self._pool else [])
         return any(item.fits(node) for node in nodes)
 
     def reasons(self) -> list[str]:
-        """Why workers that are submitted have not begun, each reason once."""
+        """Return the reasons why submitted workers have not begun, each once."""
         found = [self._cluster.waiting_for(worker) for name, worker in self.living.items() if not self._began(name)]
         return list(dict.fromkeys(filter(None, found)))
 

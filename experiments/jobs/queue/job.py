@@ -32,12 +32,12 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether the job has ended: finished, failed or cancelled."""
+        """Return whether the job has ended: finished, failed or cancelled."""
         return self in (State.FINISHED, State.FAILED, State.CANCELLED)
 
 
 class Outcome(StrEnum):
-    """How one attempt ended; kept in the queue's history."""
+    """Result of one attempt; kept in the queue's history."""
 
     FINISHED = "finished"  # everything requested is done
     PREEMPTED = "preempted"  # stopped on request, after a checkpoint
@@ -206,7 +206,7 @@ class Claimed:
 
 @dataclass(frozen=True)
 class Ending:
-    """How an attempt ended, and the next state of its job."""
+    """Result of an attempt, and the next state of its job."""
 
     state: State
     outcome: Outcome

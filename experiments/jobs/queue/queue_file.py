@@ -178,7 +178,7 @@ def explain(path: Path, what: str = "the queue", again: str = f"Move it away. {R
 
 
 def _message(error: BaseException, path: Path) -> str:
-    """What SQLite said; "" for an error of another origin."""
+    """Return SQLite's message; "" for an error of another origin."""
     if isinstance(error, UnicodeDecodeError):  # SQLite quotes the damaged part of a schema
         return "malformed"
     if "database schema (found version" in str(error):  # MLflow's own check of its tables

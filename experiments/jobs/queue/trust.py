@@ -33,7 +33,7 @@ def sign(spec: str) -> str:
 
 
 def signed(spec: str, signature: str) -> bool:
-    """Whether this user queued exactly this text."""
+    """Return whether this user queued exactly this text."""
     return hmac.compare_digest(sign(spec).encode(), str(signature).encode())
 
 

@@ -63,7 +63,7 @@ def linked_files(home: Path, links: Sequence[str]) -> dict[str, list[Path]]:
 
 
 def is_linked_data(name: str, links: Iterable[str]) -> bool:
-    """Whether a recorded name is of linked data. links: their names from the top."""
+    """Return whether a recorded name is of linked data. links: their names from the top."""
     inside = any(f"{name.rstrip('/')}/".startswith(f"{link}/") for link in links)
     return inside and not name.endswith(_CODE)
 
@@ -88,7 +88,7 @@ def check_glob(home: Path, pattern: str, top: Path) -> None:
 
 
 def matches(name: str, pattern: str) -> bool:
-    """Whether a path has a pattern, as Path.glob reads it: `*` is within a folder, `**` any number of folders."""
+    """Return whether a path matches a pattern of Path.glob: `*` stays in a folder, `**` is any number of folders."""
     return _matches(name.split("/"), os.path.normpath(pattern).split("/"))
 
 
@@ -165,7 +165,7 @@ class PlannedTree:
         return self._objects.get(name, "")
 
     def equals(self, name: str, recorded: str) -> bool:
-        """Whether a file of the tree has a recorded digest, which may be of a large file."""
+        """Return whether a file of the tree has a recorded digest, which may be of a large file."""
         if recorded.startswith(_SHA256) and name in self._objects:
             content = self._git.git("cat-file", "blob", self._objects[name])
             return recorded == _SHA256 + hashlib.sha256(content).hexdigest()

@@ -446,7 +446,7 @@ def _unquoted(part: re.Match[str]) -> str:
 
 
 def _is_installed(path: Path) -> bool:
-    """Whether it is a program of a virtual environment: torchrun, or any other interpreter."""
+    """Return whether it is a program of a virtual environment: torchrun, or any other interpreter."""
     home = path.parent.parent
     return path.parent.name == "bin" and (is_file(home / "pyvenv.cfg") or is_file(home / "conda-meta" / "history"))
 
@@ -457,7 +457,7 @@ def is_file(path: Path) -> bool:
 
 
 def _modules(option: str, word: str, places: list[Path]) -> list[Path]:
-    """What `python -m WORD` runs, or `python -c WORD` imports, from one of the places."""
+    """Return the files that `python -m WORD` runs, or `python -c WORD` imports, from one of the places."""
     if option == "-c":
         names = sorted(imported_names(word))
     else:

@@ -1,4 +1,4 @@
-"""What an attempt gives to a user's trainer: a folder, checkpoints and the way to its events; and takes: its metrics.
+"""The context that a user's trainer receives: a folder, checkpoints, events; it takes the trainer's metrics.
 
 Imports no torch.
 """

@@ -218,7 +218,7 @@ class OwnTask(Task):
         return 0.0
 
     def outdated(self, made: EvaluationResult) -> bool:
-        """Whether the study reads a metric by another pattern now: the number is in the kept log."""
+        """Return whether the study reads a metric by another pattern now: the number is in the kept log."""
         printed = {column.metric for column in self.columns if column.set == made.set}
         return outdated(made, printed, patterns_of(self.trainer.patterns, made.set or ""))
 

@@ -50,7 +50,7 @@ def patterns_of(patterns: Iterable[Sequence[str]], set_: str) -> list[Pattern]:
 
 
 def outdated(made: EvaluationResult, printed: Iterable[str], patterns: Iterable[Pattern]) -> bool:
-    """Whether an evaluation has a printed metric by another pattern than the study's present one.
+    """Return whether an evaluation has a printed metric by another pattern than the study's present one.
 
     printed: the metrics of this set that the study prints.
     """

@@ -183,7 +183,7 @@ class Readings:
 
     @property
     def complete(self) -> bool:
-        """Whether every pattern has found a number."""
+        """Return whether every pattern has found a number."""
         return all(one.value is not None for one in self.each)
 
     def line(self, line: str) -> None:
@@ -206,7 +206,7 @@ class Readings:
             one.value, one.captured, one.ambiguous = None, "", ""
 
     def never(self, one: Reading) -> str:
-        """Why a pattern has no number, with the last lines of the output."""
+        """Return the reason why a pattern found no number, with the last lines of the output."""
         why = "matched nothing in the output"
         if one.ambiguous:
             why = _unread(one)
@@ -221,7 +221,7 @@ class Readings:
 
 
 def _unread(one: Reading) -> str:
-    """Why a number is not read, and how the study says what it is."""
+    """Return the reason why a number is not read, and the setting that tells how to read it."""
     taken, cut, rest = one.ambiguous[:SHOWN].partition(_CUT)
     how = 'Give an example of how numbers are printed, beside the pattern: number = "1,234.5" or number = "1.234,5"'
     if cut:

@@ -151,7 +151,7 @@ def _contexts(command: str) -> Iterator[tuple[str, str]]:
 
 
 def _begins_document(command: str, at: int) -> bool:
-    """Whether a here-document (<<EOF, not <<<text) begins on the line that ends here."""
+    """Return whether a here-document (<<EOF, not <<<text) begins on the line that ends here."""
     return command[at] == "\n" and re.search(r"(?<!<)<<(?!<)", command[command.rfind("\n", 0, at) + 1 : at]) is not None
 
 
@@ -169,7 +169,7 @@ Metrics = dict[str, Any]
 
 
 class Log:
-    """Where a trainer's output goes: this process's own, which is the attempt's log.
+    """Writer of a trainer's output to this process's output, which is the attempt's log.
 
     It gets whole lines, so that a line of standard error never stands within one of standard output.
     """
@@ -190,7 +190,7 @@ class Log:
         return None if self._file is None else os.fstat(2).st_size
 
     def ranges(self, begin: int) -> dict[str, Any]:
-        """What the log has of the output since `begin`: a record (experiments/store/results.py, Output)."""
+        """Return the log's ranges of output since `begin`, as a record (experiments/store/results.py, Output)."""
         end = self.size() or 0
         if not self._left_out:
             return {"ranges": [[begin, end]], "left_out": 0}
@@ -437,7 +437,7 @@ def _keep_watcher(command: str) -> str:
 
 
 def _chunks(source: int, shell: Kept) -> Iterator[bytes]:
-    """What a command prints, to its end.
+    """Yield the output of a command in chunks, to its end.
 
     A process that killed its keeper may hold the pipe open, so nothing is read long after the keeper's end.
     """
@@ -469,7 +469,7 @@ def _pass_on(shell: Kept, context: AttemptContext, stopped: threading.Event, is_
 
 
 def _runs_python(keeper: int) -> bool:
-    """Whether a process below this one is Python's, apart from the keeper, which is a fork of this process."""
+    """Return whether a process below this one is Python's, apart from the keeper, which is a fork of this process."""
     with contextlib.suppress(OSError):
         for pid in descendants():
             if pid != keeper and _program(pid).startswith(("python", "pypy")):

@@ -204,7 +204,7 @@ class _Abandoned(Exception):  # noqa: N818 - the block of a checkpoint raised an
 
 
 def _error(failed: Mapping[str, Any]) -> Exception:
-    """What the user's code raised, as the harness sorts failures."""
+    """Return the exception of the harness for the one that the user's code raised."""
     message, kind = failed.get("message", ""), failed["class"]
     if kind == "preempted":
         return Preempted(failed["step"])

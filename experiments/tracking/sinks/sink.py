@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 def folder_of(store: Store, sink: str) -> Path:
-    """Where a sink's files are."""
+    """Return the folder of a sink's files."""
     return store.root / "sinks" / sink
 
 

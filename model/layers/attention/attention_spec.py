@@ -39,7 +39,7 @@ def blocked(window: int | None, length: Length, side: Side) -> tuple[Length, Len
 
 
 class AttentionSpec(Spec):
-    """What self-attention and cross-attention have in common."""
+    """Settings and cost that self-attention and cross-attention share."""
 
     reads: ClassVar[tuple[str, ...]] = (
         "num_heads", "kv_heads", "d_k", "d_v", "compatibility", "attention_dropout", "qk_norm", "attention_gate",

@@ -23,7 +23,7 @@ from model.settings import ModelSettings, Side
 
 
 class AttentionMask(NamedTuple):
-    """What is known of each pair of query and memory position before any score."""
+    """Mask, bias and distance of each pair of query and memory position, known before any score."""
 
     bias: Tensor | None  # broadcastable to (B, H, Q, M), added to the scores; hides positions by masks.BLOCKED
     causal: bool = False  # query t may attend to memory 0 … t alone; `bias` does not say so then
@@ -31,7 +31,7 @@ class AttentionMask(NamedTuple):
 
 
 class Attention(Sublayer):
-    """What self- and cross-attention have in common: heads, comparison, kernel, gate, output projection W^O.
+    """Base of self- and cross-attention: heads, comparison, kernel, gate, output projection W^O.
 
     kv_heads: keys and values of G heads, each for H / G queries (Shazeer 2019, arXiv 1911.02150: one; Ainslie 2023,
     arXiv 2305.13245: some). qk_norm: an RMSNorm on queries and one on keys, before positions turn them (Dehghani 2023,

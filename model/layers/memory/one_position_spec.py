@@ -7,7 +7,7 @@ from model.settings import ModelSettings, Side
 
 
 class OnePositionSpec(Spec):
-    """What the two have in common: the output depends on the encoder's output alone."""
+    """Base of the two layers that read one source position: the output depends on the encoder's output alone."""
 
     sides: ClassVar[tuple[Side, ...]] = ("decoder",)
     reads_memory: ClassVar[bool] = True

@@ -25,7 +25,7 @@ class OneByOneSpec(Spec):
 
 
 class RecurrentSpec(OneByOneSpec):
-    """What the three kinds have in common; their sizes differ by the number of gates."""
+    """Base of the three recurrent kinds; their sizes differ by the number of gates."""
 
     computation: ClassVar[str] = "model.layers.recurrence.recurrent:Recurrent"
     reads: ClassVar[tuple[str, ...]] = ("bias",)

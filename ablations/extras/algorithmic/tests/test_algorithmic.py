@@ -36,7 +36,7 @@ def config(**settings: Any) -> AlgorithmicConfig:
 
 
 def closes(source: list[str], target: list[str]) -> bool:
-    """Whether the two together are a word of Dyck's language, by taking out neighbours that match."""
+    """Return whether the two together are a word of Dyck's language, by taking out neighbours that match."""
     word = source + target
     while True:
         pairs = itertools.pairwise(word)

@@ -65,7 +65,7 @@ class Sentence:
 
     @property
     def subordinate(self) -> bool:
-        """Whether the second clause is one: its German verb stands last."""
+        """Return whether the second clause is one: its German verb stands last."""
         return self.joint in CONJUNCTIONS
 
 

@@ -106,7 +106,7 @@ def _phrase(dice: Dice, noun: Entry, person: bool) -> NounPhrase:
 
 
 def valid(sentence: Sentence) -> bool:
-    """Whether every pronoun has one antecedent that fits, and no clause says something of the subject to itself."""
+    """Return whether every pronoun has one fitting antecedent, and no clause relates its subject to itself."""
     first, second = sentence.first, sentence.second
     persons = _persons(first.subject) + _persons(first.object)
     if second is not None:

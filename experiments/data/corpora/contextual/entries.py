@@ -39,7 +39,7 @@ class EnglishVerb(NamedTuple):
         return next(verb for verb in self.senses if verb.objects in ("*", "") or noun_class in verb.objects)
 
     def takes(self, noun_class: str, homonym: bool) -> bool:
-        """Whether a thing may be its object. Homonyms are objects of verbs with one sense alone."""
+        """Return whether a thing may be its object. Homonyms are objects of verbs with one sense alone."""
         if self.of_persons:
             return False
         return any(verb.objects == "*" or (not homonym and noun_class in verb.objects) for verb in self.senses)

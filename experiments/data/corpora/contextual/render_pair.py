@@ -31,7 +31,7 @@ _PASSIVE = {  # singular and plural: English, German finite verb
 
 
 def _differ(forms: Iterator[str]) -> bool:
-    """Whether not all forms are equal, so that what chooses among them decides the word."""
+    """Return whether not all forms are equal, so that what chooses among them decides the word."""
     return len(set(forms)) > 1
 
 

@@ -41,7 +41,7 @@ class Stand(nn.Module):
 
 
 def generator_for(x: Tensor, training: bool) -> torch.Generator | None:
-    """What `resample` draws from. In training it is torch's default generator (None), which every step seeds.
+    """Return the generator for `resample`. In training it is torch's default generator (None), which every step seeds.
 
     A trained network draws the same for the same input, in whatever thread and order.
     """
@@ -98,7 +98,7 @@ class Check:
 def stand_for(
     line: Line, check: Check, module: nn.Module, model: nn.Module, make: Callable[..., nn.Module]
 ) -> nn.Module:
-    """What stands in a module's place. make: of a class of the user without arguments, else with check=."""
+    """Return the replacement of a module. make: takes no argument for a user's class, else check=."""
     like = next(itertools.chain(module.parameters(), model.parameters()), None)
     if line.action != ACTIONS[-1]:
         made = make(check=check)
@@ -116,7 +116,7 @@ def stand_for(
 
 
 def is_of(name: str, packages: Collection[str] | None) -> bool:
-    """Whether a dotted name is of one of these packages; None: of any."""
+    """Return whether a dotted name is of one of these packages; None: of any."""
     return packages is None or re.split("[.:]", name)[0] in packages
 
 
