@@ -45,8 +45,8 @@ CORE = {  # by name, in the order of --help
     "studies": Verb("ablations.cli.describe:studies", DESCRIBE, "studies"),
     "new": Verb("ablations.cli.describe:new", DESCRIBE, "new my_study"),
     "settings": Verb("ablations.cli.describe:settings", DESCRIBE, "settings translation"),
-    "plan": Verb("ablations.cli.plan:plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
-    "noise": Verb("ablations.cli.plan:noise", DESCRIBE, "noise table3 --seeds 5"),
+    "plan": Verb("ablations.cli.show_plan:plan", DESCRIBE, "plan table3 --profile small --corpus my-corpus"),
+    "noise": Verb("ablations.cli.show_plan:noise", DESCRIBE, "noise table3 --seeds 5"),
     "run": Verb(
         "ablations.cli.run:run", RUN, "run table3 --rows base,A --seeds 3 --devices cuda:0,1", gives_reason=True
     ),

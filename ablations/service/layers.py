@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from experiments.errors import UserError
-from experiments.jobs.engines.base import import_path
+from experiments.jobs.engines.engine import import_path
 from model.config import ModelConfig
 from model.paths import path_length, sequential_operations
 

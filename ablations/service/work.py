@@ -20,8 +20,8 @@ from experiments.jobs.coordinator.loop import Until
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Node, Slot, parse_cluster_slots, parse_slots
-from experiments.jobs.engines.base import Engine, import_path
 from experiments.jobs.engines.by_name import engines, load_engine
+from experiments.jobs.engines.engine import Engine, import_path
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 from experiments.jobs.engines.workers import WorkerPool
 from experiments.jobs.queue.job import State

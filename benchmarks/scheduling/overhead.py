@@ -13,7 +13,7 @@ from experiments.events.event_log import EventWriter
 from experiments.jobs.coordinator.reporter import tracked_run
 from experiments.jobs.coordinator.work import work
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
+from experiments.jobs.engines.engine import Engine, Exit, Handle, Launch
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.work_queue import WorkQueue

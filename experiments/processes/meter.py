@@ -136,7 +136,7 @@ def _library() -> ModuleType | None:
 def _handle(nvml: Any, name: str, environ: Mapping[str, str]) -> Any | None:
     """A GPU by the name that CUDA has for it; None for a part of a GPU (MIG), and where numbers may be others.
 
-    NVML numbers GPUs by their place on the bus, and so does CUDA in children (jobs/engines/base.py), unless the user
+    NVML numbers GPUs by their place on the bus, and so does CUDA in children (jobs/engines/engine.py), unless the user
     has chosen its guess of the fastest.
     """
     if name.startswith("GPU-"):

@@ -1,4 +1,4 @@
-"""The engine contract (experiments/jobs/engines/base.py), for every engine."""
+"""The engine contract (experiments/jobs/engines/engine.py), for every engine."""
 
 import json
 import os
@@ -15,8 +15,8 @@ import pytest
 from ablations.service.work import WorkOptions
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
 from experiments.jobs.engines.by_name import ENGINES, engine_class, load_engine
+from experiments.jobs.engines.engine import Exit, Handle, Launch, child_environment
 from experiments.jobs.engines.local import LIGHT, LocalEngine
 
 SLOT = Slot("cpu:0", "cpu", threads=2)

@@ -30,7 +30,7 @@ from ablations.service.selected import StoreOptions, holds_table
 from ablations.study.selectors import CORPUS
 from ablations.study.study_file import builtin_studies
 from experiments.errors import UserError
-from experiments.jobs.engines.base import import_path
+from experiments.jobs.engines.engine import import_path
 from experiments.jobs.engines.local import ForkServer
 from experiments.messages import either
 from experiments.store.layout import MARKER

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from experiments.errors import UserError
-from experiments.jobs.engines.base import Handle, Launch, import_path
 from experiments.jobs.engines.cluster import ClusterEngine, Keeper
+from experiments.jobs.engines.engine import Handle, Launch, import_path
 
 NAMESPACE = "ablations"
 ANSWER_S = 5.0

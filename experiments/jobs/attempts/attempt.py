@@ -13,7 +13,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import ENDS, EventWriter, Tail, last_event
 from experiments.events.heartbeat import last_heartbeat
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.base import Engine, Handle, Launch, child_environment
+from experiments.jobs.engines.engine import Engine, Handle, Launch, child_environment
 from experiments.jobs.queue.job import Claimed, Job
 from experiments.processes.marked import MARK
 from experiments.processes.process_identity import identify

@@ -17,7 +17,7 @@ from experiments.errors import UserError
 from experiments.events.event_log import read_events
 from experiments.jobs.devices.hardware import SMI_S
 from experiments.jobs.devices.slots import GpuOccupancy, Slot
-from experiments.jobs.engines.base import CHILD, Engine, Launch, child_environment
+from experiments.jobs.engines.engine import CHILD, Engine, Launch, child_environment
 from experiments.jobs.engines.local import LocalEngine
 from experiments.processes.process_identity import identify
 from experiments.run_spec import RunSpec

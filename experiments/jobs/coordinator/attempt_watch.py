@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from typing import Literal
 
 from experiments.jobs.attempts.attempt import RunningAttempt
-from experiments.jobs.engines.base import Engine, Exit
+from experiments.jobs.engines.engine import Engine, Exit
 
 READ_S = 0.2  # interval between two readings of the events
 GRACE_S = 600.0  # time between the request to stop and the kill

@@ -17,7 +17,7 @@ from experiments.jobs.coordinator.attempt_watch import AttemptWatch
 from experiments.jobs.coordinator.interrupts import Interrupts
 from experiments.jobs.coordinator.placement import Placement, ending_of_error
 from experiments.jobs.coordinator.repeated_failures import RepeatedFailures
-from experiments.jobs.engines.base import Exit
+from experiments.jobs.engines.engine import Exit
 from experiments.jobs.queue.job import Claimed, Ending, Outcome, State
 from experiments.jobs.queue.queue import SHARING
 from experiments.processes.marked import end_marked

@@ -18,7 +18,7 @@ from experiments.jobs.coordinator.reporter import Reporter
 from experiments.jobs.coordinator.scheduler import Admission, place
 from experiments.jobs.coordinator.shared_gpus import SharedGpus
 from experiments.jobs.devices.slots import GpuOccupancy, Slot, join
-from experiments.jobs.engines.base import Engine
+from experiments.jobs.engines.engine import Engine
 from experiments.jobs.queue import trust
 from experiments.jobs.queue.job import Claimed, Ending, Job, Outcome, State, Waiting
 from experiments.jobs.queue.queue import SHARING

@@ -20,7 +20,7 @@ from experiments.jobs.coordinator.loop import Coordinator, Until
 from experiments.jobs.coordinator.placement import Placement, TaskOf
 from experiments.jobs.coordinator.reporter import Reporter, Summary, View
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.base import CHILD, Engine
+from experiments.jobs.engines.engine import CHILD, Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import State
 from experiments.jobs.queue.work_queue import WorkQueue

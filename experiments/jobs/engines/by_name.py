@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import cast
 
 from experiments.errors import UserError
-from experiments.jobs.engines.base import Engine
 from experiments.jobs.engines.cluster import ClusterEngine
+from experiments.jobs.engines.engine import Engine
 from experiments.jobs.engines.workers import NodeWorkers, WorkerPool
 from model.extensions import added, load
 

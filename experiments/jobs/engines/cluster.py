@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 
 from experiments.errors import UserError
 from experiments.events.event_log import EventWriter
-from experiments.jobs.engines.base import Engine, Exit, Handle, Launch
+from experiments.jobs.engines.engine import Engine, Exit, Handle, Launch
 from experiments.processes.marked import MARK, end_marked
 from experiments.records import FailureClass
 from experiments.store.checksummed import read_json, with_checksum, write_json

@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.jobs.engines.base import Engine, Exit, Handle, Launch, import_path
+from experiments.jobs.engines.engine import Engine, Exit, Handle, Launch, import_path
 from experiments.processes.process_identity import identify, is_alive
 from experiments.processes.processor import allocator
 

@@ -20,8 +20,8 @@ from typing import Any
 
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Node
-from experiments.jobs.engines.base import Exit, Handle, Launch, child_environment
 from experiments.jobs.engines.cluster import LAUNCH, LOOK_EVERY_S, ClusterEngine, record_exit, recorded_exit
+from experiments.jobs.engines.engine import Exit, Handle, Launch, child_environment
 from experiments.store.checksummed import read_json, write_json
 from experiments.store.durable import remove_folder
 

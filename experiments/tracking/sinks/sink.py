@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from experiments.errors import UserError
-from experiments.jobs.engines.base import import_path
+from experiments.jobs.engines.engine import import_path
 from experiments.store.layout import Store
 from experiments.store.tracked_run import TrackedRun
 from model.extensions import added, load

@@ -8,7 +8,7 @@ from experiments.device_spec import DeviceSpec
 from experiments.events.event_log import EventWriter, Tail
 from experiments.jobs.attempts.attempt import prepare_attempt
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.base import Engine
+from experiments.jobs.engines.engine import Engine
 from experiments.jobs.engines.local import LocalEngine
 from experiments.jobs.queue.job import Claimed
 from experiments.run_spec import RunSpec

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from experiments.jobs.coordinator.scheduler import TOLERANCE, Admission, resident
 from experiments.jobs.devices import hardware
 from experiments.jobs.devices.slots import Slot
-from experiments.jobs.engines.base import Handle
+from experiments.jobs.engines.engine import Handle
 from experiments.jobs.queue.job import Waiting
 
 CPU = Slot("cpu:0", "cpu", room_gb=100.0)
