@@ -116,7 +116,7 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: 
     """Train a few steps of each row with another cost or precision on one slot, and record the speeds in the store.
 
     The cheapest and the most expensive row of each precision come first. After these and PROBED_S, the others are
-    interpolated. Raises UserError for a task that does not predict its runs' cost.
+    interpolated. Raises UserError for a task that does not predict the cost of runs.
     """
     prepare(chosen, runs, progress)
     slot = seats(chosen, chosen.plan, runs, [slot])[0]  # with the threads of the runs
@@ -283,7 +283,7 @@ def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
     return replace(run.spec, run_id=PROBE_ID, config=config, inputs=inputs, steps=steps)
 
 
-# --- How much base varies with its seed, from the store, and what so many seeds of every row can show
+# --- The spread of base between seeds, from the store, and which differences N seeds of every row can detect
 
 
 @dataclass(frozen=True)
