@@ -159,7 +159,7 @@ def test_ask_compares_the_parser_with_the_study_and_never_trains(cli: Cli, mine:
         "p._actions[2].default = 16\np.parse_args()\nopen('trained', 'w')\nprint('acc', 1.5)\n"
     )
     said = cli("new", "other", "--from", f"{sys.executable} train.py", "--ask", cwd=mine).stdout
-    assert "agrees with 2 of 3 settings" in said and "width is 16 without the option, and 8 with it" in said
+    assert "confirms 2 of 3 settings" in said and "width is 16 without the option, and 8 with it" in said
     text = (mine / "other.toml").read_text()
     assert "lr = 0.1" in text and "# width: --ask:" in text and "{width}" not in text
     (mine / "train.py").write_text("open('trained', 'w')\nprint('acc', 1.5)\n")
