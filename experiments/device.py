@@ -120,7 +120,7 @@ class Device:
         }
 
 
-class Recorder:
+class GraphRecorder:
     """Records work on a GPU as CUDA graphs. They share one memory pool, so only one may replay at a time, and what a
     replay returns is valid until the next one.
 

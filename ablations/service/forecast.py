@@ -18,7 +18,7 @@ from experiments.dotted import flatten, nested
 from experiments.errors import UserError
 from experiments.events.accounting import attempt_costs
 from experiments.identity import PROBE_ID, without_runs
-from experiments.jobs.attempts.probe import PROBE_STEPS, Point, Speed, keep, kept, of_results, probe
+from experiments.jobs.attempts.probe import PROBE_STEPS, ProbePoint, Speed, keep, kept, of_results, probe
 from experiments.jobs.devices.slots import Slot, by_device
 from experiments.jobs.queue.queue import makespan
 from experiments.messages import duration, number
@@ -134,7 +134,7 @@ def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: 
     probes = probe(chosen.store, (short_spec(rows[row]) for row in order), slot)
     for done, (row, measured) in enumerate(zip(order, probes, strict=True), 1):
         progress(f"measuring {rows[row].row}", done, len(order))
-        keep(chosen.store, [Point(slot.kind, slot.threads, row[1], measured.seconds_per_step, measured.precision)])
+        keep(chosen.store, [ProbePoint(slot.kind, slot.threads, row[1], measured.seconds_per_step, measured.precision)])
         if done >= len(set(ends)) and time.monotonic() - began > PROBED_S:
             probes.close()
             break

@@ -18,7 +18,7 @@ from experiments.messages import plain
 from experiments.store.code_change import patch_change, selected_change, tree_change
 from experiments.store.durable import read_regular
 from experiments.store.repository import LINK, SUBMODULE, GitError, Repository
-from experiments.store.trees import Part, leading_out, parts_of, planned
+from experiments.store.trees import PatchPart, leading_out, parts_of, planned
 from experiments.tasks.own.run_code import check_links
 from model.strict import StrictModel
 
@@ -114,7 +114,7 @@ class Code:
         self._linked, self._protected = list[str](), list[str]()
         self._targets = dict[str, str]()  # of links, by their objects
         self._named = dict[str, None]()  # files of rows that name packages
-        self._parts = dict[tuple[str, str], list[Part]]()  # of each patch and range: rows share them
+        self._parts = dict[tuple[str, str], list[PatchPart]]()  # of each patch and range: rows share them
         self._moving = dict[str, str]()  # names of commits in rows that come to mean other commits → the present one
         self._pinned, self._head = "", self._git.head  # the study's base_commit, and the commit at which base begins
         self.links, self.base = list[str](), ""  # links: what git does not track, from the study's folder
@@ -228,17 +228,17 @@ class Code:
                 return RefusedCode(why, tuple(digests), int(line[1]) if line else 0, words)
         return RefusedCode(why, (), 0, words)
 
-    def parts(self, change: Change) -> list[Part]:
+    def parts(self, change: Change) -> list[PatchPart]:
         """The hunks of a patch, or the commits of a range; read once. The rows' own are read after `begin`."""
         key = change.patch, change.commits
         if key not in self._parts:
             self._parts[key] = parts_of(self._read(change.patch)) if change.patch else self._commits(change)
         return self._parts[key]
 
-    def _commits(self, change: Change) -> list[Part]:
+    def _commits(self, change: Change) -> list[PatchPart]:
         listed = self._git.log("--reverse", "--no-merges", "..".join(self._ends(change)))
         text = {one: self._git.diff(f"{one}^", one, "--binary", self._hidden) for one, _ in listed}
-        return [Part("", f"{one[:7]} {subject}"[:60], text[one]) for one, subject in listed]
+        return [PatchPart("", f"{one[:7]} {subject}"[:60], text[one]) for one, subject in listed]
 
     def _applied(self, change: Change) -> tuple[str, str]:
         """The tree with a change, or with some parts of it; and the digest of the change."""
@@ -353,7 +353,7 @@ def _same_halves(names: bytes) -> bool:
     return len(names) % 2 == 1 and names[half : half + 1] == b" " and names[:half] == names[half + 1 :]
 
 
-def _why(said: str, change: Change, parts: Sequence[Part]) -> str:
+def _why(said: str, change: Change, parts: Sequence[PatchPart]) -> str:
     """Return the reason why a change does not apply, from git's message: the file and the hunk."""
     place = re.search(r"patch failed: (.*):(\d+)", said)
     hunk = next((p.name for p in parts if place and p.name.endswith(f"({place[1]}, line {place[2]})")), "")

@@ -165,7 +165,7 @@ def _announce(events: EventWriter, attempt: AttemptSpec, task: Task, code: str) 
     )
 
 
-def _revision(attempt: AttemptSpec, task: Task) -> provenance.Revision:
+def _revision(attempt: AttemptSpec, task: Task) -> provenance.RepositoryState:
     """The repository of the run's code; of code that is a tree, as it was planned."""
     if tree := attempt.spec.trainer.tree:
         return trees.revision_of(Path(attempt.store), tree)
@@ -226,7 +226,7 @@ def _attempt(
     context = replace(
         context,
         members=[member.folder for member in members],
-        start_ranks=lambda port: Others(folder, context.device.count, port, emit),
+        start_ranks=lambda port: RankProcesses(folder, context.device.count, port, emit),
     )
     weights = folder
     if attempt.train and members:
@@ -300,7 +300,7 @@ def _write_result(
 # --- An attempt at an ensemble: in place of training, its members are found and summed up
 
 
-def open_members(attempt: AttemptSpec, store: Store) -> list[ensembles.Member]:
+def open_members(attempt: AttemptSpec, store: Store) -> list[ensembles.TrainedMember]:
     """The members of the ensemble that the spec names; [] for a training. Raises UserError for a missing one.
 
     Where the ensemble is recorded already, its members must have the same weights still.
@@ -322,7 +322,7 @@ END_S = 30.0  # time for the others to end after the last step
 OWN_WORD_S = 5.0  # time for rank 0 to fail by itself after another rank failed
 
 
-class Others:
+class RankProcesses:
     """Ranks 1, 2, …, in rank 0's process group, so that killing the child kills them too."""
 
     def __init__(self, folder: Path, size: int, port: int, emit: Callable[..., None]) -> None:

@@ -31,7 +31,7 @@ _LIBRARY = ctypes.CDLL(None)
 _ASKED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-class Kept:
+class KeeperProcess:
     """A command under a keeper. `process` is the keeper; it ends like the command, after its descendants."""
 
     def __init__(self, argv: Sequence[str], **options: Any) -> None:
@@ -56,9 +56,9 @@ class Kept:
 
 
 @contextlib.contextmanager
-def kept(argv: Sequence[str], **options: Any) -> Iterator[Kept]:
+def kept(argv: Sequence[str], **options: Any) -> Iterator[KeeperProcess]:
     """Run a command; afterwards no process of it is left. `options`: those of Popen."""
-    command = Kept(argv, **options)
+    command = KeeperProcess(argv, **options)
     try:
         yield command
     finally:

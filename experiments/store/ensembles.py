@@ -20,7 +20,7 @@ _DEVICE = ("device", "device_kind", "devices", "device_share", "threads")
 _SHARED = ("step", "host", "platform", "revision", "tool")
 
 
-class Member(NamedTuple):
+class TrainedMember(NamedTuple):
     """A finished training: its record, and the folder of the attempt with its weights."""
 
     run_id: str
@@ -40,9 +40,9 @@ def weights_digest(folder: Path) -> str:
     return digest(files) if files else ""
 
 
-def members(store: Store, run_ids: Iterable[str]) -> list[Member]:
+def members(store: Store, run_ids: Iterable[str]) -> list[TrainedMember]:
     """The finished runs. Raises UserError for one that is not trained, or that has another tokenizer than the first."""
-    found: list[Member] = []
+    found: list[TrainedMember] = []
     for run_id in run_ids:
         record, folder = store.result(run_id), store.weights_folder(run_id)
         if record is None or folder is None:
@@ -56,7 +56,7 @@ def members(store: Store, run_ids: Iterable[str]) -> list[Member]:
                 f"{_named(store, found[0].run_id).lower()}: their tokenizers differ, so their pieces are "
                 "not the same. Train them again on one prepared corpus."
             )
-        found.append(Member(run_id, record, folder))
+        found.append(TrainedMember(run_id, record, folder))
     return found
 
 
@@ -77,7 +77,7 @@ def changed(store: Store, record: TrainingResult) -> list[EnsembleMember]:
     return found
 
 
-def together(found: Sequence[Member]) -> dict[str, Any]:
+def together(found: Sequence[TrainedMember]) -> dict[str, Any]:
     """Fields of the ensemble's record."""
     records = [member.record for member in found]
     first = records[0]

@@ -23,7 +23,7 @@ OURS = ("ablations", "model", "experiments")  # the folders of a checkout that a
 
 
 @dataclass(frozen=True)
-class Revision:
+class RepositoryState:
     """The state of a repository. `diff`: uncommitted changes of the examined files; None if git did not say."""
 
     repository: str | None  # the name of its folder
@@ -37,7 +37,7 @@ class Revision:
         return {"repository": self.repository, "commit": self.commit, "dirty": dirty, "diff_digest": digest}
 
 
-def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Revision:
+def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> RepositoryState:
     """The repository of a user's code: that of the `script`, if it has one.
 
     files: those of the user's code, whose uncommitted changes the diff has. For a command that names no file, with the
@@ -46,7 +46,7 @@ def revision_of(files: Iterable[Path], script: str, folder: Path | None) -> Revi
     """
     if script:
         return _revision(Path(script).parent, tuple(sorted(map(str, files))))
-    return _revision(folder, (str(folder),)) if folder else Revision(None, None, "")
+    return _revision(folder, (str(folder),)) if folder else RepositoryState(None, None, "")
 
 
 def tool() -> dict[str, Any]:
@@ -57,7 +57,7 @@ def tool() -> dict[str, Any]:
 
 
 @functools.cache
-def tool_revision() -> Revision:
+def tool_revision() -> RepositoryState:
     """The repository of this program, if it runs from a checkout."""
     here = Path(__file__).resolve()
     # an installed copy may be inside another repository: only one that tracks this file counts
@@ -66,12 +66,12 @@ def tool_revision() -> Revision:
 
 
 @functools.cache
-def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None) -> Revision:
+def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None) -> RepositoryState:
     """The repository of `folder`, with the uncommitted changes of the paths; these may lie in several (submodules).
 
     tracked: a file without which the repository does not count.
     """
-    nothing = Revision(None, None, "")
+    nothing = RepositoryState(None, None, "")
     try:
         repository = Repository(folder)
     except UserError:
@@ -86,10 +86,10 @@ def _revision(folder: Path, paths: tuple[str, ...], tracked: Path | None = None)
             return nothing
         changes = [_changes(repository if one == top else Repository(one), inside) for one, inside in tops.items()]
     except UserError:
-        return Revision(top.name, commit, None)
+        return RepositoryState(top.name, commit, None)
     finally:
         repository.close()
-    return Revision(top.name, commit, "".join(changes))
+    return RepositoryState(top.name, commit, "".join(changes))
 
 
 def _changes(repository: Repository, paths: Sequence[Path]) -> str:

@@ -18,7 +18,7 @@ from experiments.errors import Damaged, UserError, explain_os_errors
 from experiments.store.checksummed import check_file, describe_file, read_json, write_json
 from experiments.store.durable import clear, locked, make_folder, parts_below, read_regular, write_bytes
 from experiments.store.layout import Store, rows_of, spec_of
-from experiments.store.provenance import Revision
+from experiments.store.provenance import RepositoryState
 from experiments.store.repository import LINK, Repository
 from experiments.store.spec import FILE as SPEC
 from experiments.store.spec import AttemptSpec
@@ -32,7 +32,7 @@ _MOST_LINKS = 40  # Linux follows no more in one path
 # --- The parts of a patch: its hunks; a file that is made, removed, renamed or binary is one part
 
 
-class Part(NamedTuple):
+class PatchPart(NamedTuple):
     """A piece of a patch that can be applied alone."""
 
     file: str
@@ -53,18 +53,18 @@ def _file_of(head: bytes) -> str:
     return os.fsdecode(new.partition(b"/")[2])
 
 
-def parts_of(patch: bytes) -> list[Part]:
+def parts_of(patch: bytes) -> list[PatchPart]:
     """The parts of what `git diff` prints, in order; [] for another patch. No line of a hunk begins as these do."""
-    found = list[Part]()
+    found = list[PatchPart]()
     for text in re.split(rb"^(?=diff --git )", patch, flags=re.MULTILINE)[1:]:
         head, *hunks = re.split(rb"^(?=@@ -)", text, flags=re.MULTILINE)
         file = _file_of(head)
         if _WHOLE.search(head) or not hunks:
-            found.append(Part(file, f"the change of {file}", text))
+            found.append(PatchPart(file, f"the change of {file}", text))
             continue
         for hunk in hunks:
             line = hunk[4:].split(b",")[0].split(b" ")[0].decode()
-            found.append(Part(file, f"hunk {len(found) + 1} ({file}, line {line})", head + hunk))
+            found.append(PatchPart(file, f"hunk {len(found) + 1} ({file}, line {line})", head + hunk))
     return found
 
 
@@ -139,10 +139,10 @@ def archive(store: Path, tree: str) -> Path:
     return store / TREES / f"{tree}.tar"
 
 
-def revision_of(store: Path, tree: str) -> Revision:
+def revision_of(store: Path, tree: str) -> RepositoryState:
     """The commit at which a tree began, and its difference from there. Raises UserError if the store lacks it."""
     facts = _facts(store, tree)
-    return Revision(facts["repository"], facts["commit"], facts["diff"])
+    return RepositoryState(facts["repository"], facts["commit"], facts["diff"])
 
 
 def _facts(store: Path, tree: str) -> dict[str, Any]:

@@ -42,7 +42,7 @@ from model import cost as count
 
 if TYPE_CHECKING:
     from experiments.evaluation.trained import Trained
-    from experiments.tasks.train_network import Reading
+    from experiments.tasks.train_network import CorpusReader
 
 
 def _abilities(config: RunConfig, kind: str, trained: bool) -> list[Ability]:
@@ -116,7 +116,7 @@ class NetworkTask(Task):
         """The evaluated set."""
         return self.encoded(config, context).set(evaluation.set, evaluation.inputs["set"]).first(context.attempt.limit)
 
-    def reading(self) -> "Reading":
+    def reading(self) -> "CorpusReader":
         """Return the reader of the encoded corpus for training: by default pairs of lines."""
         from experiments.tasks.train_network import PAIRS
 

@@ -188,7 +188,7 @@ def _trained_on(
 # --- Train on an encoded corpus
 
 
-class Reading(NamedTuple):
+class CorpusReader(NamedTuple):
     """Reader of an encoded corpus for training."""
 
     batches: Callable[[RunConfig, AttemptContext, Sides, tuple[int, int]], BatchSource]
@@ -196,7 +196,11 @@ class Reading(NamedTuple):
 
 
 def train_encoded(
-    config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, vocab_sizes: tuple[int, int], reading: Reading
+    config: RunConfig,
+    context: AttemptContext,
+    encoded: EncodedCorpus,
+    vocab_sizes: tuple[int, int],
+    reading: CorpusReader,
 ) -> dict[str, Any]:
     """Train to the end; returns the facts of the run's record. The arguments are those of `train_network`."""
     names = encoded.facts["tokenizer"]["sha256"]
@@ -210,7 +214,7 @@ def train_encoded(
 
 
 def batches_of(
-    config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, reading: Reading
+    config: RunConfig, context: AttemptContext, encoded: EncodedCorpus, reading: CorpusReader
 ) -> Iterator[Batch[Tensor]]:
     """The first batches of a training, for changes of the trained network."""
     return first_batches(reading.batches(config, context, encoded.train, (0, 1)))
@@ -383,4 +387,4 @@ def dev_perplexity(
     return evaluate
 
 
-PAIRS = Reading(Batches, dev_perplexity)
+PAIRS = CorpusReader(Batches, dev_perplexity)

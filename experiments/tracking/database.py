@@ -298,8 +298,8 @@ class RowLine:
 
 
 @dataclass(frozen=True)
-class View:
-    """All that such a run shows."""
+class MlflowRunView:
+    """Content of an MLflow run that shows a row or a table: its name, tags, parameters and metrics."""
 
     experiment: str
     parent: str  # its heading's id; "": none
@@ -324,14 +324,14 @@ def write_rows(
     for place, line in enumerate(lines):
         tags = {**about, "row": line.key, "group": line.group, "seeds": str(line.seeds), ROWS_OF: table, TABLE: table}
         points = [(name, value, 0, 0) for name, value in line.metrics.items()]
-        views.append(View(experiment, "", line.key, tags, line.params, points, (begin + place,) * 2))
+        views.append(MlflowRunView(experiment, "", line.key, tags, line.params, points, (begin + place,) * 2))
     ids = write_views(
         client, views, client.search_runs([experiment], f"tags.{ROWS_OF} = '{table}'", max_results=10_000)
     )
     return dict(zip((line.key for line in lines), ids, strict=True))
 
 
-def write_views(client: Any, views: Iterable[View], known: Iterable[Any]) -> list[str]:
+def write_views(client: Any, views: Iterable[MlflowRunView], known: Iterable[Any]) -> list[str]:
     """Make the views that are not among MLflow's `known` runs, and delete those of these that are no longer views.
 
     Returns the views' ids.
@@ -347,13 +347,13 @@ def write_views(client: Any, views: Iterable[View], known: Iterable[Any]) -> lis
     return [ids.get(shown) or _write(client, view, shown) for shown, view in wanted.items()]
 
 
-def _content(view: View) -> str:
+def _content(view: MlflowRunView) -> str:
     """A digest of what it shows, not of the ids that this database gives."""
     told = asdict(view) | {"points": repr(view.points)}  # some are not finite
     return digest({name: value for name, value in told.items() if name not in ("experiment", "parent")})
 
 
-def _write(client: Any, view: View, content: str) -> str:
+def _write(client: Any, view: MlflowRunView, content: str) -> str:
     entities = import_mlflow().entities
     start, end = view.times_ms
     tags = {**view.tags, **({PARENT: view.parent} if view.parent else {})}

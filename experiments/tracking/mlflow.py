@@ -39,7 +39,7 @@ from experiments.tracking.database import (
     SHARED,
     Artifacts,
     Headings,
-    View,
+    MlflowRunView,
     artifacts,
     explained,
     import_mlflow,
@@ -232,7 +232,7 @@ class Tracker:
         row = row or next((member[3] for member in members(self._store, run, history)), run.run_id)
         return f"{row} · {seed_in_words(run.spec.seed)}{', imported' if run.imported else ''}"
 
-    def _sharing(self, entry: _Entry, run: TrackedRun) -> Iterator[View]:
+    def _sharing(self, entry: _Entry, run: TrackedRun) -> Iterator[MlflowRunView]:
         """The other rows that share a training, each with its own decoding of every set."""
         start, end = entry.history.first_t or run.imported_t, entry.history.last_t or run.imported_t
         times = _ms(start) or None, _ms(end) or None
@@ -242,7 +242,7 @@ class Tracker:
             heading = self.headings.heading(study, profile, corpus, times[0])
             tags = {**about, **dict(zip(PLACE, row.member, strict=True)), SHARED: run.run_id}
             values = {**dict(flatten(config(self._store, run))), **row.settings}
-            yield View(
+            yield MlflowRunView(
                 self.headings.experiment(study),
                 heading,
                 self._name(run, entry.history, key),

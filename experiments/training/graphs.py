@@ -32,7 +32,7 @@ Pass = Callable[[Inputs], tuple[Tensor, Gradients]]  # a captured pass; its resu
 
 
 class Recorder(Protocol):
-    """Captures work on a device (experiments.device.Recorder)."""
+    """Captures work on a device (experiments.device.GraphRecorder)."""
 
     def record(self, work: Callable[[], Any]) -> Callable[[], Any]:
         """Capture `work`; returns a function that replays it, whose result is the same object with new values."""

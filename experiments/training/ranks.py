@@ -76,7 +76,7 @@ HERE = "127.0.0.1"
 PATIENCE = timedelta(minutes=30)  # time to wait for another rank: rank 0 evaluates and resumes alone meanwhile
 
 
-class Others(Protocol):
+class OtherRanks(Protocol):
     """Ranks 1, 2, …, as their starter has them (experiments/child/run.py)."""
 
     def wait(self) -> None:
@@ -90,7 +90,7 @@ class Others(Protocol):
 
 
 @contextlib.contextmanager
-def joined(device: DeviceSpec, rank: int, port: int, start: Callable[[int], Others] | None) -> Iterator[Group]:
+def joined(device: DeviceSpec, rank: int, port: int, start: Callable[[int], OtherRanks] | None) -> Iterator[Group]:
     """The group of `device.count` processes that train together; a group of one for one device.
 
     Rank 0 starts the others with the port that it opened. If one of them fails, rank 0 reports that failure as its own

@@ -15,7 +15,7 @@ from experiments.attempt_context import AttemptContext
 from experiments.config.network_change import changes_of
 from experiments.config.run_config import RunConfig
 from experiments.data.batching import Batch
-from experiments.device import Device, Recorder, mix
+from experiments.device import Device, GraphRecorder, mix
 from experiments.errors import Diverged
 from experiments.identity import lineage
 from experiments.store.retention import AT, BEST, SPACED, keeps_of, union
@@ -230,7 +230,7 @@ class Training:
             log.warning("training.graphs is ignored: %s", reason)
             return None
         parameters = [p for p in self.model.parameters() if p.requires_grad]
-        recorder, exact = Recorder(self.device.torch_device), self.device.deterministic
+        recorder, exact = GraphRecorder(self.device.torch_device), self.device.deterministic
         return Graphs(parameters, self._eager, recorder, exact=exact)
 
     @property

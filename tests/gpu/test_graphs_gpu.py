@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from experiments.config.training import TrainingConfig
-from experiments.device import Recorder
+from experiments.device import GraphRecorder
 from tests.small_training import SIZES, losses, pairs, run
 
 pytestmark = [
@@ -50,7 +50,7 @@ def test_without_deterministic_kernels_graphs_are_used_as_well(tmp_path, caplog)
 
 def test_draws_of_a_replay_follow_the_seed_and_a_failed_capture_leaves_the_device_usable():
     device = torch.device("cuda", 0)
-    recorder, x = Recorder(device), torch.ones(1000, device=device)
+    recorder, x = GraphRecorder(device), torch.ones(1000, device=device)
 
     def draw():
         return torch.nn.functional.dropout(x, 0.5)

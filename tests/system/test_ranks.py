@@ -160,9 +160,9 @@ def test_a_ranks_own_failure_is_the_runs(tmp_path: Path) -> None:
     program = f"""
 import pathlib, time
 from experiments.events.event_log import EventWriter
-from experiments.child.run import Others
+from experiments.child.run import RankProcesses
 folder = pathlib.Path({str(tmp_path)!r})
-others = Others(folder, 2, 1, EventWriter(folder).emit)
+others = RankProcesses(folder, 2, 1, EventWriter(folder).emit)
 time.sleep(240)  # as in a call that rank 1 would have to answer
 """
     stuck = subprocess.run([sys.executable, "-c", program], env=environment(), timeout=240, check=False)

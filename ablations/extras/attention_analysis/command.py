@@ -115,11 +115,11 @@ def _heads(
     task = load_task(found.config.task)
     assert isinstance(task, SequenceTask)
     corpus = task.corpus(found.config)
-    from ablations.extras.attention_analysis.heads import MEASURES, HasSpans, Line, of_run, positional_heads
+    from ablations.extras.attention_analysis.heads import MEASURES, HasSpans, TextPair, of_run, positional_heads
 
     spans = corpus.source_spans("dev") if isinstance(corpus, HasSpans) else itertools.repeat(None)
     lines = [
-        Line(source, target, brackets)
+        TextPair(source, target, brackets)
         for (source, target), brackets in zip(itertools.islice(corpus.read("dev"), count), spans, strict=False)
     ]
     rows = of_run(found.config, found.attempt, checkpoint, task.vocab_sizes(found.config), lines)

@@ -136,7 +136,7 @@ class HasSpans(Protocol):
         """Yield the brackets of each sentence as (first word, word behind the last)."""
 
 
-class Line(NamedTuple):
+class TextPair(NamedTuple):
     """A pair of texts, and the source's brackets as (first word, word behind the last) if it has a tree."""
 
     source: str
@@ -145,7 +145,7 @@ class Line(NamedTuple):
 
 
 def of_run(
-    config: RunConfig, attempt: Path, choice: str | None, sizes: tuple[int, int], lines: Iterable[Line]
+    config: RunConfig, attempt: Path, choice: str | None, sizes: tuple[int, int], lines: Iterable[TextPair]
 ) -> list[dict[str, Any]]:
     """The rows of a run's heads, then of the same network with fresh weights, the baseline: `weights` tells which.
 
@@ -169,7 +169,7 @@ def of_run(
     ]
 
 
-def _within(tokenizer: Tokenizer, line: Line) -> NDArray[np.bool_] | None:
+def _within(tokenizer: Tokenizer, line: TextPair) -> NDArray[np.bool_] | None:
     """(Q, Q) with the end: for each piece, the pieces of the smallest bracket of two words or more around its word."""
     if line.brackets is None:
         return None

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ablations.extras.imports.external import External, ExternalRun, collect, is_gap, why_not
 from ablations.extras.imports.external import number as as_number
-from ablations.extras.imports.factors import Choice
+from ablations.extras.imports.factors import FactorChoice
 from ablations.extras.imports.names import as_key, names_in, row_keys
 from ablations.planning.plan import Plan, PlannedRun
 from ablations.service.enqueue import member
@@ -156,7 +156,7 @@ class Planned:
 def arrive(
     foreign: External,
     found: Mapping[str, SetAndMetric],
-    choice: Choice,
+    choice: FactorChoice,
     planned: Planned | None,
 ) -> list[Arrived]:
     """Every run with its row, seed and scores. Raises UserError.

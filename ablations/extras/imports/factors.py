@@ -28,7 +28,7 @@ _NUMBER_LIKE = re.compile(r"[-+−]?\d[\d.,'\s]*(e[-+]?\d+)?\s*[^\W\d_]{0,3}\s*[
 
 
 @dataclass(frozen=True)
-class Choice:
+class FactorChoice:
     """The settings that tell rows apart, all settings that a row's runs have in common, and what was left out."""
 
     rows: tuple[str, ...]
@@ -61,20 +61,20 @@ def guessed_metrics(foreign: External) -> list[str]:
 CORRECT = "Correct the cell, or name the metrics without this column: --metric A,B."
 
 
-def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -> Choice:
+def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -> FactorChoice:
     """The settings that tell rows apart. `wished`: those of --row; they are taken as they are.
 
     Raises UserError for the log of a training: it has a line for each step, and not for each run.
     """
     runs, names = foreign.runs, [name for name in foreign.settings if name not in metrics]
     if wished:
-        return Choice(tuple(wished), tuple(wished))
+        return FactorChoice(tuple(wished), tuple(wished))
     varying = [name for name in names if len({repr(run.settings.get(name)) for run in runs}) > 1]
     constant = [name for name in names if name not in varying]
     if all(run.row for run in runs):
         dropped = [name for name in varying if _varies_within(name, _by_row(runs)) and _no_setting(name, runs, metrics)]
         kept = [name for name in names if name not in dropped]
-        return Choice(tuple(kept), tuple(kept), tuple(_left_out(dropped)))
+        return FactorChoice(tuple(kept), tuple(kept), tuple(_left_out(dropped)))
     _refuse_steps(foreign, varying, metrics)
     steps = [name for name in varying if name.lower() in _STEPS]
     rest = [name for name in varying if name not in steps]
@@ -85,7 +85,7 @@ def choose(foreign: External, metrics: Collection[str], wished: Sequence[str]) -
     dropped += _of_single_runs(runs, varying, metrics)
     rows = tuple(name for name in varying if name not in dropped)
     settings = tuple(name for name in names if name in rows or name in constant)
-    return Choice(rows, settings, tuple(_left_out(dropped)))
+    return FactorChoice(rows, settings, tuple(_left_out(dropped)))
 
 
 def _of_single_runs(runs: Sequence[ExternalRun], varying: Sequence[str], metrics: Collection[str]) -> Iterable[str]:

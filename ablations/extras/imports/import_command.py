@@ -20,7 +20,7 @@ from ablations.extras.imports.arrive import (
     write_runs,
 )
 from ablations.extras.imports.external import External
-from ablations.extras.imports.factors import Choice, choose, guessed_metrics
+from ablations.extras.imports.factors import FactorChoice, choose, guessed_metrics
 from ablations.extras.imports.new_study import study_text
 from ablations.service.enqueue import row_of
 from ablations.service.selected import Selectors, StoreOptions, holds_table, open_table
@@ -161,9 +161,9 @@ class _Import:
             write_bytes(file.absolute(), text.encode())
         return facts | {"study": str(file), "study_written": str(file)}
 
-    def _choice(self, metrics: Sequence[str]) -> Choice:
+    def _choice(self, metrics: Sequence[str]) -> FactorChoice:
         if self.settings is not None:
-            return Choice(tuple(self.settings), tuple(self.settings))
+            return FactorChoice(tuple(self.settings), tuple(self.settings))
         return choose(self.foreign, metrics, ())
 
     def into(self, study: str) -> dict[str, Any]:

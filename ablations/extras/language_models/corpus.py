@@ -118,7 +118,7 @@ LONGEST = 1 << 14  # characters; longer lines are read in parts
 HELD_OUT = 20  # one file: dev and test are 1 / 20 of its lines each
 
 
-class Line(NamedTuple):
+class TextLine(NamedTuple):
     """A line with its end, or a part of a long one."""
 
     text: str
@@ -134,7 +134,7 @@ class TextCorpus(Corpus):
     documents: str = "file"  # what a document is: data.documents
     split: bool = False  # all sets are parts of one file
 
-    def read(self, set_name: str) -> Iterator[Line]:
+    def read(self, set_name: str) -> Iterator[TextLine]:
         """The text of "train", "dev" or a test set. Raises UserError for a file that is not what was hashed."""
         if self.generated:
             sentences = (f"{english}\n" for english, _ in generate(set_name, self.generated))
@@ -145,13 +145,13 @@ class TextCorpus(Corpus):
             texts = (line.decode("utf-8", "surrogateescape" if self.raw else "strict") for line in lines)
             yield from self._in_documents(self._part(texts, set_name, path) if self.split else texts)
 
-    def _in_documents(self, lines: Iterator[str]) -> Iterator[Line]:
+    def _in_documents(self, lines: Iterator[str]) -> Iterator[TextLine]:
         first = after_blank = True
         for line in lines:
             blank = not line.strip()
             starts = first or self.documents == "line" or (self.documents == "blank_line" and after_blank and not blank)
             for start in range(0, len(line), LONGEST):
-                yield Line(line[start : start + LONGEST], starts and start == 0)
+                yield TextLine(line[start : start + LONGEST], starts and start == 0)
             first, after_blank = False, blank
 
     def _part(self, lines: Iterator[str], set_name: str, path: Path) -> Iterator[str]:

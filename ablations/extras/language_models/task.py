@@ -26,7 +26,7 @@ from experiments.tasks.preflight import of_builtin, of_settings
 from model.config import ModelConfig
 
 if TYPE_CHECKING:
-    from experiments.tasks.train_network import Reading
+    from experiments.tasks.train_network import CorpusReader
 
 # --- Its configuration: a decoder alone, on running text
 
@@ -174,7 +174,7 @@ class LanguageModelling(NetworkTask):
         # raises UserError for a text shorter than a window
         WindowPlan(documents, data.window, data.mix_documents, config.training.tokens_per_batch, 0)
 
-    def reading(self) -> "Reading":
+    def reading(self) -> "CorpusReader":
         from ablations.extras.language_models.training import WINDOWS
 
         return WINDOWS

@@ -21,7 +21,7 @@ from experiments.data.encoding.sides import Sides
 from experiments.device import Device
 from experiments.evaluation.likelihood import Likelihood
 from experiments.tasks.network import MICRO_BATCH_TOKENS
-from experiments.tasks.train_network import Lengths, Reading, to_tensors
+from experiments.tasks.train_network import CorpusReader, Lengths, to_tensors
 from model.protocol import Network
 
 
@@ -83,4 +83,4 @@ def _of_text(config: RunConfig) -> TextData:
     return config.data
 
 
-WINDOWS = Reading(WindowBatches, text_perplexity)
+WINDOWS = CorpusReader(WindowBatches, text_perplexity)

@@ -41,7 +41,7 @@ _INCLUDED = re.compile(
 
 
 @dataclass(frozen=True)
-class Sentence:
+class PaperClaim:
     """A claim of a paper."""
 
     text: str
@@ -55,7 +55,7 @@ class PaperTable:
 
     words: tuple[str, ...]  # that select it
     named_in: Path  # the file that names it
-    claims: tuple[Sentence, ...] = ()
+    claims: tuple[PaperClaim, ...] = ()
     file: Path | None = None  # of its numbers
     text: str = ""
 
@@ -165,7 +165,7 @@ def _take(paper: Paper, file: Path, line: int, comment: str) -> None:
         )
     else:
         last = paper.tables[-1]
-        paper.tables[-1] = replace(last, claims=(*last.claims, Sentence(said[2], file, line)))
+        paper.tables[-1] = replace(last, claims=(*last.claims, PaperClaim(said[2], file, line)))
 
 
 def _looks_like_a_claim(words: str) -> bool:
@@ -258,9 +258,9 @@ def is_printed(text: str) -> bool:
     return MADE_BY in text
 
 
-def checkable(study: Study, claims: Sequence[Sentence], paper: Paper) -> tuple[list[Sentence], list[str]]:
+def checkable(study: Study, claims: Sequence[PaperClaim], paper: Paper) -> tuple[list[PaperClaim], list[str]]:
     """The claims that can be checked in a study's table, and a message for each of the others, with its place."""
-    found, wrong = list[Sentence](), list[str]()
+    found, wrong = list[PaperClaim](), list[str]()
     for sentence in claims:
         try:
             compared(parse(sentence.text), study.variations, study.cited)
@@ -272,7 +272,7 @@ def checkable(study: Study, claims: Sequence[Sentence], paper: Paper) -> tuple[l
     return found, wrong
 
 
-def with_claims(study: Study, claims: Sequence[Sentence]) -> Study:
+def with_claims(study: Study, claims: Sequence[PaperClaim]) -> Study:
     """The study with a paper's claims in place of its own."""
     return study.model_copy(update={"claims": tuple(Claim(check=sentence.text) for sentence in claims)})
 

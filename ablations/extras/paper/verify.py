@@ -98,7 +98,7 @@ def named_table(one: papers.PaperTable, paper: papers.Paper, selectors: Selector
     return _with_claims(table_named(said, said["study"], beside, selectors), ())  # the study's own are not the paper's
 
 
-def _with_claims(chosen: SelectedTable, claims: Sequence[papers.Sentence]) -> SelectedTable:
+def _with_claims(chosen: SelectedTable, claims: Sequence[papers.PaperClaim]) -> SelectedTable:
     """The table with a paper's claims."""
     plan = chosen.plan
     plan = replace(plan, study=papers.with_claims(plan.study, claims))

@@ -104,7 +104,7 @@ SAME = 1e-3  # costs within this relative difference belong to the same model
 
 
 @dataclass(frozen=True)
-class Point:
+class ProbePoint:
     """A measurement: the steps of a training, or one evaluation (counted as one step)."""
 
     kind: str
@@ -114,7 +114,7 @@ class Point:
     precision: str = ""  # as it was computed; "" of a task without a precision
 
 
-def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point], list[Point]]:
+def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[ProbePoint], list[ProbePoint]]:
     """(steps, evaluations) measured by the runs in `cost_of` (run_id → cost of a step)."""
     steps, evaluations = [], []
     for run_id, cost in cost_of.items():
@@ -124,21 +124,21 @@ def of_results(store: Store, cost_of: Mapping[str, float]) -> tuple[list[Point],
         where = (result.device_kind, result.threads)
         trained = (result.step or 0) - (result.resumed_from or 0)
         if trained > 0 and result.seconds:
-            steps.append(Point(*where, cost, result.seconds / trained, result.precision or ""))
+            steps.append(ProbePoint(*where, cost, result.seconds / trained, result.precision or ""))
         home = store.run_folder(run_id) / "evaluations"
         for path in home.glob(f"*/{RESULT_FILE}"):
             made = EvaluationResult.load(path)
             if made and made.wall_s:
-                evaluations.append(Point(*where, cost, made.wall_s, made.precision or ""))
+                evaluations.append(ProbePoint(*where, cost, made.wall_s, made.precision or ""))
     return steps, evaluations
 
 
-def kept(store: Store) -> list[Point]:
+def kept(store: Store) -> list[ProbePoint]:
     """Measurements of probes in this store."""
-    return [Point(**point) for point in (read_json(store.root / CALIBRATION_FILE) or {}).get("steps", [])]
+    return [ProbePoint(**point) for point in (read_json(store.root / CALIBRATION_FILE) or {}).get("steps", [])]
 
 
-def keep(store: Store, points: Iterable[Point]) -> None:
+def keep(store: Store, points: Iterable[ProbePoint]) -> None:
     """Add a probe's measurements, replacing those of the same model and device."""
     new = {(p.kind, p.threads, p.precision, p.cost): p for p in [*kept(store), *points]}
     write_json(store.root / CALIBRATION_FILE, {"steps": [asdict(point) for point in new.values()]})
@@ -150,7 +150,7 @@ class Speed:
     precision "auto", of a device that was not asked: bf16 if it was measured, else fp32.
     """
 
-    def __init__(self, points: Iterable[Point], kind: str, threads: int, precision: str = "") -> None:
+    def __init__(self, points: Iterable[ProbePoint], kind: str, threads: int, precision: str = "") -> None:
         here = [p for p in points if (p.kind, p.threads) == (kind, threads)]
         if precision == "auto":
             precision = "bf16" if any(p.precision == "bf16" for p in here) else "fp32"

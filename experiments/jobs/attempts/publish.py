@@ -20,12 +20,12 @@ from experiments.store.results import RESULT_FILE, EvaluationResult, Record, Tra
 R = TypeVar("R", bound=Record)
 
 
-class Published(NamedTuple):
+class PublishedRun(NamedTuple):
     parts: list[str]
     replaced: list[EvaluationSpec]  # of weights that are no longer valid
 
 
-def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Published:
+def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> PublishedRun:
     """Move the completed parts of attempt `attempt` into place. A result of a later attempt stays.
 
     Scores of an earlier result stay valid if the weights are equal, bit for bit. Results of attempts up to
@@ -44,11 +44,11 @@ def publish(store: Store, run_id: str, attempt: int, rerun_after: int = 0) -> Pu
         _put(folder / RESULT_FILE, store.run_folder(run_id) / RESULT_FILE, result)
         parts.append(TRAINING)
     if result is None or (trained is not None and result.attempt != attempt):
-        return Published(parts, replaced)  # it came too late: its scores belong to weights that are not valid
+        return PublishedRun(parts, replaced)  # it came too late: its scores belong to weights that are not valid
     for eval_id in folders_in(folder / "evaluations"):
         if _take_evaluation(store, run_id, attempt, eval_id, result.attempt):
             parts.append(eval_id)
-    return Published(parts, replaced)
+    return PublishedRun(parts, replaced)
 
 
 def _same_weights(store: Store, run_id: str, one: int, other: int) -> bool:
@@ -123,7 +123,7 @@ def missing(store: Store, job: Job) -> list[str]:
     return needed
 
 
-def leftover(store: Store, job: Job) -> Published:
+def leftover(store: Store, job: Job) -> PublishedRun:
     """Move an earlier attempt into place that finished training but was not moved yet, whatever code it used.
 
     So a lost queue costs no training. Attempts up to `job.rerun_after` are stale.
@@ -132,7 +132,7 @@ def leftover(store: Store, job: Job) -> Published:
         trained = _whole(TrainingResult, store.attempt_folder(job.run_id, attempt))
         if attempt > job.rerun_after and trained:
             return publish(store, job.run_id, attempt, job.rerun_after)
-    return Published([], [])
+    return PublishedRun([], [])
 
 
 def _whole(kind: type[R], folder: Path) -> R | None:

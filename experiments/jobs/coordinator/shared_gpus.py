@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from experiments.jobs.attempts.attempt import RunningAttempt
 from experiments.jobs.coordinator.sharing import Card, Level, Share, grow, operations, why_alone
-from experiments.jobs.coordinator.throughput import Reading, Throughput
+from experiments.jobs.coordinator.throughput import RunReport, Throughput
 from experiments.jobs.devices.slots import GpuMemory, Slot
 from experiments.jobs.queue.job import Waiting
 from experiments.messages import number
@@ -45,7 +45,7 @@ class SharedGpus:
             if card is None or (card.level is not None and card.level.settled):
                 throughput.observe(time.monotonic(), [])  # nothing to measure: a run that has the GPU alone, or no GPU
                 continue
-            readings = [Reading.of(live) for live in _on(card.slot, lives)]
+            readings = [RunReport.of(live) for live in _on(card.slot, lives)]
             if window := throughput.observe(time.monotonic(), readings):
                 self._levels[unit] = grow(card.level, window, card.limit(), card.slot.most)
                 log.info("%s: %s", unit, self._levels[unit].why)

@@ -16,7 +16,7 @@ TOKENS = "target_tokens_per_s"  # the metric of the built-in tasks; it leaves ev
 
 
 @dataclass(frozen=True)
-class Reading:
+class RunReport:
     """Latest report of a run. `point`: step and time (s) of the newest point of its curve."""
 
     run_id: str
@@ -52,7 +52,7 @@ class Throughput:
         self._rates: dict[str, deque[float]] = {}
         self._in_tokens: dict[str, bool] = {}
 
-    def observe(self, now: float, readings: Sequence[Reading]) -> Window | None:
+    def observe(self, now: float, readings: Sequence[RunReport]) -> Window | None:
         """Take the runs' present state; the window that is complete with it, if one is. now: a steady clock, in s."""
         present = {reading.run_id for reading in readings}
         for ended in self._points.keys() - present:  # an attempt that resumes begins anew
@@ -82,7 +82,7 @@ class Throughput:
         self._steady_s = 0.0
         self._rates.clear()
 
-    def _take(self, reading: Reading, *, counts: bool) -> None:
+    def _take(self, reading: RunReport, *, counts: bool) -> None:
         """Take a run's newest point. Its first one is only the beginning of the next rate: it has the warm-up."""
         if reading.point is None:
             return

@@ -53,7 +53,7 @@ _ROW = (
 _STATUS = TypeAdapter(JobStatus)
 
 
-class Reading:
+class QueueConnection:
     """One connection, closed at the end of `with`; not for use by several threads or across a fork."""
 
     def __init__(self, path: Path, *, create: bool = True) -> None:
@@ -232,7 +232,7 @@ def _row(path: Path, values: tuple[Any, ...], members: tuple[Member, ...]) -> Jo
 # --- The queue
 
 
-class Queue(Reading):
+class Queue(QueueConnection):
     """The requests that any process may make."""
 
     def enqueue(self, jobs: Iterable[Job], now: float | None = None) -> int:

@@ -26,7 +26,7 @@ Pattern = tuple[str, ...]  # set, metric, regular expression, which of its numbe
 
 
 @dataclass
-class Kept:
+class SetMetrics:
     """The metrics of one set. `lacking`: promised metrics without a value, with the reason where one is known."""
 
     metrics: dict[str, float] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def read_kept(
     patterns: Sequence[Pattern],
     before: EvaluationResult | None = None,
     emit: Callable[..., None] | None = None,
-) -> Kept:
+) -> SetMetrics:
     """The metrics of a set from `weights`, the folder of the attempt that trained. Raises Damaged.
 
     promised: the metrics that the study prints, as in EvaluationSpec. before: an earlier evaluation of the same
@@ -74,7 +74,7 @@ def read_kept(
     now = {metric: read_by for _, metric, *read_by in patterns}
     printed = {*now, *(name.removeprefix(f"{set_}.") for name in promised)}
     earlier: Mapping[str, list[str]] = before.readings if before else {}
-    found = Kept(readings={**{name: read for name, read in earlier.items() if name not in printed}, **now})
+    found = SetMetrics(readings={**{name: read for name, read in earlier.items() if name not in printed}, **now})
     if before is not None:  # what the study does not print any more stays too
         stay = {name for name in before.metrics if name not in printed or earlier.get(name) == now.get(name)}
         found.metrics |= {n: v for n, v in before.metrics.items() if n in stay and v is not None}
@@ -99,7 +99,7 @@ def read_kept(
 
 
 def _read_log(
-    weights: Path, unread: Sequence[Pattern], curves: Sequence[Pattern], found: Kept, emit: Callable[..., None]
+    weights: Path, unread: Sequence[Pattern], curves: Sequence[Pattern], found: SetMetrics, emit: Callable[..., None]
 ) -> None:
     """Search the kept output: for numbers by the patterns `unread`, for points of the curve by those of `curves`."""
     path = weights / LOG

@@ -90,7 +90,7 @@ def _float(text: str) -> float:
 
 
 @dataclass
-class Reading:
+class PatternReading:
     """A metric that is read from the output: `metric` of `set` by `pattern`, of all its matches the one to `take`."""
 
     set: str
@@ -176,7 +176,7 @@ class Readings:
 
         progress: the pattern of step and total; "": none.
         """
-        self.each = [Reading(*each) for each in patterns]  # type: ignore[arg-type]
+        self.each = [PatternReading(*each) for each in patterns]  # type: ignore[arg-type]
         self._progress = check_pattern(progress, 2) if progress else None
         self._emit, self._turn = emit, threading.Lock()
         self._last: deque[str] = deque(maxlen=SHOWN_LINES)
@@ -205,7 +205,7 @@ class Readings:
         for one in self.each:
             one.value, one.captured, one.ambiguous = None, "", ""
 
-    def never(self, one: Reading) -> str:
+    def never(self, one: PatternReading) -> str:
         """Return the reason why a pattern found no number, with the last lines of the output."""
         why = "matched nothing in the output"
         if one.ambiguous:
@@ -220,7 +220,7 @@ class Readings:
         )
 
 
-def _unread(one: Reading) -> str:
+def _unread(one: PatternReading) -> str:
     """Return the reason why a number is not read, and the setting that tells how to read it."""
     taken, cut, rest = one.ambiguous[:SHOWN].partition(_CUT)
     how = 'Give an example of how numbers are printed, beside the pattern: number = "1,234.5" or number = "1.234,5"'

@@ -23,7 +23,7 @@ from experiments.attempt_context import AttemptContext
 from experiments.command_words import PLACEHOLDER
 from experiments.errors import Preempted, TrainerFailed, UserError
 from experiments.events.lines import LAST_STEP
-from experiments.processes.keeper import Kept, kept
+from experiments.processes.keeper import KeeperProcess, kept
 from experiments.processes.process_identity import descendants
 from experiments.store.layout import LOG
 from experiments.tasks.own.context import of_point
@@ -244,7 +244,7 @@ def copy(stream: IO[bytes], log: Log, take: Callable[[bytes], None] = lambda dat
         log.end()
 
 
-class Tail:
+class OutputTail:
     """The last bytes of a stream."""
 
     def __init__(self) -> None:
@@ -379,7 +379,7 @@ def run_command(
     text, given = filled(command, values)
     if WATCH in variables.get("PYTHONPATH", ""):
         text = _keep_watcher(text)
-    stopped, is_python, log, errors = threading.Event(), threading.Event(), Log(), Tail()
+    stopped, is_python, log, errors = threading.Event(), threading.Event(), Log(), OutputTail()
     if _PYTHON.search(command):
         is_python.set()
     look = look_for_python and not is_python.is_set()
@@ -436,7 +436,7 @@ def _keep_watcher(command: str) -> str:
     return _SETS_PATH.sub(f"PYTHONPATH={WATCH}{os.pathsep}", command)
 
 
-def _chunks(source: int, shell: Kept) -> Iterator[bytes]:
+def _chunks(source: int, shell: KeeperProcess) -> Iterator[bytes]:
     """Yield the output of a command in chunks, to its end.
 
     A process that killed its keeper may hold the pipe open, so nothing is read long after the keeper's end.
@@ -455,7 +455,9 @@ def _chunks(source: int, shell: Kept) -> Iterator[bytes]:
             yield data
 
 
-def _pass_on(shell: Kept, context: AttemptContext, stopped: threading.Event, is_python: threading.Event | None) -> None:
+def _pass_on(
+    shell: KeeperProcess, context: AttemptContext, stopped: threading.Event, is_python: threading.Event | None
+) -> None:
     """Send SIGTERM to the shell and everything it started when the run shall end. is_python: set once Python runs."""
     while shell.process.poll() is None:
         if context.should_stop():

@@ -23,7 +23,7 @@ from experiments.client.ablations_task.changes import CHANGES
 from experiments.client.ablations_task.values import Channel
 from experiments.config.network_change import installed_changes
 from experiments.errors import DeviceFailed, DiskFull, Diverged, OutOfMemory, Preempted, TrainerFailed, UserError
-from experiments.processes.keeper import Kept, kept
+from experiments.processes.keeper import KeeperProcess, kept
 from experiments.store.layout import LOG
 from experiments.tasks.own.context import new_checkpoint, report
 from experiments.tasks.own.run_code import HOME, environment
@@ -38,7 +38,7 @@ class TrainerProcess:
 
     def __init__(self, task: str, folder: str, python: str) -> None:
         self.task, self._folder, self._python = task, folder, python
-        self._kept: Kept | None = None
+        self._kept: KeeperProcess | None = None
         self._log = Log()
         self._turn = threading.RLock()
         self._checked: set[str] = set()
@@ -112,7 +112,7 @@ class TrainerProcess:
         folder = Path(self._folder) if self._folder else None
         path = interpreter(self._python, folder)
         clients = [str(change.client) for change in installed_changes().values() if change.client]
-        self._kept = Kept(
+        self._kept = KeeperProcess(
             [str(path), str(CLIENT)],
             env=environment() | {"ABLATIONS_PROGRAM": str(HOME), CHANGES: os.pathsep.join(clients)},
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ from ablations.service import gpu_sharing
 from ablations.service.forecast import forecast, step_cost
 from ablations.service.gpu_sharing import seats, sharing_lines
 from ablations.service.selected import Selected, Selectors, choose
-from experiments.jobs.attempts.probe import Point, keep
+from experiments.jobs.attempts.probe import ProbePoint, keep
 from experiments.jobs.devices import hardware, slots
 from experiments.jobs.devices.hardware import Gpu
 from experiments.jobs.devices.slots import Slot, parse_slots
@@ -58,7 +58,7 @@ def test_on_processors_and_for_chosen_gpus_nothing_is_said(table: Selected, gpus
 def test_a_forecast_counts_the_runs_that_share_a_gpu(table: Selected, gpus: list[Slot]) -> None:
     """With the threads and the speed of such runs."""
     runs = [run for run in table.plan.runs if run.row in ("base", "A-h1", "A-h4", "A-h16")]
-    keep(table.store, [Point("cuda", 1, step_cost(run), 0.01, "fp32") for run in runs])
+    keep(table.store, [ProbePoint("cuda", 1, step_cost(run), 0.01, "fp32") for run in runs])
     found = forecast(table, table.plan, runs, gpus[:1])
     assert [seat.threads for seat in seats(table, table.plan, runs, gpus[:1])] == [1] * 4
     assert found.makespan_s == max(seconds for seconds in found.seconds.values() if seconds)

@@ -9,7 +9,7 @@ from ablations.service import forecast
 from ablations.service.preflight import refusals, warnings
 from ablations.service.selected import Selected, Selectors, choose
 from ablations.service.train import shortened
-from experiments.jobs.attempts.probe import Measured, Point, keep, kept
+from experiments.jobs.attempts.probe import Measured, ProbePoint, keep, kept
 from experiments.jobs.devices.slots import Slot, parse_slots
 from experiments.processes import processor
 from experiments.store.layout import Store
@@ -88,9 +88,9 @@ def test_time_is_predicted_from_measurements_in_the_same_precision(chosen: Selec
 
     cost, larger = (forecast.step_cost(run) for run in chosen.plan.runs[:2])
     more = larger / cost
-    keep(chosen.store, [Point("cpu", 1, cost, 0.1, "fp32")])
+    keep(chosen.store, [ProbePoint("cpu", 1, cost, 0.1, "fp32")])
     assert hours() == {"base": None, "scored": None, "wide": 10.0, "any": 10.0 if slow else None}
-    keep(chosen.store, [Point("cpu", 1, cost, 2.0, "bf16")])
+    keep(chosen.store, [ProbePoint("cpu", 1, cost, 2.0, "bf16")])
     assert hours() == {"base": 200.0, "scored": pytest.approx(200 * more), "wide": 10.0, "any": 10.0 if slow else 200.0}
 
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from experiments.config.run_config import RunConfig
 from experiments.config.training import OPTIMIZERS, TrainingConfig
-from experiments.jobs.attempts.probe import Point, Speed, keep, kept, of_results
+from experiments.jobs.attempts.probe import ProbePoint, Speed, keep, kept, of_results
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.cluster import environment
 from experiments.jobs.engines.engine import child_environment
@@ -26,7 +26,7 @@ COSTS = st.floats(1e8, 1e12)
 
 
 def points(*pairs, kind="cpu", threads=1):
-    return [Point(kind, threads, cost, seconds) for cost, seconds in pairs]
+    return [ProbePoint(kind, threads, cost, seconds) for cost, seconds in pairs]
 
 
 class TestSpeed:
@@ -50,9 +50,9 @@ class TestSpeed:
         assert speed.seconds(1.0001e9) == 2.0
 
     def test_a_gpu_that_was_not_asked_has_bf16_if_it_was_measured(self):
-        fp32 = Point("cuda", 1, 1e9, 0.5, "fp32")
+        fp32 = ProbePoint("cuda", 1, 1e9, 0.5, "fp32")
         assert Speed([fp32], "cuda", 1, "auto").seconds(1e9) == 0.5
-        assert Speed([fp32, Point("cuda", 1, 1e9, 0.2, "bf16")], "cuda", 1, "auto").seconds(1e9) == 0.2
+        assert Speed([fp32, ProbePoint("cuda", 1, 1e9, 0.2, "bf16")], "cuda", 1, "auto").seconds(1e9) == 0.2
 
     def test_other_devices_and_precisions_do_not_count(self):
         assert not Speed(points((1e9, 1.0)), "cpu", 1, "fp32")
@@ -74,8 +74,8 @@ class TestMeasured:
 
     def test_only_the_steps_of_the_attempt_that_was_timed(self, store):
         steps, evaluations = of_results(store, {"a" * 16: 1e9, "b" * 16: 1e9})
-        assert steps == [Point("cpu", 2, 1e9, 0.25, "bf16")]
-        assert evaluations == [Point("cpu", 2, 1e9, 7.0, "fp32")]
+        assert steps == [ProbePoint("cpu", 2, 1e9, 0.25, "bf16")]
+        assert evaluations == [ProbePoint("cpu", 2, 1e9, 7.0, "fp32")]
 
     def test_probes_are_kept_and_replaced(self, store):
         assert kept(store) == []

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from experiments.jobs.coordinator.decision import decide
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.coordinator.sharing import Card, Share, Window, grow, growth, operations
-from experiments.jobs.coordinator.throughput import LEAST, WINDOW_S, Reading, Throughput
+from experiments.jobs.coordinator.throughput import LEAST, WINDOW_S, RunReport, Throughput
 from experiments.jobs.devices import hardware, slots
 from experiments.jobs.devices.hardware import Gpu
 from experiments.jobs.devices.slots import parse_slots
@@ -335,7 +335,7 @@ class Curves:
                 if state == "training":
                     self.steps[name] = self.steps.get(name, 0) + rate
                 point = (self.steps[name], self.now) if name in self.steps else None
-                readings.append(Reading(name, state, point, 10.0 * rate if tokens else None))
+                readings.append(RunReport(name, state, point, 10.0 * rate if tokens else None))
             if window := self.throughput.observe(self.now, readings):
                 found.append(window)
         return found

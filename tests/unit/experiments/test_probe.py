@@ -4,7 +4,7 @@ import pytest
 
 from experiments.errors import UserError
 from experiments.jobs.attempts import probe
-from experiments.jobs.attempts.probe import Point, Speed, keep, kept
+from experiments.jobs.attempts.probe import ProbePoint, Speed, keep, kept
 from experiments.store.layout import Store
 from experiments.store.results import TrainingResult
 
@@ -47,16 +47,20 @@ def test_without_two_points_nothing_is_measured(events, words):
 def test_measurements_are_kept(tmp_path):
     store = Store.open(tmp_path / "store")
     assert kept(store) == []
-    one = Point("cpu", 2, 1e9, 0.5, "fp32")
+    one = ProbePoint("cpu", 2, 1e9, 0.5, "fp32")
     keep(store, [one])
-    keep(store, [Point("cpu", 2, 1e9, 0.25, "fp32")])
-    keep(store, [Point("cpu", 2, 1e9, 0.75, "bf16")])
+    keep(store, [ProbePoint("cpu", 2, 1e9, 0.25, "fp32")])
+    keep(store, [ProbePoint("cpu", 2, 1e9, 0.75, "bf16")])
     assert [(p.precision, p.seconds) for p in kept(store)] == [("fp32", 0.25), ("bf16", 0.75)]
 
 
 def test_a_speed_is_of_one_kind_of_device_threads_and_precision():
-    points = [Point("cpu", 2, 1e9, seconds, "fp32") for seconds in (1.0, 3.0, 2.0)]
-    points += [Point("cpu", 1, 1e9, 9.0, "fp32"), Point("cuda", 2, 1e9, 0.1, "bf16"), Point("cpu", 2, 1e9, 5.0, "bf16")]
+    points = [ProbePoint("cpu", 2, 1e9, seconds, "fp32") for seconds in (1.0, 3.0, 2.0)]
+    points += [
+        ProbePoint("cpu", 1, 1e9, 9.0, "fp32"),
+        ProbePoint("cuda", 2, 1e9, 0.1, "bf16"),
+        ProbePoint("cpu", 2, 1e9, 5.0, "bf16"),
+    ]
     assert Speed(points, "cpu", 2, "fp32").seconds(1e9) == 2.0, "the median of the measured"
     assert Speed(points, "cpu", 2, "auto").seconds(1e9) == 5.0 and Speed(points, "cpu", 1, "auto").seconds(1e9) == 9.0
     assert not Speed(points, "cpu", 2) and not Speed(points, "cuda", 1, "bf16") and not Speed([], "cpu", 1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from experiments.store import provenance
-from experiments.store.provenance import LARGEST_IN_DIFF, Revision
+from experiments.store.provenance import LARGEST_IN_DIFF, RepositoryState
 
 COMMIT = "c" * 40
 WHO = {f"GIT_{who}_{what}": "a@b.c" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
@@ -49,15 +49,15 @@ def repository(folder: Path, **files: str) -> str:
     ],
 )
 def test_whether_it_is_changed_is_known_only_of_a_commit_whose_changes_git_told(commit, diff, dirty, digest):
-    found = Revision("paper", commit, diff).facts()
+    found = RepositoryState("paper", commit, diff).facts()
     assert found == {"repository": "paper", "commit": commit, "dirty": dirty, "diff_digest": digest}
 
 
 def test_no_repository_and_one_without_a_commit(tmp_path):
-    assert provenance._revision(tmp_path, ()) == Revision(None, None, "")
+    assert provenance._revision(tmp_path, ()) == RepositoryState(None, None, "")
     provenance._revision.cache_clear()
     git(tmp_path, "init", "-q")
-    assert provenance._revision(tmp_path, ()) == Revision(None, None, "")
+    assert provenance._revision(tmp_path, ()) == RepositoryState(None, None, "")
 
 
 def test_changes_of_all_repositories_of_the_files_are_joined(tmp_path):
@@ -89,5 +89,5 @@ def test_files_count_only_where_the_repository_tracks_them(tmp_path):
     commit = repository(tmp_path, train="x = 1\n")
     (tmp_path / "new.py").write_text("n = 1\n")
     assert provenance._revision(tmp_path, (), tracked=tmp_path / "train.py").commit == commit
-    assert provenance._revision(tmp_path, (), tracked=tmp_path / "new.py") == Revision(None, None, "")
-    assert provenance.revision_of((), "", None) == Revision(None, None, "")
+    assert provenance._revision(tmp_path, (), tracked=tmp_path / "new.py") == RepositoryState(None, None, "")
+    assert provenance.revision_of((), "", None) == RepositoryState(None, None, "")

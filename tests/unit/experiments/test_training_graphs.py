@@ -169,7 +169,7 @@ def _settings(**more):
 def test_a_training_with_graphs_is_the_training_without_them(tmp_path, monkeypatch):
     recorders = []
     monkeypatch.setattr(state, "unusable", lambda *_: "")
-    monkeypatch.setattr(state, "Recorder", lambda device: recorders.append(FakeRecorder()) or recorders[-1])
+    monkeypatch.setattr(state, "GraphRecorder", lambda device: recorders.append(FakeRecorder()) or recorders[-1])
     monkeypatch.setattr(Device, "number", lambda self, value: torch.tensor(value))
 
     def parts(step):

@@ -7,7 +7,15 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from ablations.extras.attention_analysis.heads import MEASURES, Heads, Line, Sentence, _within, positional_heads, roles
+from ablations.extras.attention_analysis.heads import (
+    MEASURES,
+    Heads,
+    Sentence,
+    TextPair,
+    _within,
+    positional_heads,
+    roles,
+)
 from model.config import ModelConfig
 from model.network import build_model
 
@@ -98,7 +106,7 @@ class Words:
 
 
 def test_the_smallest_bracket_around_a_word():
-    within = _within(Words(), Line("the big dog sleeps", "", [(0, 4), (0, 3), (1, 2), (3, 4)]))
+    within = _within(Words(), TextPair("the big dog sleeps", "", [(0, 4), (0, 3), (1, 2), (3, 4)]))
     assert within.shape == (16, 16)  # 3 + 3 + 3 + 6 letters and the end
     assert within[:9, :9].all() and not within[:9, 9:].any()  # "big" alone is no bracket of two words
     assert within[9:15, :15].all() and not within[15].any()
