@@ -9,7 +9,7 @@ from benchmarks.word_dependence import FAR, pieces_of_words, shares_by_distance
 from experiments.config.data import DataConfig
 from experiments.data.corpora.builtin import generate, training
 from experiments.data.corpora.contextual import entries
-from experiments.data.corpora.contextual.choices import Clause, NounPhrase, Place, Pronoun, Relative, Sentence
+from experiments.data.corpora.contextual.choices import Adjunct, Clause, NounPhrase, Pronoun, Relative, Sentence
 from experiments.data.corpora.contextual.draw import alternatives, draw, valid
 from experiments.data.corpora.contextual.render_pair import render
 from experiments.data.corpora.contextual.rendered import Rendered
@@ -25,41 +25,54 @@ def rendered() -> list[Rendered]:
 
 
 def noun(english: str) -> entries.Entry:
-    every = (*entries.PERSONS, *entries.THINGS, *entries.HOMONYMS, *entries.PLACES)
+    every = (*entries.PERSONS, *entries.HOMONYMS)
     return next(entry for entry in every if entry.outdoors.singular == english)
 
 
-def verb(base: str) -> entries.EnglishVerb:
-    return next(each for each in (*entries.OF_THINGS, *entries.OF_PERSONS) if each.senses[0].base == base)
+def verb(base: str, particle: str = "") -> entries.EnglishVerb:
+    every = (*entries.OF_THINGS, *entries.PLAIN, *entries.OF_PERSONS)
+    return next(each for each in every if (each.german.base, each.particle) == (base, particle))
 
 
-def the(english: str, plural: bool = False, determiner: str = "the", adjective: str = "") -> NounPhrase:
-    entry = noun(english)
-    words = {en: (en, de) for en, de in entries.ADJECTIVES[entry in entries.PERSONS]}
-    return NounPhrase(entry, determiner, words.get(adjective), plural)
+def adjective(english: str) -> entries.Adjective:
+    return next(each for each in entries.ADJECTIVES if each.en == english)
 
 
-FARMER, LAWYER = the("farmer", adjective="old"), the("lawyer")
+def the(english: str, plural: bool = False, determiner: str = "the", like: str = "") -> NounPhrase:
+    return NounPhrase(noun(english), determiner, adjective(like) if like else None, plural)
+
+
+def adjunct(adverb: str, preposition: str, phrase: NounPhrase) -> Adjunct:
+    every = entries.PREPOSITIONS
+    return Adjunct(next(one for one in every if (one.adverb, one.preposition) == (adverb, preposition)), phrase)
+
+
+FARMER, LAWYER = the("farmer", like="sharp"), the("lawyer")
 WHO = replace(FARMER, relative=Relative(verb("help"), the("lawyer", True), "past", active=True))
-WHOM = replace(LAWYER, relative=Relative(verb("follow"), the("mechanic", True), "past", active=False))
-NEW_BANK = the("bank", determiner="a", adjective="new")
-IT_WAS_OLD = Clause(Pronoun("first.object"), "past", predicate=("old", "alt"))
-BESIDE = Place(("beside", "neben"), the("house", determiner="a", adjective="bright"))
-RAISES = Clause(LAWYER, "present", verb("raise"), the("pumpkin", determiner="this"), place=BESIDE)
-LIFTS = Clause(FARMER, "present", verb("raise"), the("stone"))
-SEEN = Clause(
+WHOM = replace(LAWYER, relative=Relative(verb("follow"), the("driver", True), "past", active=False))
+BRIGHT_BANK = the("bank", determiner="a", like="bright")
+IT_WAS_SHORT = Clause(Pronoun("first.object"), "past", predicate=adjective("short"))
+UP_BY = adjunct("up", "by", the("seal", determiner="a", like="fine"))
+PULLS_UP = Clause(LAWYER, "present", verb("pull", "up"), the("bat", determiner="this"), adjuncts=(UP_BY,))
+PULLS_BACK = Clause(FARMER, "present", verb("pull", "back"), the("bat"))
+PENS = replace(the("pen", True), relative=Relative(verb("find"), the("hunter", True), "past", active=False))
+BROUGHT_BACK = Clause(
     FARMER,
     "past",
-    verb("see"),
-    the("pen", True),
-    place=Place(("behind", "hinter"), the("plant")),
-    passive=True,
+    verb("bring", "back"),
+    PENS,
     frequency=("often", "oft"),
+    adjuncts=(
+        adjunct("down", "by", the("bill")),
+        adjunct("down", "with", the("bill", True)),
+        adjunct("back", "by", LAWYER),
+    ),
+    adjunct_first=True,
 )
-CLOSED = Clause(the("engineer", True, "two", "poor"), "future", verb("close"), the("account"), passive=True)
-CHOOSE = Clause(Pronoun("first.subject"), "present", verb("choose"), the("bat"))
-WATCH = Clause(the("angler"), "future", verb("watch"), the("ranger", determiner="this"))
-BRINGS = Clause(Pronoun("first.object"), "present", verb("bring back"), the("date", True, "three", "heavy"))
+TURNS_UP = Clause(the("driver"), "future", verb("turn", "up"), the("date", determiner="a"))
+SEES_IT = Clause(the("engineer"), "present", verb("see"), Pronoun("first.object"))
+BROUGHT_DOWN = Clause(the("angler"), "past", verb("bring", "down"), the("mole", True))
+PULLED_BACK = Clause(Pronoun("first.subject"), "past", verb("pull", "back"), the("date", True, "two", "heavy"))
 BECAUSE, BUT, ALTHOUGH, WHILE = ("because", "weil"), ("but", "aber"), ("although", "obwohl"), ("while", "während")
 
 
@@ -67,35 +80,37 @@ BECAUSE, BUT, ALTHOUGH, WHILE = ("because", "weil"), ("but", "aber"), ("although
     ("sentence", "english", "german"),
     [
         (
-            Sentence(Clause(WHO, "past", verb("see"), NEW_BANK), None, BECAUSE, IT_WAS_OLD),
-            "The old farmer who helped the lawyers saw a new bank because it was old.",
-            "Der alte Bauer, der den Anwältinnen geholfen hat, hat ein neues Ufer gesehen, weil es alt war.",
+            Sentence(Clause(WHO, "past", verb("take", "down"), BRIGHT_BANK), None, BECAUSE, IT_WAS_SHORT),
+            "The sharp farmer who helped the lawyers took a bright bank down because it was short.",
+            "Der schlaue Bauer, der den Anwältinnen geholfen hat, hat eine helle Bank abgebaut, weil sie kurz war.",
         ),
         (
-            Sentence(Clause(WHOM, "past", verb("see"), NEW_BANK), None, BECAUSE, IT_WAS_OLD),
-            "The lawyer whom the mechanics followed saw a new bank because it was old.",
-            "Die Anwältin, der die Mechaniker gefolgt sind, hat eine neue Bank gesehen, weil sie alt war.",
+            Sentence(Clause(WHOM, "past", verb("pull", "up"), BRIGHT_BANK), None, BECAUSE, IT_WAS_SHORT, True),
+            "Because it was short, the lawyer whom the drivers followed pulled a bright bank up.",
+            "Die Anwältin, der die Fahrer gefolgt sind, hat ein buntes Ufer ausgerissen, weil es niedrig war.",
         ),
         (
-            Sentence(RAISES, ("now", "jetzt"), BUT, LIFTS),
-            "Now the lawyer raises this pumpkin beside a bright house, but the old farmer raises the stone.",
-            "Jetzt baut die Anwältin diesen Kürbis neben einem hellen Haus an, aber der alte Bauer hebt den "
-            "Stein hoch.",
+            Sentence(PULLS_UP, ("now", "jetzt"), BUT, PULLS_BACK),
+            "Now the lawyer pulls this bat up up by a fine seal, but the sharp farmer pulls the bat back.",
+            "Jetzt reißt die Anwältin diese Fledermaus neben einem feinen Siegel aus, aber der schlaue Bauer weicht "
+            "dem Schläger aus.",
         ),
         (
-            Sentence(SEEN),
-            "The pens behind the plant were often seen by the old farmer.",
-            "Die Gehege hinter der Pflanze wurden oft von dem alten Bauern gesehen.",
+            Sentence(BROUGHT_BACK),
+            "Down by the bill, the sharp farmer often brought the pens that the hunters found back down with the bills "
+            "back by the lawyer.",
+            "Der schlaue Bauer hat oft die Stifte, die die Jägerinnen gefunden haben, gegen die Rechnungen hinter der "
+            "Anwältin bei dem Schnabel nachgeliefert.",
         ),
         (
-            Sentence(CLOSED, None, ALTHOUGH, CHOOSE, fronted=True),
-            "Although they choose the bat, the account will be closed by two poor engineers.",
-            "Obwohl sie den Schläger auswählen, wird das Konto von zwei armen Ingenieurinnen aufgelöst werden.",
+            Sentence(TURNS_UP, None, ALTHOUGH, SEES_IT),
+            "The driver will turn a date up although the engineer sees it.",
+            "Obwohl die Ingenieurin ihn sieht, wird der Fahrer einem Termin beiwohnen.",
         ),
         (
-            Sentence(WATCH, None, WHILE, BRINGS),
-            "The angler will watch this ranger while she brings back three heavy dates.",
-            "Der Angler wird dieser Försterin zusehen, während sie drei schwere Datteln zurückbringt.",
+            Sentence(BROUGHT_DOWN, None, WHILE, PULLED_BACK),
+            "The angler brought the moles down while he pulled two heavy dates back.",
+            "Der Angler ist den Maulwürfen beigekommen, während er zwei schweren Terminen ausgewichen ist.",
         ),
     ],
 )
@@ -133,7 +148,10 @@ def test_what_is_stated_to_decide_a_word_decides_it() -> None:
                     word,
                     name,
                 )
-    assert min(checked[kind] for kind in ("noun", "verb", "determiner", "earlier")) > 50
+    assert (
+        min(checked[kind] for kind in ("noun", "verb", "particle", "adverb", "preposition", "determiner", "earlier"))
+        > 50
+    )
 
 
 def _english(one: Rendered) -> dict[str, str]:
@@ -165,21 +183,37 @@ def test_a_third_of_the_pieces_depends_on_other_words(rendered: list[Rendered], 
     assert sum(target.values()) >= 15 and min(source) == min(target) == 1
 
 
-def test_homonyms_follow_the_subject_of_their_clause(rendered: list[Rendered]) -> None:
-    """Each sense of each homonym occurs, and a homonym never stands without the slot that decides it."""
+def test_two_words_together_choose_the_domain() -> None:
+    """Every English verb, particle, adverb and preposition occurs with both domains: a homonym needs two words."""
+    verbs = [((one.german.base, one.particle), one.german.participle, one.domain) for one in entries.OF_THINGS]
+    prepositions = [((one.adverb, one.preposition), one.de, one.domain) for one in entries.PREPOSITIONS]
+    for every in (verbs, prepositions):
+        assert len({english for english, _, _ in every}) == len({german for _, german, _ in every}) == len(every)
+        for index in (0, 1):
+            for word in {english[index] for english, _, _ in every}:
+                assert {domain for english, _, domain in every if english[index] == word} == {"n", "t"}
+
+
+def test_homonyms_follow_the_verb_and_its_particle(rendered: list[Rendered]) -> None:
+    """Both senses of each homonym occur, each with the verbs of its domain."""
     senses = {(noun.singular, sense.nominative): 0 for entry in entries.HOMONYMS for noun in entry for sense in entry}
-    english = {form for entry in entries.HOMONYMS for form in (entry.outdoors.singular, entry.outdoors.plural)}
     for pair in rendered:
         slots = {word.slot: word.text for word in pair.source}
         for word in pair.target:
-            if word.name.endswith(".noun") and slots[word.aligned] in english:
-                decider = slots[word.deciders[0]]
-                person = next(each.outdoors for each in entries.PERSONS if decider in each.outdoors[:2])
-                entry = next(each for each in entries.HOMONYMS if slots[word.aligned] in each.outdoors[:2])
-                sense: Noun = entry.sense(person.classes)
-                assert word.text in {sense.nominative, sense.genitive, sense.plural_de, sense.plural_de + "n"}
-                senses[entry.outdoors.singular, sense.nominative] += 1
-    assert min(senses.values()) > 3
+            clause, _, rest = word.name.partition(".")
+            if rest != "object.noun":
+                continue
+            spoken = slots[f"{clause}.verb"].removeprefix("will ")
+            one = next(
+                each
+                for each in entries.OF_THINGS
+                if spoken in each.german[:3] and each.particle == slots[f"{clause}.particle"]
+            )
+            entry = next(each for each in entries.HOMONYMS if slots[word.aligned] in each.outdoors[:2])
+            sense: Noun = entry.sense(one.domain)
+            assert word.text in {sense.nominative, sense.genitive, sense.plural_de, sense.plural_de + "n"}
+            senses[entry.outdoors.singular, sense.nominative] += 1
+    assert min(senses.values()) > 10
 
 
 def test_both_versions_are_apart() -> None:

@@ -75,7 +75,7 @@ def test_negation_is_said_in_both_languages(train):
         assert english == german, (source, target)
 
 
-@pytest.mark.parametrize(("version", "most", "mean"), [(1, recipe.MAX_WORDS, (9, 12)), (2, MAX_WORDS, (11, 15))])
+@pytest.mark.parametrize(("version", "most", "mean"), [(1, recipe.MAX_WORDS, (9, 12)), (2, MAX_WORDS, (15, 19))])
 def test_sentences_look_like_text(trains, version, most, mean):
     train = trains[version]
     words = [len(source.split()) for source, _ in train]
@@ -117,7 +117,7 @@ def test_chance_is_the_same_everywhere():
     assert [dice.below(100) for _ in FIRST_CHANCES] == FIRST_CHANCES
 
 
-PINNED = {1: "361ab48705a739c0", 2: "2559d8bef931e053"}
+PINNED = {1: "361ab48705a739c0", 2: "457facf6e0c8979b"}
 
 
 @pytest.mark.parametrize("version", VERSIONS)

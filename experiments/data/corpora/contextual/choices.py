@@ -3,7 +3,14 @@
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.data.corpora.contextual.entries import CONJUNCTIONS, EnglishVerb, Entry
+from experiments.data.corpora.contextual.entries import (
+    CONJUNCTIONS,
+    PERSONS,
+    Adjective,
+    EnglishVerb,
+    Entry,
+    Preposition,
+)
 from experiments.data.corpora.phrases import Words
 
 
@@ -13,14 +20,18 @@ class NounPhrase:
 
     noun: Entry
     determiner: str  # a key of DETERMINERS
-    adjective: Words | None = None  # English, German stem
+    adjective: Adjective | None = None
     plural: bool = False
     relative: "Relative | None" = None
+
+    @property
+    def of_person(self) -> bool:
+        return self.noun in PERSONS
 
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A relative clause of a person: what the person does to another, or the other to the person."""
+    """A relative clause: what a person does to another, or another person to the person or thing."""
 
     verb: EnglishVerb
     other: NounPhrase
@@ -36,8 +47,10 @@ class Pronoun:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    preposition: Words
+class Adjunct:
+    """Up to, off by, down with … someone or something."""
+
+    preposition: Preposition
     phrase: NounPhrase
 
 
@@ -49,10 +62,10 @@ class Clause:
     tense: str  # present, past, future
     verb: EnglishVerb | None = None
     object: NounPhrase | Pronoun | None = None
-    predicate: Words | None = None
+    predicate: Adjective | None = None
     frequency: Words | None = None
-    place: Place | None = None
-    passive: bool = False  # "the bank was sold by the lawyer": `subject` is who acts, `object` is what stands first
+    adjuncts: tuple[Adjunct, ...] = ()  # in English order
+    adjunct_first: bool = False  # the first one stands before the English subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +81,19 @@ class Sentence:
         """Return whether the second clause is one: its German verb stands last."""
         return self.joint in CONJUNCTIONS
 
+    @property
+    def german_fronted(self) -> bool:
+        """Whether the German second clause stands first: "because" and "although" decide it."""
+        if self.joint is None or self.joint[0] == "while":
+            return self.fronted
+        return self.joint[0] == "although"
+
 
 def at(sentence: Sentence, slot: str) -> Any:
     """The choice of a slot."""
     found: Any = sentence
     for name in slot.split("."):
-        found = getattr(found, name)
+        found = found[int(name)] if name.isdigit() else getattr(found, name)
     return found
 
 

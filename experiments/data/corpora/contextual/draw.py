@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from experiments.data.corpora.contextual.choices import Clause, NounPhrase, Place, Pronoun, Relative, Sentence, at
+from experiments.data.corpora.contextual.choices import Adjunct, Clause, NounPhrase, Pronoun, Relative, Sentence, at
 from experiments.data.corpora.contextual.entries import (
     ADJECTIVES,
     CONJUNCTIONS,
@@ -13,16 +13,18 @@ from experiments.data.corpora.contextual.entries import (
     NUMBERS,
     OF_PERSONS,
     OF_THINGS,
-    ONE_SENSE,
     PERSONS,
-    PLACES,
-    PREDICATES,
+    PLAIN,
     PREPOSITIONS,
-    SEVERAL_SENSES,
     Entry,
-    candidates,
 )
-from experiments.data.corpora.contextual.render_pair import render
+from experiments.data.corpora.contextual.render_pair import (
+    other_determiners,
+    other_nouns,
+    other_prepositions,
+    other_verbs,
+    render,
+)
 from experiments.data.corpora.contextual.rendered import Rendered
 from experiments.data.corpora.lexicon import FREQUENCIES, TIMES, Dice
 from experiments.data.corpora.phrases import Words
@@ -47,83 +49,88 @@ def draw(dice: Dice) -> tuple[Sentence, Rendered]:
 
 
 def _sentence(dice: Dice) -> Sentence:
-    tense = dice.pick(("present", "past", "past", "past", "future"))
-    first = _action(dice, _person(dice, relative=dice.chance(45)), tense)
+    tense = dice.pick(("present", "past", "past", "past", "past", "future", "future"))
+    kind = dice.below(20)
+    alone = kind < 9
+    first = _action(dice, _person(dice, relative=dice.chance(12)), tense, (1, 2, 2, 3) if alone else (0, 1, 1))
     time = dice.pick(TIMES[tense]) if dice.chance(15) else None
     later = tense if tense != "future" else "present"
-    kind = dice.below(10)
-    if kind < 2:
-        return Sentence(first, time)
-    if kind < 4:
-        return Sentence(first, time, dice.pick(CONTRASTS), _action(dice, _person(dice), tense))
+    if alone:
+        return Sentence(_adjunct_first(dice, first, time), time)
+    if kind < 12:
+        other = _action(dice, _person(dice), tense, (0, 1, 1))
+        return Sentence(_adjunct_first(dice, first, time), time, dice.pick(CONTRASTS), other)
+    fronted = kind < 16
     joint = dice.pick(CONJUNCTIONS)
-    if kind < 7:
-        before = _action(dice, Pronoun("first.subject"), later)
-        return Sentence(first, None, joint, before, fronted=True)
-    of_person = first.verb is not None and first.verb.of_persons
-    if not of_person and dice.chance(40):
-        about = Clause(Pronoun("first.object"), later, predicate=dice.pick(PREDICATES))
-        return Sentence(first, time, joint, about)
-    if not of_person and dice.chance(30):
-        again = Clause(Pronoun("first.subject"), later, dice.pick(ONE_SENSE), Pronoun("first.object"))
-        return Sentence(first, time, joint, again)
-    taken_up = "first.object" if of_person and dice.chance(50) else "first.subject"
-    return Sentence(first, time, joint, _action(dice, Pronoun(taken_up), later))
-
-
-def _action(dice: Dice, subject: NounPhrase | Pronoun, tense: str) -> Clause:
-    """A clause with a verb: most of its objects are homonyms, half of these in the passive."""
-    frequency = dice.pick(FREQUENCIES) if tense != "future" and dice.chance(15) else None
-    place = None
-    if dice.chance(25):
-        place = Place(dice.pick(PREPOSITIONS), _phrase(dice, dice.pick(dice.pick((PLACES, HOMONYMS))), False))
     roll = dice.below(10)
-    if roll < 2:
-        return Clause(subject, tense, dice.pick(OF_PERSONS), _person(dice), None, frequency, place)
-    passive = isinstance(subject, NounPhrase) and dice.chance(45)
-    verb = dice.pick(ONE_SENSE if roll < 8 else SEVERAL_SENSES)
-    noun = dice.pick(HOMONYMS if roll < 8 else candidates(verb, False))
-    return Clause(subject, tense, verb, _phrase(dice, noun, False), None, frequency, place, passive)
+    if roll < 4:
+        second = Clause(Pronoun("first.object"), later, predicate=dice.pick(ADJECTIVES))
+    elif roll < 7:
+        second = Clause(_person(dice), later, dice.pick(PLAIN), Pronoun("first.object"))
+    else:
+        second = _action(dice, Pronoun("first.subject"), later, (0, 1))
+    return Sentence(first, None, joint, second, fronted)
+
+
+def _adjunct_first(dice: Dice, clause: Clause, time: Words | None) -> Clause:
+    return replace(clause, adjunct_first=bool(clause.adjuncts) and time is None and dice.chance(40))
+
+
+def _adjuncts(dice: Dice, count: int) -> tuple[Adjunct, ...]:
+    """In any order, with different prepositions."""
+    left, found = list(PREPOSITIONS), list[Adjunct]()
+    for _ in range(count):
+        found.append(
+            Adjunct(left.pop(dice.below(len(left))), _phrase(dice, dice.pick(PERSONS if dice.chance(25) else HOMONYMS)))
+        )
+    return tuple(found)
+
+
+def _action(dice: Dice, subject: NounPhrase | Pronoun, tense: str, counts: tuple[int, ...]) -> Clause:
+    """Someone does something to a thing; `counts`: how many adjuncts there may be."""
+    frequency = dice.pick(FREQUENCIES) if tense != "future" and dice.chance(15) else None
+    thing = _phrase(dice, dice.pick(HOMONYMS))
+    if dice.chance(15):
+        seen = Relative(dice.pick(PLAIN), _person(dice), dice.pick(("present", "past", "past")), active=False)
+        thing = replace(thing, relative=seen)
+    return Clause(subject, tense, dice.pick(OF_THINGS), thing, None, frequency, _adjuncts(dice, dice.pick(counts)))
 
 
 def _person(dice: Dice, relative: bool = False) -> NounPhrase:
-    phrase = _phrase(dice, dice.pick(PERSONS), True)
+    phrase = _phrase(dice, dice.pick(PERSONS))
     if not relative:
         return phrase
     tense = dice.pick(("present", "past", "past"))
-    clause = Relative(dice.pick(OF_PERSONS), _phrase(dice, dice.pick(PERSONS), True), tense, dice.chance(60))
+    clause = Relative(dice.pick(OF_PERSONS), _phrase(dice, dice.pick(PERSONS)), tense, dice.chance(60))
     return replace(phrase, relative=clause)
 
 
-def _phrase(dice: Dice, noun: Entry, person: bool) -> NounPhrase:
+def _phrase(dice: Dice, noun: Entry) -> NounPhrase:
     determiner = dice.pick(("the",) * 6 + ("a", "a", "this", dice.pick(tuple(NUMBERS))))
     plural = determiner in NUMBERS or (determiner == "the" and dice.chance(35))
-    adjective = dice.pick(ADJECTIVES[person]) if dice.chance(40) else None
-    return NounPhrase(noun, determiner, adjective, plural)
-
-
-# --- Which sentences have one translation; one choice changed
+    return NounPhrase(noun, determiner, dice.pick(ADJECTIVES) if dice.chance(40) else None, plural)
 
 
 def valid(sentence: Sentence) -> bool:
-    """Return whether every pronoun has one fitting antecedent, and no clause relates its subject to itself."""
+    """Whether every pronoun has one antecedent that fits, and nobody occurs twice."""
     first, second = sentence.first, sentence.second
-    persons = _persons(first.subject) + _persons(first.object)
-    if second is not None:
-        persons += _persons(second.subject) + _persons(second.object)
+    clauses = [first] if second is None else [first, second]
+    persons = [person for clause in clauses for part in (clause.subject, clause.object) for person in _persons(part)]
+    beside = [adjunct.phrase for clause in clauses for adjunct in clause.adjuncts]
+    persons += [phrase for phrase in beside if phrase.of_person]
     if len({phrase.noun for phrase in persons}) < len(persons):
         return False
     if second is None:
         return True
-    things = [first.object] if isinstance(first.object, NounPhrase) and first.object.noun not in PERSONS else []
+    things = [first.object] if isinstance(first.object, NounPhrase) else []
+    things += [phrase for phrase in beside if not phrase.of_person]
     for part in (second.subject, second.object):
         if not isinstance(part, Pronoun):
             continue
         taken: NounPhrase = at(sentence, part.antecedent)
-        if taken in things:
-            if taken.plural or first.place is not None:
-                return False
-        elif [_english_pronoun(each) for each in (*persons, *things)].count(_english_pronoun(taken)) > 1:
+        if not taken.of_person and taken.plural:
+            return False
+        if [_english_pronoun(each) for each in (*persons, *things)].count(_english_pronoun(taken)) > 1:
             return False
     return True
 
@@ -134,69 +141,57 @@ def _english_pronoun(phrase: NounPhrase) -> str:
 
 def _persons(phrase: NounPhrase | Pronoun | None) -> list[NounPhrase]:
     """The persons of a phrase: itself, and the other one of its relative clause."""
-    if not isinstance(phrase, NounPhrase) or phrase.noun not in PERSONS:
+    if not isinstance(phrase, NounPhrase):
         return []
-    return [phrase, phrase.relative.other] if phrase.relative else [phrase]
+    return [each for each in (phrase, phrase.relative and phrase.relative.other) if each and each.of_person]
 
 
 def alternatives(sentence: Sentence, slot: str) -> Iterator[Sentence]:
-    """The sentences that differ in the choice of one slot: a noun with its number, a determiner, a verb or its tense.
+    """The sentences that differ in the choice of one slot.
 
-    A pronoun's are those of the noun that it takes up. With another tense an adverb of time becomes "today". Some of
-    them would not be drawn, because a pronoun has another possible antecedent.
+    A slot holds a noun with its number, a determiner, a verb with its tense, or a particle. A pronoun's are those of
+    the noun that it takes up. With another tense an adverb of time becomes "today". Some of them would not be drawn,
+    because a pronoun has another possible antecedent.
     """
     parent, _, name = slot.rpartition(".")
     if name in ("subject", "object") and isinstance(at(sentence, slot), Pronoun):
-        found = _other_nouns(sentence, at(sentence, slot).antecedent)
+        parent = at(sentence, slot).antecedent
+        found = [_with(sentence, parent, other) for other in other_nouns(at(sentence, parent))]
     elif name == "noun":
-        found = _other_nouns(sentence, parent)
+        found = [_with(sentence, parent, other) for other in other_nouns(at(sentence, parent))]
     elif name == "determiner":
-        phrase: NounPhrase = at(sentence, parent)
-        others = ("the", "this", *(NUMBERS if phrase.plural else ("a",)))
-        found = [_with(sentence, parent, replace(phrase, determiner=determiner)) for determiner in others]
+        found = [_with(sentence, parent, other) for other in other_determiners(at(sentence, parent))]
     elif name == "verb":
-        found = [*_other_verbs(sentence, parent), *_other_tenses(sentence, parent)]
-    elif name == "be":
-        found = _other_tenses(sentence, parent.rpartition(".")[0])
+        found = [*_other_verbs(sentence, parent, 0), *_other_tenses(sentence, parent)]
+    elif name == "particle":
+        found = _other_verbs(sentence, parent, 1)
+    elif name in ("adverb", "preposition"):
+        others = other_prepositions(at(sentence, f"{parent}.preposition"))[name == "preposition"]
+        found = [_with(sentence, f"{parent}.preposition", other) for other in others]
     else:
         found = []
     yield from (other for other in found if other != sentence)
 
 
-def _other_nouns(sentence: Sentence, slot: str) -> list[Sentence]:
-    phrase, holder = at(sentence, slot), at(sentence, slot.rpartition(".")[0])
-    numbers = (False, True) if phrase.determiner == "the" else (phrase.plural,)
-    verb = holder.verb if isinstance(holder, Clause) else None
-    return [
-        _with(sentence, slot, replace(phrase, noun=noun, plural=plural))
-        for noun in candidates(verb, phrase.noun in PERSONS)
-        for plural in numbers
-    ]
-
-
-def _other_verbs(sentence: Sentence, slot: str) -> list[Sentence]:
+def _other_verbs(sentence: Sentence, slot: str, index: int) -> list[Sentence]:
     holder: Clause | Relative = at(sentence, slot)
-    of_persons = isinstance(holder, Relative) or (holder.verb is not None and holder.verb.of_persons)
-    thing = None
-    if isinstance(holder, Clause) and isinstance(holder.object, NounPhrase) and not of_persons:
-        thing = holder.object.noun
-    return [
-        _with(sentence, f"{slot}.verb", verb)
-        for verb in (OF_PERSONS if of_persons else OF_THINGS)
-        if thing is None or verb.takes(thing.outdoors.classes, thing.homonym)
-    ]
+    if holder.verb is None:
+        return []
+    return [_with(sentence, f"{slot}.verb", verb) for verb in other_verbs(holder.verb)[index]]
 
 
 def _other_tenses(sentence: Sentence, slot: str) -> list[Sentence]:
     holder: Clause | Relative = at(sentence, slot)
     often = isinstance(holder, Clause) and holder.frequency is not None
-    found: list[Sentence] = [
-        _with(sentence, f"{slot}.tense", tense) for tense in TIMES if tense != "future" or not often
-    ]
+    tenses = ("present", "past") if often or (isinstance(holder, Clause) and holder.predicate) else tuple(TIMES)
+    found: list[Sentence] = [_with(sentence, f"{slot}.tense", tense) for tense in tenses]
     return [replace(other, time=_TODAY) if other.time else other for other in found]
 
 
 def _with(record: Any, slot: str, value: Any) -> Any:
     """The record with another value in a slot below it."""
     name, _, rest = slot.partition(".")
+    if isinstance(record, tuple):
+        index = int(name)
+        return (*record[:index], _with(record[index], rest, value), *record[index + 1 :])
     return replace(record, **{name: _with(getattr(record, name), rest, value) if rest else value})

@@ -1,7 +1,6 @@
 """The words of the built-in corpus, version 2, read from words.toml."""
 
 import tomllib
-from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ _READ = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding=
 
 
 class Entry(NamedTuple):
-    """An English noun, with what it is to persons of either domain: one noun, or the two of a homonym."""
+    """An English noun, with what it is as the object of verbs of either domain: one noun, or the two of a homonym."""
 
     outdoors: Noun
     trade: Noun
@@ -22,27 +21,42 @@ class Entry(NamedTuple):
         return self.outdoors != self.trade
 
     def sense(self, domain: str) -> Noun:
-        """The noun in a clause whose subject has this domain, "n" or "t"."""
-        return self.outdoors if domain == "n" else self.trade
+        """The noun as the object of a verb of this domain: "n", "t", or "" outside both."""
+        return self.trade if domain == "t" else self.outdoors
 
 
 class EnglishVerb(NamedTuple):
-    """An English verb with its German verbs: one, or several for objects of different classes."""
+    """An English verb with its particle, and the German verb that both together choose."""
 
-    senses: tuple[Verb, ...]
+    german: Verb
     participle: str
+    particle: str  # "" if it has none
     case: int  # of its object
-    of_persons: bool  # whether its objects are persons
+    domain: str  # "n" or "t"; "" of verbs that leave a homonym open
 
-    def sense(self, noun_class: str) -> Verb:
-        """The German verb for an object of this class."""
-        return next(verb for verb in self.senses if verb.objects in ("*", "") or noun_class in verb.objects)
 
-    def takes(self, noun_class: str, homonym: bool) -> bool:
-        """Return whether a thing may be its object. Homonyms are objects of verbs with one sense alone."""
-        if self.of_persons:
-            return False
-        return any(verb.objects == "*" or (not homonym and noun_class in verb.objects) for verb in self.senses)
+class Preposition(NamedTuple):
+    """An English adverb and a preposition, and the German preposition that both together choose."""
+
+    adverb: str
+    preposition: str
+    de: str
+    case: int
+    domain: str  # "n" or "t"
+    rank: int  # German prepositions of a clause stand in this order
+
+
+class Adjective(NamedTuple):
+    """An English adjective and its German stems."""
+
+    en: str
+    of_persons: str
+    outdoors: str
+    trade: str
+
+    def stem(self, noun: Noun) -> str:
+        """The German stem beside this noun."""
+        return {"n": self.outdoors, "t": self.trade}.get(noun.classes, self.of_persons)
 
 
 def _rows(table: str) -> list[list[str]]:
@@ -51,13 +65,13 @@ def _rows(table: str) -> list[list[str]]:
     ]
 
 
-def _verbs(name: str, case: int, of_persons: bool) -> tuple[EnglishVerb, ...]:
-    senses: dict[tuple[str, str], list[Verb]] = {}
-    for base, third, past, participle, *german, objects in _rows(_READ["verbs"][name]):
+def _verbs(name: str) -> tuple[EnglishVerb, ...]:
+    found = list[EnglishVerb]()
+    for base, third, past, participle, particle, *german, case, domain in _rows(_READ["verbs"][name]):
         prefix, singular, plural, german_participle, auxiliary = german
-        verb = Verb(base, third, past, prefix, singular, plural, german_participle, auxiliary, "", objects)
-        senses.setdefault((base, participle), []).append(verb)
-    return tuple(EnglishVerb(tuple(v), participle, case, of_persons) for (_, participle), v in senses.items())
+        verb = Verb(base, third, past, prefix, singular, plural, german_participle, auxiliary, "", "")
+        found.append(EnglishVerb(verb, participle, particle, ACCUSATIVE if case == "a" else DATIVE, domain))
+    return tuple(found)
 
 
 def _nouns(name: str) -> list[Noun]:
@@ -69,30 +83,24 @@ def _pairs(name: str) -> tuple[Words, ...]:
 
 
 PERSONS = tuple(Entry(noun, noun) for noun in _nouns("persons"))
-THINGS = tuple(Entry(noun, noun) for noun in _nouns("things"))
-PLACES = tuple(Entry(noun, noun) for noun in _nouns("places"))
 _SENSES = _nouns("homonyms")
 HOMONYMS = tuple(Entry(*pair) for pair in zip(_SENSES[::2], _SENSES[1::2], strict=True))
-OF_THINGS = _verbs("things", ACCUSATIVE, False)
-OF_PERSONS = (*_verbs("persons", ACCUSATIVE, True), *_verbs("dative", DATIVE, True))
-ONE_SENSE = tuple(verb for verb in OF_THINGS if len(verb.senses) == 1)
-SEVERAL_SENSES = tuple(verb for verb in OF_THINGS if len(verb.senses) > 1)
-ADJECTIVES = {
-    person: tuple((row[0], row[column]) for row in _rows(_READ["adjectives"]) if row[column])
-    for person, column in ((True, 1), (False, 2))
-}
+OF_THINGS, PLAIN, OF_PERSONS = (_verbs(name) for name in ("things", "plain", "persons"))
+ADJECTIVES = tuple(Adjective(*row) for row in _rows(_READ["adjectives"]))
 NUMBERS = {en: number(en, de) for en, de in _READ["numbers"]}
 DETERMINERS: dict[str, Determiner] = {"the": THE, "this": THIS, "a": A, **NUMBERS}
-PREPOSITIONS, PREDICATES, CONJUNCTIONS, CONTRASTS = (
-    _pairs(name) for name in ("place_prepositions", "predicates", "conjunctions", "contrasts")
+PREPOSITIONS = tuple(
+    Preposition(adverb, preposition, de, ACCUSATIVE if case == "a" else DATIVE, domain, rank)
+    for rank, (adverb, preposition, de, case, domain) in enumerate(_rows(_READ["prepositions"]))
 )
+CONJUNCTIONS, CONTRASTS = (_pairs(name) for name in ("conjunctions", "contrasts"))
 
 
-@cache
-def candidates(verb: EnglishVerb | None, person: bool) -> tuple[Entry, ...]:
-    """Nouns that may stand in place of a noun: persons; places and homonyms (no verb); things that the verb takes."""
-    if person:
-        return PERSONS
-    if verb is None:
-        return (*PLACES, *HOMONYMS)
-    return tuple(each for each in (*THINGS, *HOMONYMS) if verb.takes(each.outdoors.classes, each.homonym))
+def like(noun: Entry) -> tuple[Entry, ...]:
+    """The nouns that may stand in place of a noun."""
+    return next(group for group in (PERSONS, HOMONYMS) if noun in group)
+
+
+def beside(verb: EnglishVerb) -> tuple[EnglishVerb, ...]:
+    """The verbs that may stand in place of a verb."""
+    return next(group for group in (OF_THINGS, PLAIN, OF_PERSONS) if verb in group)

@@ -1,132 +1,115 @@
 """Write a sentence in English and German, and state what decides each German word.
 
 `render` states for each German word which English words decide it besides the one that it translates (its sense,
-gender, number or case), and which earlier German words it agrees with or forms one verb with.
+gender, number or case), and which earlier German words it agrees with or forms one verb with. A word is decided by
+every English word of which another choice gives another German word.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from experiments.data.corpora.contextual.choices import Clause, NounPhrase, Place, Pronoun, Sentence, antecedent, at
+from experiments.data.corpora.contextual.choices import Adjunct, Clause, NounPhrase, Pronoun, Sentence, antecedent, at
 from experiments.data.corpora.contextual.entries import (
     DETERMINERS,
     NUMBERS,
-    PERSONS,
+    PREPOSITIONS,
     EnglishVerb,
-    Entry,
-    candidates,
+    Preposition,
+    beside,
+    like,
 )
 from experiments.data.corpora.contextual.rendered import Rendered, Source, Target
-from experiments.data.corpora.lexicon import FORMS, Noun, Verb
-from experiments.data.corpora.phrases import ACCUSATIVE, DATIVE, NOMINATIVE, THE, A, noun_forms
+from experiments.data.corpora.lexicon import FORMS
+from experiments.data.corpora.phrases import NOMINATIVE, noun_forms
 
 _OBJECT_PRONOUNS = {"he": "him", "she": "her", "it": "it", "they": "them"}
 _BE = {"present": (("is", "ist"), ("are", "sind")), "past": (("was", "war"), ("were", "waren"))}
-_PASSIVE = {  # singular and plural: English, German finite verb
-    "present": (("is", "wird"), ("are", "werden")),
-    "past": (("was", "wurde"), ("were", "wurden")),
-    "future": (("will be", "wird"), ("will be", "werden")),
-}
 
 
-def _differ(forms: Iterator[str]) -> bool:
-    """Return whether not all forms are equal, so that what chooses among them decides the word."""
-    return len(set(forms)) > 1
-
-
-class _Sense(NamedTuple):
-    """The domain in a clause, and the slot of the noun that has it."""
+class Governor(NamedTuple):
+    """What a clause does to a noun phrase: domain and case, and those that other choices of the verb would give."""
 
     domain: str
-    slot: str
+    case: int
+    others: tuple[tuple[str, str, int], ...] = ()  # slot of the other choice, its domain, its case
 
 
-def _sense_at(sentence: Sentence, clause: str) -> _Sense:
-    """The sense of a clause: that of its subject's noun, or of the noun that its pronoun takes up.
+def other_verbs(verb: EnglishVerb) -> tuple[list[EnglishVerb], list[EnglishVerb]]:
+    """The verbs with another English verb but the same particle, and those with another particle."""
+    every = [one for one in beside(verb) if one != verb]
+    same_particle = [one for one in every if one.particle == verb.particle]
+    return same_particle, [one for one in every if one.german.base == verb.german.base]
 
-    clause: "first" or "second".
-    """
-    phrase, slot = antecedent(sentence, at(sentence, f"{clause}.subject"), f"{clause}.subject")
-    return _Sense(phrase.noun.outdoors.classes, f"{slot}.noun")
+
+def other_prepositions(one: Preposition) -> tuple[list[Preposition], list[Preposition]]:
+    """Those with another adverb but the same English preposition, and those with another preposition."""
+    adverbs = [other for other in PREPOSITIONS if other.preposition == one.preposition and other != one]
+    return adverbs, [other for other in PREPOSITIONS if other.adverb == one.adverb and other != one]
 
 
 @cache
-def _genders(nouns: tuple[Entry, ...], domain: str, determiner: str, plural: bool) -> tuple[str, ...]:
-    """German genders that a noun in this place may have under the same determiner; p: plural."""
-    singular = {entry.sense(domain).gender for entry in nouns}
-    if determiner == "the":
-        return tuple(sorted(singular | {"p"}))
-    return ("p",) if plural else tuple(sorted(singular))
+def _governor(one: EnglishVerb | Preposition, first: str, second: str) -> Governor:
+    """first, second: slots of the two English words that together choose the domain and the case."""
+    others = other_verbs(one) if isinstance(one, EnglishVerb) else other_prepositions(one)
+    found = {
+        (slot, other.domain, other.case) for slot, group in zip((first, second), others, strict=True) for other in group
+    }
+    return Governor(one.domain, one.case, tuple(sorted(found)))
 
 
-class _Phrase(NamedTuple):
-    """How a noun phrase stands in its clause."""
-
-    phrase: NounPhrase
-    slot: str
-    case: int
-    nouns: tuple[Entry, ...]  # that may stand here
-    sense: _Sense
-    verb: str = ""  # slot of the verb that decides the case, if another verb could govern another one
-
-    @property
-    def noun(self) -> Noun:
-        return self.phrase.noun.sense(self.sense.domain)
-
-    @property
-    def gender(self) -> str:
-        return "p" if self.phrase.plural else self.noun.gender
-
-    def others(self) -> Iterator[tuple[str, str, int]]:
-        """Slots that decide the form, each with the gender and case that another choice there could give."""
-        phrase = self.phrase
-        for gender in _genders(self.nouns, self.sense.domain, phrase.determiner, phrase.plural):
-            yield f"{self.slot}.noun", gender, self.case
-        if phrase.noun.homonym and not phrase.plural:
-            for noun in phrase.noun:
-                yield self.sense.slot, noun.gender, self.case
-        if self.verb:
-            for case in (ACCUSATIVE, DATIVE):
-                yield self.verb, self.gender, case
-
-    def deciders(self, forms: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
-        """Slots that decide a word with these forms, by gender and case: of the noun, a homonym's decider, the verb."""
-        here = forms[self.gender][self.case]
-        return tuple(dict.fromkeys(slot for slot, gender, case in self.others() if forms[gender][case] != here))
-
-
-def _noun_phrase(one: _Phrase) -> tuple[list[Source], list[Target]]:
-    """Without its relative clause."""
-    phrase, slot, noun, case = one.phrase, one.slot, one.noun, one.case
-    determiner, english = DETERMINERS[phrase.determiner], phrase.noun.outdoors
-    words = english.plural if phrase.plural else english.singular
-    article = determiner.en_plural if phrase.plural else determiner.en_singular
-    if article == "a" and (phrase.adjective[0] if phrase.adjective else words)[0] in "aeiou":
-        article = "an"
-    source = [Source(article, f"{slot}.determiner")]
-    forms = determiner.forms
-    deciders = () if phrase.determiner in NUMBERS else one.deciders(forms)
-    target = [Target(forms[one.gender][case], f"{slot}.determiner", f"{slot}.determiner", deciders)]
+@cache
+def _words(phrase: NounPhrase, domain: str, case: int) -> tuple[str, str, str]:
+    """German determiner, adjective ("" if none) and noun."""
+    noun, determiner = phrase.noun.sense(domain), DETERMINERS[phrase.determiner]
+    gender = "p" if phrase.plural else noun.gender
+    adjective = ""
     if phrase.adjective:
-        source.append(Source(phrase.adjective[0], f"{slot}.adjective"))
-        stem, endings = phrase.adjective[1], determiner.adjective
-        others = (THE, *NUMBERS.values()) if phrase.plural else (THE, A)
-        decided, ending = one.deciders(endings), endings[one.gender][case]
-        agrees = any(other.adjective[one.gender][case] != ending for other in others)
-        if agrees:
-            decided += (f"{slot}.determiner",)
-        both = ((forms[gender][other], endings[gender][other]) for _, gender, other in one.others())
-        agrees = agrees or any(form != forms[one.gender][case] and other != ending for form, other in both)
-        earlier = (f"{slot}.determiner",) if agrees else ()
-        text = stem + ending
-        target.append(Target(text, f"{slot}.adjective", f"{slot}.adjective", decided, earlier))
-    source.append(Source(words, f"{slot}.noun"))
-    decided = (one.sense.slot,) * phrase.noun.homonym
-    forms_of = noun_forms(noun, phrase.plural)
-    if one.verb and forms_of[ACCUSATIVE] != forms_of[DATIVE]:
-        decided += (one.verb,)
-    target.append(Target(forms_of[case], f"{slot}.noun", f"{slot}.noun", decided))
+        adjective = phrase.adjective.stem(noun) + determiner.adjective[gender][case]
+    return determiner.forms[gender][case], adjective, noun_forms(noun, phrase.plural)[case]
+
+
+def other_nouns(phrase: NounPhrase) -> list[NounPhrase]:
+    """The phrase with another noun, also in the other number where the determiner does not show the number."""
+    numbers = (False, True) if phrase.determiner == "the" else (phrase.plural,)
+    return [replace(phrase, noun=noun, plural=plural) for noun in like(phrase.noun) for plural in numbers]
+
+
+def other_determiners(phrase: NounPhrase) -> list[NounPhrase]:
+    """The phrase with another determiner of its number."""
+    others = ("the", "this", *(NUMBERS if phrase.plural else ("a",)))
+    return [replace(phrase, determiner=determiner) for determiner in others]
+
+
+@cache
+def _changed(phrase: NounPhrase, domain: str, case: int) -> tuple[tuple[str, tuple[str, str, str]], ...]:
+    """Names of slots of a phrase, with the German words that another choice there gives."""
+    nouns = {("noun", _words(other, domain, case)) for other in other_nouns(phrase)}
+    determiners = {("determiner", _words(other, domain, case)) for other in other_determiners(phrase)}
+    return tuple(sorted(nouns | determiners))
+
+
+def _noun_phrase(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[list[Source], list[Target]]:
+    """Without its relative clause."""
+    english = phrase.noun.outdoors
+    noun = english.plural if phrase.plural else english.singular
+    determiner = DETERMINERS[phrase.determiner]
+    article = determiner.en_plural if phrase.plural else determiner.en_singular
+    if article == "a" and (phrase.adjective.en if phrase.adjective else noun)[0] in "aeiou":
+        article = "an"
+    words = _words(phrase, governor.domain, governor.case)
+    changed = [(f"{slot}.{name}", other) for name, other in _changed(phrase, governor.domain, governor.case)]
+    changed += [(name, _words(phrase, domain, case)) for name, domain, case in governor.others]
+    source, target = list[Source](), list[Target]()
+    named = (("determiner", article), ("adjective", phrase.adjective.en if phrase.adjective else ""), ("noun", noun))
+    for index, (name, text) in enumerate(named):
+        if not text:
+            continue
+        here = f"{slot}.{name}"
+        source.append(Source(text, here))
+        deciders = dict.fromkeys(who for who, other in changed if who != here and other[index] != words[index])
+        agrees = name == "adjective" and any(o[0] != words[0] and o[1] != words[1] for _, o in changed)
+        target.append(Target(words[index], here, here, tuple(deciders), (f"{slot}.determiner",) * agrees))
     return source, target
 
 
@@ -138,39 +121,43 @@ class _GermanVerb(NamedTuple):
     prefix: str  # joins the finite verb at the end of a subordinate clause
 
 
-def _german_verb(
-    verb: EnglishVerb, noun_class: str, tense: str, plural: bool, decides: str, counts: str
-) -> _GermanVerb:
-    """decides: slot of the object if it decides the sense. counts: slot of the subject if only it shows the number."""
+def _verb_forms(verb: EnglishVerb, tense: str, plural: bool) -> tuple[str, str, str]:
+    """Finite verb, what ends a main clause, and the prefix that joins the finite verb."""
+    one = verb.german
+    if tense == "present":
+        return one.plural_de if plural else one.singular_de, one.prefix, one.prefix
+    if tense == "future":
+        return "werden" if plural else "wird", one.prefix + one.plural_de, ""
+    have = ("haben", "hat") if one.auxiliary == "haben" else ("sind", "ist")
+    return have[0 if plural else 1], one.participle, ""
 
-    def forms(one: Verb, many: bool) -> tuple[str, str, str]:
-        if tense == "present":
-            return one.plural_de if many else one.singular_de, one.prefix, one.prefix
-        if tense == "future":
-            return "werden" if many else "wird", one.prefix + one.plural_de, ""
-        have = ("haben", "hat") if one.auxiliary == "haben" else ("sind", "ist")
-        return have[0 if many else 1], one.participle, ""
 
-    chosen = verb.sense(noun_class)
-    texts = forms(chosen, plural)
+def _german_verb(verb: EnglishVerb, slot: str, tense: str, plural: bool, counts: str) -> _GermanVerb:
+    """counts: slot of the subject if only it shows the number."""
+    texts = _verb_forms(verb, tense, plural)
+    _, particles = other_verbs(verb)
     found = []
     for index in (0, 1):
         deciders: tuple[str, ...] = ()
-        if decides and _differ(forms(each, plural)[index] for each in verb.senses):
-            deciders += (decides,)
-        if counts and _differ(forms(chosen, many)[index] for many in (False, True)):
+        if any(_verb_forms(other, tense, plural)[index] != texts[index] for other in particles):
+            deciders += (f"{slot}.particle",)
+        if counts and _verb_forms(verb, tense, not plural)[index] != texts[index]:
             deciders += (counts,)
         found.append((texts[index], deciders))
     return _GermanVerb(found[0], found[1], texts[2])
 
 
 def _english_verb(verb: EnglishVerb, tense: str, plural: bool) -> str:
-    first = verb.senses[0]
+    one = verb.german
     if tense == "future":
-        return f"will {first.base}"
+        return f"will {one.base}"
     if tense == "past":
-        return first.past
-    return first.base if plural else first.third
+        return one.past
+    return one.base if plural else one.third
+
+
+def _particle(verb: EnglishVerb, slot: str) -> list[Source]:
+    return [Source(verb.particle, f"{slot}.particle")] if verb.particle else []
 
 
 def _verb_words(german: _GermanVerb, slot: str, last: bool, subject: str) -> tuple[list[Target], list[Target]]:
@@ -191,34 +178,44 @@ def _verb_words(german: _GermanVerb, slot: str, last: bool, subject: str) -> tup
     return [Target(finite, f"{slot}.finite", slot, of_finite, agrees)], ending
 
 
-def _relative(antecedent: _Phrase) -> tuple[list[Source], list[Target]]:
-    """ "who helped the lawyers", "whom the lawyers helped", with commas in German."""
-    relative, slot = antecedent.phrase.relative, f"{antecedent.slot}.relative"
+def _relative(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[list[Source], list[Target]]:
+    """ "who helped the lawyers", "whom the lawyers helped", "that the lawyers saw", with commas in German.
+
+    governor: of the antecedent.
+    """
+    relative = phrase.relative
     assert relative is not None
-    verb_slot, noun_slot = f"{slot}.verb", f"{antecedent.slot}.noun"
-    case = NOMINATIVE if relative.active else relative.verb.case
+    slot, noun_slot = f"{slot}.relative", f"{slot}.noun"
+    verb_slot = f"{slot}.verb"
     forms = FORMS["relative"]
-    genders = _genders(PERSONS, "n", antecedent.phrase.determiner, antecedent.phrase.plural)
-    earlier = (noun_slot,) if _differ(forms[gender][case] for gender in genders) else ()
-    deciders: tuple[str, ...] = earlier
-    if not relative.active:
-        deciders += (verb_slot,)
-    pronoun = Target(forms[antecedent.gender][case], f"{slot}.pronoun", f"{slot}.pronoun", deciders, earlier)
-    case = relative.verb.case if relative.active else NOMINATIVE
-    other = _Phrase(
-        relative.other, f"{slot}.other", case, PERSONS, antecedent.sense, verb_slot if relative.active else ""
-    )
-    en_other, de_other = _noun_phrase(other)
-    actor = antecedent if relative.active else other
-    counts = _counts(actor.phrase, f"{actor.slot}.noun", relative.tense)
-    german = _german_verb(relative.verb, "", relative.tense, actor.phrase.plural, "", counts)
+
+    def pronoun(antecedent: NounPhrase, domain: str, verb: EnglishVerb) -> str:
+        gender = "p" if antecedent.plural else antecedent.noun.sense(domain).gender
+        return forms[gender][NOMINATIVE if relative.active else verb.case]
+
+    text = pronoun(phrase, governor.domain, relative.verb)
+    deciders = list[str]()
+    if any(pronoun(other, governor.domain, relative.verb) != text for other in other_nouns(phrase)):
+        deciders.append(noun_slot)
+    deciders += [who for who, domain, _ in governor.others if pronoun(phrase, domain, relative.verb) != text]
+    earlier = (noun_slot,) if deciders else ()
+    if any(pronoun(phrase, governor.domain, other) != text for other in beside(relative.verb)):
+        deciders.append(verb_slot)
+    de_pronoun = Target(text, f"{slot}.pronoun", f"{slot}.pronoun", tuple(dict.fromkeys(deciders)), earlier)
+    cases = {other.case for other in beside(relative.verb)}
+    of_other = Governor("", NOMINATIVE)
+    if relative.active:
+        of_other = Governor("", relative.verb.case, tuple((verb_slot, "", case) for case in sorted(cases)))
+    en_other, de_other = _noun_phrase(relative.other, f"{slot}.other", of_other)
+    actor, actor_slot = (phrase, noun_slot) if relative.active else (relative.other, f"{slot}.other.noun")
+    counts = _counts(actor, actor_slot, relative.tense)
+    german = _german_verb(relative.verb, verb_slot, relative.tense, actor.plural, counts)
     _, end = _verb_words(german, verb_slot, True, counts)
-    finite = _english_verb(relative.verb, relative.tense, actor.phrase.plural)
-    who = Source("who" if relative.active else "whom", f"{slot}.pronoun")
-    verb = Source(finite, verb_slot)
+    who = Source("that" if not phrase.of_person else "who" if relative.active else "whom", f"{slot}.pronoun")
+    verb = Source(_english_verb(relative.verb, relative.tense, actor.plural), verb_slot)
     source = [who, verb, *en_other] if relative.active else [who, *en_other, verb]
     comma = Target(",", "")
-    return source, [comma, pronoun, *de_other, *end, comma]
+    return source, [comma, de_pronoun, *de_other, *end, comma]
 
 
 def _counts(phrase: NounPhrase, slot: str, tense: str) -> str:
@@ -226,108 +223,100 @@ def _counts(phrase: NounPhrase, slot: str, tense: str) -> str:
     return slot if tense != "present" and phrase.determiner == "the" else ""
 
 
+def _governor_of(sentence: Sentence, name: str) -> Governor:
+    """Of the object of a clause, "first" or "second"."""
+    clause: Clause = at(sentence, name)
+    assert clause.verb is not None
+    return _governor(clause.verb, f"{name}.verb", f"{name}.particle")
+
+
 def _pronoun(sentence: Sentence, phrase: Pronoun, slot: str, case: int) -> tuple[Source, Target]:
     """A pronoun: English by sex or number, German by the gender of the noun that it takes up."""
     taken: NounPhrase = at(sentence, phrase.antecedent)
-    sense = _sense_at(sentence, "first")
-    noun = taken.noun.sense(sense.domain)
+    forms, deciders = FORMS["pronouns"], list[str]()
+    if taken.of_person:
+        noun = taken.noun.sense("")
+    else:
+        governor = _governor_of(sentence, "first")
+        noun = taken.noun.sense(governor.domain)
+        genders = {other.sense(governor.domain).gender for other in like(taken.noun)}
+        if not taken.plural and any(forms[gender][case] != forms[noun.gender][case] for gender in genders):
+            deciders.append(f"{phrase.antecedent}.noun")
+        for who, domain, _ in governor.others:
+            if not taken.plural and forms[taken.noun.sense(domain).gender][case] != forms[noun.gender][case]:
+                deciders.append(who)
     en = "they" if taken.plural else noun.pronoun
-    forms, gender = FORMS["pronouns"], "p" if taken.plural else noun.gender
-    deciders: tuple[str, ...] = ()
-    if en == "it":
-        verb = sentence.first.verb
-        nouns = candidates(verb, False)
-        if _differ(forms[entry.sense(sense.domain).gender][case] for entry in nouns):
-            deciders = (f"{phrase.antecedent}.noun",)
-        if taken.noun.homonym and _differ(forms[each.gender][case] for each in taken.noun):
-            deciders += (sense.slot,)
-    earlier = (f"{phrase.antecedent}.noun",) if deciders else ()
+    gender = "p" if taken.plural else noun.gender
+    earlier = (f"{phrase.antecedent}.noun",) if deciders and not sentence.german_fronted else ()
     text = en if case == NOMINATIVE else _OBJECT_PRONOUNS[en]
-    return Source(text, slot), Target(forms[gender][case], slot, slot, deciders, earlier)
+    return Source(text, slot), Target(forms[gender][case], slot, slot, tuple(dict.fromkeys(deciders)), earlier)
 
 
 def _clause(sentence: Sentence, name: str, order: str) -> tuple[list[Source], list[Target]]:
     """A clause, "first" or "second"; its German order is "main", "inverted" (something stands before) or "last"."""
     clause: Clause = at(sentence, name)
-    if clause.passive:
-        return _passive(sentence, name, order)
-    sense = _sense_at(sentence, name)
+    if clause.predicate is not None:
+        return _predicate(sentence, name)
     subject, subject_slot = antecedent(sentence, clause.subject, f"{name}.subject")
     if isinstance(clause.subject, Pronoun):
         en_word, de_word = _pronoun(sentence, clause.subject, f"{name}.subject", NOMINATIVE)
         en_subject, de_subject = [en_word], [de_word]
         counts = _counts(subject, f"{name}.subject", clause.tense)
     else:
-        en_subject, de_subject = _person_phrase(clause.subject, subject_slot, NOMINATIVE, sense)
+        en_subject, de_subject = _full_phrase(clause.subject, subject_slot, Governor("", NOMINATIVE))
         counts = _counts(clause.subject, f"{subject_slot}.noun", clause.tense)
-    slot = f"{name}.verb"
-    if clause.predicate is not None:
-        en, de = _BE[clause.tense][subject.plural]
-        source = [*en_subject, Source(en, slot), Source(clause.predicate[0], f"{name}.predicate")]
-        predicate = Target(clause.predicate[1], f"{name}.predicate", f"{name}.predicate")
-        return source, [*de_subject, predicate, Target(de, f"{slot}.finite", slot)]
-    verb = clause.verb
+    verb, slot = clause.verb, f"{name}.verb"
     assert verb is not None and clause.object is not None
-    en_object, de_object, noun_class = _object(sentence, name, sense, verb.case)
-    decides = f"{name}.object.noun" if len(verb.senses) > 1 else ""
-    german = _german_verb(verb, noun_class, clause.tense, subject.plural, decides, counts)
+    if isinstance(clause.object, Pronoun):
+        en_word, de_word = _pronoun(sentence, clause.object, f"{name}.object", verb.case)
+        en_object, de_object = [en_word], [de_word]
+    else:
+        en_object, de_object = _full_phrase(clause.object, f"{name}.object", _governor_of(sentence, name))
+    german = _german_verb(verb, name, clause.tense, subject.plural, counts)
     same = isinstance(clause.subject, Pronoun) and de_subject[0].text == "sie" and not subject.plural  # as the plural
     agrees = "" if order == "inverted" or same else counts
     finite, end = _verb_words(german, slot, order == "last", agrees)
-    en_place, de_place = _place(clause.place, f"{name}.place", sense)
+    en_front, en_place, de_place = _adjuncts(clause, name)
     en_often, de_often = _frequency(clause, name)
-    source = [*en_subject, *en_often, Source(_english_verb(verb, clause.tense, subject.plural), slot)]
+    source = [
+        *en_front,
+        *en_subject,
+        *en_often,
+        Source(_english_verb(verb, clause.tense, subject.plural), slot),
+        *en_object,
+    ]
     rest = [*de_object, *de_often] if isinstance(clause.object, Pronoun) else [*de_often, *de_object]
     front = {"main": [*de_subject, *finite], "inverted": [*finite, *de_subject], "last": de_subject}[order]
-    return [*source, *en_object, *en_place], [*front, *rest, *de_place, *end]
+    return [*source, *_particle(verb, name), *en_place], [*front, *rest, *de_place, *end]
 
 
-def _passive(sentence: Sentence, name: str, order: str) -> tuple[list[Source], list[Target]]:
-    """ "The bank beside the house was sold by the lawyer."; its order is "main" or "inverted"."""
+def _predicate(sentence: Sentence, name: str) -> tuple[list[Source], list[Target]]:
+    """ "it was bright", in a subordinate clause."""
     clause: Clause = at(sentence, name)
-    verb, slot, agent = clause.verb, f"{name}.verb", f"{name}.agent"
-    assert verb is not None and isinstance(clause.object, NounPhrase) and isinstance(clause.subject, NounPhrase)
-    sense = _sense_at(sentence, name)
-    en_object, de_object, noun_class = _object(sentence, name, sense, NOMINATIVE)
-    en_place, de_place = _place(clause.place, f"{name}.place", sense)
-    en_often, de_often = _frequency(clause, name)
-    en_subject, de_subject = _person_phrase(clause.subject, f"{name}.subject", DATIVE, sense)
-    be, finite = _PASSIVE[clause.tense][clause.object.plural]
-    decides = (f"{name}.object.noun",) if _differ(one.participle for one in verb.senses) else ()
-    end = [Target(verb.sense(noun_class).participle, f"{slot}.end", slot, decides)]
-    if clause.tense == "future":
-        end.append(Target("werden", f"{slot}.infinitive", f"{slot}.be", (), (f"{slot}.finite",)))
-    source = [*en_object, *en_place, Source(be, f"{slot}.be"), *en_often, Source(verb.participle, slot)]
-    source += [Source("by", agent), *en_subject]
-    verb_first = Target(finite, f"{slot}.finite", f"{slot}.be")
-    front = [*de_object, *de_place]
-    target = [verb_first, *front] if order == "inverted" else [*front, verb_first]
-    return source, [*target, *de_often, Target("von", agent, agent), *de_subject, *end]
+    assert isinstance(clause.subject, Pronoun) and clause.predicate is not None
+    taken: NounPhrase = at(sentence, clause.subject.antecedent)
+    governor = _governor_of(sentence, "first")
+    en_word, de_word = _pronoun(sentence, clause.subject, f"{name}.subject", NOMINATIVE)
+    en, de = _BE[clause.tense][taken.plural]
+    here, text = f"{name}.predicate", clause.predicate.stem(taken.noun.sense(governor.domain))
+    deciders = dict.fromkeys(
+        who for who, domain, _ in governor.others if clause.predicate.stem(taken.noun.sense(domain)) != text
+    )
+    source = [en_word, Source(en, f"{name}.verb"), Source(clause.predicate.en, here)]
+    return source, [
+        de_word,
+        Target(text, here, here, tuple(deciders)),
+        Target(de, f"{name}.verb.finite", f"{name}.verb"),
+    ]
 
 
-def _person_phrase(phrase: NounPhrase, slot: str, case: int, sense: _Sense) -> tuple[list[Source], list[Target]]:
-    """A person who acts, with the relative clause."""
-    place = _Phrase(phrase, slot, case, PERSONS, sense)
-    source, target = _noun_phrase(place)
+def _full_phrase(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[list[Source], list[Target]]:
+    """A noun phrase with its relative clause."""
+    source, target = _noun_phrase(phrase, slot, governor)
     if phrase.relative:
-        en_more, de_more = _relative(place)
+        en_more, de_more = _relative(phrase, slot, governor)
         return source + en_more, target + de_more
     return source, target
-
-
-def _object(sentence: Sentence, name: str, sense: _Sense, case: int) -> tuple[list[Source], list[Target], str]:
-    """The object of a clause, and the class of its noun."""
-    clause: Clause = at(sentence, name)
-    slot, verb = f"{name}.object", clause.verb
-    assert verb is not None
-    if isinstance(clause.object, Pronoun):
-        en_word, de_word = _pronoun(sentence, clause.object, slot, case)
-        return [en_word], [de_word], ""
-    assert clause.object is not None
-    governs = f"{name}.verb" if verb.of_persons else ""
-    nouns = candidates(verb, verb.of_persons)
-    en, de = _noun_phrase(_Phrase(clause.object, slot, case, nouns, sense, governs))
-    return en, de, clause.object.noun.sense(sense.domain).classes
 
 
 def _frequency(clause: Clause, name: str) -> tuple[list[Source], list[Target]]:
@@ -337,20 +326,26 @@ def _frequency(clause: Clause, name: str) -> tuple[list[Source], list[Target]]:
     return [Source(en, slot)], [Target(de, slot, slot)]
 
 
-def _place(place: Place | None, slot: str, sense: _Sense) -> tuple[list[Source], list[Target]]:
-    if place is None:
-        return [], []
-    en, de = _noun_phrase(_Phrase(place.phrase, f"{slot}.phrase", DATIVE, candidates(None, False), sense))
-    preposition = f"{slot}.preposition"
-    return [Source(place.preposition[0], preposition), *en], [
-        Target(place.preposition[1], preposition, preposition),
-        *de,
-    ]
+def _adjuncts(clause: Clause, name: str) -> tuple[list[Source], list[Source], list[Target]]:
+    """English before the subject and at the end, in the order of choice; German, ordered by preposition."""
+    rendered = [(_adjunct(one, f"{name}.adjuncts.{index}"), one) for index, one in enumerate(clause.adjuncts)]
+    english = [source for (source, _), _ in rendered]
+    front = [*english.pop(0), Source(",", "")] if clause.adjunct_first else []
+    ordered = sorted(rendered, key=lambda each: each[1].preposition.rank)
+    return front, [word for words in english for word in words], [word for (_, words), _ in ordered for word in words]
+
+
+def _adjunct(adjunct: Adjunct, slot: str) -> tuple[list[Source], list[Target]]:
+    own, slots = adjunct.preposition, (f"{slot}.adverb", f"{slot}.preposition")
+    governor = _governor(own, *slots)
+    en, de = _noun_phrase(adjunct.phrase, f"{slot}.phrase", governor)
+    source = [Source(own.adverb, slots[0]), Source(own.preposition, slots[1])]
+    return [*source, *en], [Target(own.de, slots[1], slots[1], (slots[0],)), *de]
 
 
 def render(sentence: Sentence) -> Rendered:
     """The sentence in both languages, with what decides its German words."""
-    before = sentence.time is not None or sentence.fronted
+    before = sentence.time is not None or sentence.german_fronted
     source, target = _clause(sentence, "first", "inverted" if before else "main")
     if sentence.time:
         source.insert(0, Source(sentence.time[0], "time"))
@@ -360,8 +355,8 @@ def render(sentence: Sentence) -> Rendered:
         en.insert(0, Source(sentence.joint[0], "joint"))
         de.insert(0, Target(sentence.joint[1], "joint", "joint"))
         if sentence.fronted:
-            source, target = [*en, Source(",", ""), *source], [*de, Target(",", ""), *target]
+            source = [*en, Source(",", ""), *source]
         else:
-            comma = [] if sentence.subordinate else [Source(",", "")]
-            source, target = [*source, *comma, *en], [*target, Target(",", ""), *de]
+            source = [*source, *([] if sentence.subordinate else [Source(",", "")]), *en]
+        target = [*de, Target(",", ""), *target] if sentence.german_fronted else [*target, Target(",", ""), *de]
     return Rendered((*source, Source(".", "")), (*target, Target(".", "")))
