@@ -83,7 +83,7 @@ class Sentence:
 
     @property
     def german_fronted(self) -> bool:
-        """Whether the German second clause stands first: "because" and "although" decide it."""
+        """Return whether the German second clause stands first: "because" and "although" decide it."""
         if self.joint is None or self.joint[0] == "while":
             return self.fronted
         return self.joint[0] == "although"

@@ -112,7 +112,7 @@ def _phrase(dice: Dice, noun: Entry) -> NounPhrase:
 
 
 def valid(sentence: Sentence) -> bool:
-    """Whether every pronoun has one antecedent that fits, and nobody occurs twice."""
+    """Return whether every pronoun has one fitting antecedent, and no person occurs twice."""
     first, second = sentence.first, sentence.second
     clauses = [first] if second is None else [first, second]
     persons = [person for clause in clauses for part in (clause.subject, clause.object) for person in _persons(part)]

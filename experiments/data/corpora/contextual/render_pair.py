@@ -5,6 +5,7 @@ gender, number or case), and which earlier German words it agrees with or forms 
 every English word of which another choice gives another German word.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
@@ -48,13 +49,17 @@ def other_prepositions(one: Preposition) -> tuple[list[Preposition], list[Prepos
     return adverbs, [other for other in PREPOSITIONS if other.adverb == one.adverb and other != one]
 
 
+def _choices(slot: str, others: Sequence[EnglishVerb | Preposition]) -> set[tuple[str, str, int]]:
+    return {(slot, other.domain, other.case) for other in others}
+
+
 @cache
 def _governor(one: EnglishVerb | Preposition, first: str, second: str) -> Governor:
     """first, second: slots of the two English words that together choose the domain and the case."""
-    others = other_verbs(one) if isinstance(one, EnglishVerb) else other_prepositions(one)
-    found = {
-        (slot, other.domain, other.case) for slot, group in zip((first, second), others, strict=True) for other in group
-    }
+    if isinstance(one, EnglishVerb):
+        found = _choices(first, other_verbs(one)[0]) | _choices(second, other_verbs(one)[1])
+    else:
+        found = _choices(first, other_prepositions(one)[0]) | _choices(second, other_prepositions(one)[1])
     return Governor(one.domain, one.case, tuple(sorted(found)))
 
 
