@@ -32,7 +32,7 @@ CODE_CHANGE = "code change"
 
 
 class ParentRun(NamedTuple):
-    """Where a branch begins: with the state of this run after this step."""
+    """Origin of a branch: the state of a run after a step."""
 
     run_id: str
     step: int
@@ -97,7 +97,7 @@ def with_parent_run(inputs: Mapping[str, str], parent_run: ParentRun) -> dict[st
 
 
 def parent_run_in(inputs: Mapping[str, str]) -> ParentRun | None:
-    """Where a branch begins; None for the inputs of a training from the start."""
+    """Return the origin of a branch; None for the inputs of a training from the start."""
     run_id, step = inputs.get(_PARENT, ""), inputs.get(_AFTER, "")
     return ParentRun(run_id, int(step)) if re.fullmatch("[0-9a-f]{16}", run_id) and step.isdecimal() else None
 

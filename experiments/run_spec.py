@@ -142,7 +142,7 @@ class RunSpec:
 
     @property
     def parent_run(self) -> ParentRun | None:
-        """Where a branch begins; None for a training from the start."""
+        """The origin of a branch; None for a training from the start."""
         return parent_run_in(self.inputs)
 
     @property

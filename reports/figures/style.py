@@ -1,4 +1,4 @@
-"""How every figure looks and is written: for print in one column's width, for the page in two; the same bytes for the
+"""Style and output of all figures: for print in one column's width, for the page in two; the same bytes for the
 same numbers.
 
 matplotlib draws: it is kept since 2003, makes PDF for papers and SVG for the page from one description, needs no

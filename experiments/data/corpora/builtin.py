@@ -246,7 +246,7 @@ def _with_relative_clause(dice: Dice, base: Phrase) -> Phrase:
 
 
 def actor(dice: Dice, depth: int = 0) -> Phrase:
-    """Who may be the subject of a verb."""
+    """Draw a subject for a verb."""
     if dice.chance(6):
         return WE
     return phrase(dice, "h" if dice.chance(78) else "a", None, depth)
@@ -260,7 +260,7 @@ def content(
     taken_up: Phrase | None = None,
     question: bool = False,
 ) -> Content:
-    """What the subject does; `taken_up` is a phrase that a pronoun as direct object may stand for.
+    """Draw the content of a clause; `taken_up` is a phrase that a pronoun as direct object may stand for.
 
     A question is never negated.
     """
@@ -366,7 +366,7 @@ def owned_phrase(dice: Dice, letters: str) -> Phrase:
 
 
 def place(dice: Dice, towards: bool = False) -> Words:
-    """Where something happens, or where to."""
+    """Draw a phrase of place, or of direction if `towards`."""
     noun = _noun(dice, "pt" if dice.chance(35) else "p")
     determiner, plural = (THE, dice.chance(15)) if dice.chance(75) else (A, False)
     where = noun_phrase(noun, determiner, _adjective(dice, noun, 20), plural)

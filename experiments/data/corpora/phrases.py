@@ -175,7 +175,7 @@ _CONTRACTIONS = {"in dem": "im", "in das": "ins"}
 
 
 class Content(NamedTuple):
-    """What a clause says. `tense` is present, past, future, or one of lexicon.MODALS."""
+    """Content of a clause. `tense` is present, past, future, or one of lexicon.MODALS."""
 
     subject: Phrase
     verb: Verb
@@ -226,7 +226,7 @@ def _join(*parts: str) -> str:
 
 
 def place_phrase(preposition: Words, phrase: Phrase, towards: bool = False) -> Words:
-    """Where (dative) or where to (accusative), with the contractions of spoken German."""
+    """Return a phrase of place (dative) or direction (accusative), with the contractions of spoken German."""
     en, de = preposition
     en = INTO.get(en, en) if towards else en
     words = f"{de} {phrase.de[ACCUSATIVE if towards else DATIVE]}"
