@@ -43,11 +43,17 @@ SPLITS = {"train": 0, "dev": 300, "test": 300}  # pairs; the size of train is th
 _SEEDS = {"held out": 20_170_612, "train": 20_171_206}
 
 Pair = tuple[str, str]
+# Of recipes whose sentences have changed since the first ones of their version. It is part of the corpus's identity:
+# raise it if any sentence changes (a test pins them).
+REVISIONS = {2: 2}
 
 
 def recipe_digest(pairs: int, version: int = 1) -> str:
     """16 hex digits that change with the recipe's version, its settings or the number of training pairs."""
-    return digest({"builtin": version, "pairs": pairs, "splits": SPLITS, "seeds": _SEEDS})
+    recipe = {"builtin": version, "pairs": pairs, "splits": SPLITS, "seeds": _SEEDS}
+    if version in REVISIONS:
+        recipe["revision"] = REVISIONS[version]
+    return digest(recipe)
 
 
 def generate(split: str, pairs: int = 0, version: int = 1) -> Iterator[Pair]:
