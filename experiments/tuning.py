@@ -68,7 +68,7 @@ class Trial:
 
 
 class Search:
-    """The trials of one row. `about`: the row's other settings and inputs, part of the file's name."""
+    """The trials of one row. `about`: the row's other settings, trainer and inputs; part of the file's name."""
 
     def __init__(self, store: Store, space: Space, about: Any) -> None:
         key = digest({"space": asdict(space), "about": about})

@@ -38,7 +38,8 @@ class Trials:
                 continue  # its members, or its parent run, are tuned as a row of their own
             run = self._plan(study, row.key).runs[0]
             space = space_of(study, row, run.config, selected, task)
-            self.searches[row.key] = Search(chosen.store, space, about(run.config, run.spec.inputs, space))
+            identity = about(run.config, run.spec.trainer, run.spec.inputs, space)
+            self.searches[row.key] = Search(chosen.store, space, identity)
         if not self.searches:
             raise UserError(
                 "Nothing to tune: the chosen rows are ensembles or branches of other rows. Tune those rows."

@@ -1,6 +1,7 @@
 """A study's [tune]: what is searched for each row, and the study with the settings found. Trains nothing."""
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from ablations.study.overrides import check_names, setting_names
@@ -8,14 +9,18 @@ from ablations.study.parts import Tune
 from ablations.study.selectors import Selection
 from ablations.study.study import Study
 from ablations.study.variation import Variation
+from experiments.config.run_config import RunConfig
 from experiments.dotted import flatten
 from experiments.errors import UserError
 from experiments.messages import number, suggestion
+from experiments.run_spec import TrainerSpec
 from experiments.tasks.base import Task
 from experiments.tasks.columns import Column
 from experiments.tuning import FAILED, Range, Search, Space, check_sampler
 
 SETS = "evaluation.sets"  # the setting with the sets to score, if the task has it
+# Settings of built-in tasks that version 0.1.0 recorded also where they were not set. The keys of searches have them.
+_RECORDED_UNSET: Mapping[str, list[str]] = MappingProxyType({"modules": [], "evaluation.modules": []})
 
 
 def tune_of(study: Study, task: Task) -> Tune:
@@ -110,7 +115,18 @@ def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def about(config: Any, inputs: Mapping[str, str], space: Space) -> dict[str, Any]:
-    """The identity of a row's trials beside the space: its other settings without the scored sets, and its data."""
-    settings = {k: v for k, v in flatten(config) if k not in space.ranges and k != SETS}
-    return {"settings": settings, "inputs": dict(inputs)}
+def about(config: Any, trainer: TrainerSpec, inputs: Mapping[str, str], space: Space) -> dict[str, Any]:
+    """The identity of a row's trials beside the space.
+
+    It has the row's other settings without the scored sets, the command and the code of its trainer, and its data. A
+    search that version 0.1.0 began keeps its key, so that its trials count.
+    """
+    unset = _RECORDED_UNSET if isinstance(config, RunConfig) else {}
+    given = {**unset, **dict(flatten(config))}
+    settings = {name: value for name, value in given.items() if name not in space.ranges and name != SETS}
+    facts: dict[str, Any] = {"command": trainer.command} if trainer.command else {}
+    if trainer.tree:
+        facts |= {"code_tree": trainer.tree, "code_base": trainer.base, "code_lines": trainer.lines}
+    found = {"settings": {**facts, **settings}, "inputs": dict(inputs)}
+    hidden = {name: fact for name, fact in facts.items() if name in settings}  # a setting has the name of the fact
+    return {**found, "trainer": hidden} if hidden else found

@@ -1,10 +1,17 @@
 """[tune]: the searched settings of each row, refusals, and the study with the found settings."""
 
+from pathlib import Path
+
 import pytest
 
 from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
-from ablations.study.tuning import deciding_column, space_of, tune_of, with_tuned
+from ablations.study.tuning import about, deciding_column, space_of, tune_of, with_tuned
+from experiments.identity import digest
+from experiments.run_spec import NO_TRAINER, TrainerSpec
+from experiments.store.layout import Store
+from experiments.tasks.load import load_task
+from experiments.tuning import Range, Search, Space
 
 STUDY = """
 [tune]
@@ -86,3 +93,49 @@ def test_mistakes(own_study, task, mistake, change, words):
 
     message = mistake(tune)
     assert all(word in message for word in words), message
+
+
+def key_of(task, settings, trainer=NO_TRAINER, inputs=None):
+    """The key of a search of `lr` for a row with these settings."""
+    space = Space({"lr": Range(0.1, 1.0, True, None, ())}, "accuracy", "dev", False, "random", 1)
+    config = task.with_trainer(trainer).config_type.from_mapping({"seed": 1, **settings})
+    return Search(Store(Path("unused")), space, about(config, trainer, inputs or {}, space))._key
+
+
+def of_a_command(command, **code):
+    trainer = TrainerSpec(command, **code)
+    task = load_task("command", str(Path.cwd())).with_settings({"lr": 0.1, "wd": 0.0}, trainer)
+    return key_of(task, {}, trainer)
+
+
+def test_the_keys_of_searches_are_those_of_version_0_1_0():
+    """The values were computed with a program that recorded empty `modules`, and facts of trainers as settings."""
+    corpus = {"corpus": "x"}
+    assert key_of(load_task("translation"), {}, inputs=corpus) == "7368b2e8392f6993"
+    assert key_of(load_task("parsing"), {}, inputs=corpus) == "c65503b41dff1372"
+    lines = ["encoder.0 -> identity"]
+    assert key_of(load_task("translation"), {"modules": lines}, inputs=corpus) == "18a061a698ab1b4a"
+    assert key_of(load_task("translation"), {"evaluation": {"modules": lines}}, inputs=corpus) == "b0bf5c1c5ed2b114"
+    command = "python a.py --lr {lr} --wd {wd}"
+    assert of_a_command(command) == "155fb7cfd1a1423b"
+    assert of_a_command(command, tree="a" * 40) == "fa59b3fad1292bf2"
+    assert of_a_command(command, tree="b" * 40, base="a" * 40, lines=3) == "dea88ee884fff02d"
+    assert of_a_command(command, tree="b" * 40, lines=3) == "75c0a0b888b86be7"
+
+
+def test_trials_of_another_command_or_of_other_code_do_not_count():
+    one = of_a_command("python a.py --lr {lr} --wd {wd}")
+    assert of_a_command("python b.py --lr {lr} --wd {wd}") != one
+    assert of_a_command("python a.py --rate {lr} --wd {wd}") != one
+    assert of_a_command("python a.py --lr {lr} --wd {wd}", tree="a" * 40) != one
+
+
+def test_a_setting_with_the_name_of_a_fact_of_the_trainer_hides_neither():
+    """A function may have a setting `code_lines`, which is not the size of the row's change."""
+    space = Space({}, "accuracy", "dev", False)
+
+    def key(setting, lines):
+        trainer = TrainerSpec(tree="a" * 40, lines=lines)
+        return digest(about({"code_lines": setting}, trainer, {}, space))
+
+    assert len({key(1, 1), key(1, 2), key(2, 1), key(2, 2)}) == 4
