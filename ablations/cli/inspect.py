@@ -99,7 +99,9 @@ def compared(
         before = verifying.verify(text, unmarked, format_)
         if len(before.changed) < len(verdict.changed):
             verdict = before
-            unchecked.append(f"Results of older code: {', '.join(stale)}. Their recorded numbers were compared.")
+            unchecked.append(
+                f"Results of other code than the present: {', '.join(stale)}. Their recorded numbers were compared."
+            )
     wrong = ledger.damaged(chosen.store)
     facts = {"file": str(file), "cells": verdict.cells, "changed": list(verdict.changed), "unchecked": unchecked}
     lines = [f"{file}: {number(verdict.cells, 'cell')}, all equal to the store's", *unchecked]

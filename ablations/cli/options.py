@@ -59,7 +59,7 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "devices_per_run": typer.Option(metavar="K", min=1, help="Devices that train a run together."),
     "priority": typer.Option(metavar="N", help="Higher priorities train first; 0 if unset."),
     "stale": typer.Option(
-        metavar="keep|rerun", help="Finished runs of older code: keep and mark them, or train again."
+        metavar="keep|rerun", help="Finished runs of other code than the present: keep and mark them, or train again."
     ),
     "yes": typer.Option("--yes", help="Accept a design of over 10,000 rows."),
     "hang_after": typer.Option(

@@ -38,7 +38,9 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
     Those that are not done, and finished ones whose kept logs are to be read again. Raises UserError.
     """
     if stale not in STALE:
-        raise UserError(f"--stale {stale}: write keep (mark results of older code) or rerun (make them again).")
+        raise UserError(
+            f"--stale {stale}: write keep (mark results of other code than the present) or rerun (make them again)."
+        )
     done = {"finished"} if stale == "rerun" else {"finished", "stale"}
     runs = [run for run in plan.runs if (run.state not in done or run.store_state.to_read) and not run.spec.imported]
     asked = {run_id for run in runs for run_id in run.spec.reads}

@@ -75,7 +75,7 @@ def train(
         join(chosen, plan)
         track_ended(store)
         others = sum(run.state == "stale" for run in plan.trainings)
-        kept = f"; {others} by older code, kept (train again with --stale rerun)" if others else ""
+        kept = f"; {others} by other code, kept (train again with --stale rerun)" if others else ""
         say(f"nothing to train: all {number(len(plan.trainings), 'run')} done{kept}")
     if not summary.interrupted:
         complete_mlflow(store, say)

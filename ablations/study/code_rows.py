@@ -184,7 +184,7 @@ class Code:
         if self._named:
             linked += f"{'; ' if linked else ''}nothing is installed for rows that change {_names([*self._named])}"
         return (
-            "Each row ran from its own snapshot of the code, with the same Python and "
+            "Each row runs from its own snapshot of the code, with the same Python and "
             f"packages{f' ({linked})' if linked else ''}."
         )
 

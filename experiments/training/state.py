@@ -102,7 +102,7 @@ class Training:
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
         self._measured: dict[str, dict[str, float]] = {"start": {}, "end": {}}  # before the first and the last update
         self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
-        self._started = time.perf_counter()
+        self._started, self._measuring = time.perf_counter(), 0.0
         self._cpu_started, self._cpu_measuring = time.process_time(), 0.0
 
     def seed(self, step: int) -> None:
@@ -197,10 +197,13 @@ class Training:
 
     @contextlib.contextmanager
     def _not_training(self) -> Iterator[None]:
-        """Exclude the processor time of a measurement from that of the training."""
-        before = time.process_time()
+        """Exclude the time of a measurement from that of the training's steps."""
+        self.device.synchronize()  # a GPU may still compute the last step
+        before, cpu_before = time.perf_counter(), time.process_time()
         yield
-        self._cpu_measuring += time.process_time() - before
+        self.device.synchronize()
+        self._measuring += time.perf_counter() - before
+        self._cpu_measuring += time.process_time() - cpu_before
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
         """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
@@ -309,7 +312,8 @@ class Training:
             _check_finite(weights, self.step)
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
             checkpoint.save_weights(self.folder / "final", weights, meta)
-        seconds = time.perf_counter() - self._started
+        self.device.synchronize()
+        seconds = time.perf_counter() - self._started - self._measuring
         cpu_s = time.process_time() - self._cpu_started - self._cpu_measuring
         return {
             **self.facts,

@@ -283,7 +283,7 @@ def _power(
     )
     if equal:
         words += (
-            " Rows with one seed are tested by Dunnett's test alone, which assumes equal variances: "
+            " Tested by Dunnett's test alone, which assumes equal variances, because one side has a single seed: "
             f"{', '.join(equal)}."
         )
     return words + (f" Not tested, because their values do not vary: {', '.join(without)}." if without else "")

@@ -156,7 +156,7 @@ def _signs(table: Table) -> Iterator[Note]:
         if older := [row.key for row in table.rows if NOT_MEASURED in row.measures[column.key].lacking]:
             yield Note(f"{column.header}: {NOT_MEASURED} by the version that evaluated {', '.join(older)}.", "gap")
     if any(row.stale for row in table.rows):
-        yield Note("†: trained or scored by older code.", "sign")
+        yield Note("†: trained or scored by other code than the present.", "sign")
 
 
 def _undirected(table: Table) -> Iterator[Note]:

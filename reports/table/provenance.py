@@ -413,8 +413,8 @@ def _code(table: Table) -> str:
             groups.setdefault((words, changed), []).append(row.key)
     for (words, changed), keys in groups.items():
         which = f" ({changed})" if changed else ""
-        older = f"older {words} code" if words else "older code"
-        said.append(f"Results of {older}{which}, kept (†): {_names(keys)}.")
+        other = f"other {words} code" if words else "other code"
+        said.append(f"Results of {other} than the present{which}, kept (†): {_names(keys)}.")
     if groups:
         said.append(
             "Make them again with `ablations run … --stale rerun`; the present results stay as earlier attempts."

@@ -90,7 +90,7 @@ def test_a_copied_experiment_does_not_take_the_numbers_of_the_original(cli: Cli,
         (mine / name / "edited.toml").write_text(STUDY)
     cli("run", "one/edited.toml", cwd=mine)
     said = cli("run", "two/edited.toml", cwd=mine)
-    assert "2 by older code, kept (train again with --stale rerun)" in said.stderr
+    assert "2 by other code, kept (train again with --stale rerun)" in said.stderr
     assert said.stdout.count("†") >= 2 and "two/train.py" in said.stdout
     again = cli("run", "two/edited.toml", "--stale", "rerun", cwd=mine).stdout
     assert "2.10" in again and "2.50" in again and "†" not in again

@@ -203,7 +203,7 @@ def test_an_edited_trainer_makes_rows_stale_and_a_mixture(small, tmp_path):
     with (made.study.parent / "mine_task.py").open("a") as text:
         text.write("\n\nassert True\n")
     assert said(made.table(), "kept (†): base, without-bias, data-noise0.0, data-noise1.0")
-    assert said(made.table(), "†: trained or scored by older code")
+    assert said(made.table(), "†: trained or scored by other code")
     made.run(rows="data-noise0.0", stale="rerun")
     assert said(made.table(), "Different code made these rows (", "mine_task.py", "; data-noise0.0.")
     assert said(made.table(), "kept (†): base, without-bias, data-noise1.0.")

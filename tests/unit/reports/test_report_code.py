@@ -40,7 +40,7 @@ def test_one_commit_is_a_note_on_the_setup(bench):
 
 def test_what_the_code_is_now_stands_under_no_table(bench):
     """It is for `plan`; what the rows share is for both."""
-    now, shared = "Base's code is now commit 333.", "Each row ran from its own snapshot."
+    now, shared = "Base's code is now commit 333.", "Each row runs from its own snapshot."
     bench.study |= {"code_note": now, "trees_note": shared}
     bench.notes = (now, shared)
     said = [note.text for note in rows(bench).table().footnotes]

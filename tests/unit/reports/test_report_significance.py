@@ -280,7 +280,7 @@ def test_rows_of_other_numbers_of_seeds_are_one_family(bench):
         assert (test.paired is None) == (key != "C"), "three seeds do not pair with five"
     [note] = [note for note, *_ in table.test_notes if note.startswith("BLEU (dev): 3 rows compared")]
     assert f"{power.detectable_by_both(family):.2f} (in a row of 1 seed) with 80 % power" in note
-    assert note.endswith("which assumes equal variances: D.")
+    assert note.endswith("one side has a single seed: D.")
     assert f"({BOTH}; or {DUNNETT})" in table.test_notes[0].text
 
 
