@@ -28,7 +28,7 @@ from tests import warm_torch
 
 COMMAND = "ablations.cli.main"  # run anew by each process, so it is not among the modules below
 MODULES = (
-    *(f"ablations.cli.{name}" for name in ("inspect", "options", "plan", "progress")),
+    *(f"ablations.cli.{name}" for name in ("inspect", "options", "progress", "show_plan")),
     *(f"ablations.cli.{name}" for name in ("report", "run", "status", "store", "terminal")),
     "ablations.service.tables", "mlflow", "mlflow.store.tracking.sqlalchemy_store",
 )  # fmt: skip
