@@ -12,6 +12,7 @@ from ablations.service.selected import Selectors, choose, task_of
 from ablations.study.selectors import Selection, only_row
 from ablations.study.study import Study, load_study
 from experiments.config.evaluation import EvaluationConfig
+from experiments.config.network_change import recorded_settings
 from experiments.config.run_config import RunConfig
 from experiments.device_spec import DeviceSpec
 from experiments.errors import UserError
@@ -86,23 +87,24 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
     if result.ensemble:
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights. Name a member: {members}.")
-    config = _recorded_config(result)
+    config = _recorded_config(run_id, result)
     if own is not None:  # what was recorded is how the row decodes that came first
         config = config.model_copy(update={"evaluation": own})
     return Trained(run_id, config, attempt, result)
 
 
-def _recorded_config(result: TrainingResult) -> RunConfig:
-    """Return the settings of a run. Those of its evaluation that this version does not know have their defaults."""
+def _recorded_config(run_id: str, result: TrainingResult) -> RunConfig:
+    """Return the settings of a run. Those of its evaluation that this version does not know have their defaults.
+
+    Raises UserError for unknown settings of its training.
+    """
     kind, recorded = load_task(result.task).config_type, result.config
     try:
         config = kind.from_mapping(recorded)
     except ValidationError as error:
         unknown = {found["loc"][1] for found in error.errors() if found["loc"][:1] == ("evaluation",)}
-        if not unknown:
-            raise
-        evaluation = {name: value for name, value in recorded["evaluation"].items() if name not in unknown}
-        config = kind.from_mapping({**recorded, "evaluation": evaluation})
+        evaluation = {name: value for name, value in recorded.get("evaluation", {}).items() if name not in unknown}
+        config = recorded_settings(kind, {**recorded, "evaluation": evaluation}, f"The run {run_id}")
     assert isinstance(config, RunConfig)
     return config
 

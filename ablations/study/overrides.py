@@ -7,10 +7,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from experiments.config.network_change import broken_change
 from experiments.config.task_config import GIVEN_ELSEWHERE, TaskConfig
 from experiments.errors import UserError
 from experiments.messages import suggestion
-from model.extensions import ExtensionError, added, load
 
 
 def setting_names(config_type: type[TaskConfig]) -> list[str]:
@@ -42,19 +42,8 @@ def check_names(
         inside = [k for k in known if k.startswith(f"{name}.")]
         if inside:
             raise UserError(f"{where}: {name} is a group of settings. Set one of: {', '.join(inside)}.")
-        why = _of_broken_package(name)
+        why = broken_change(name.removeprefix("evaluation."))
         raise UserError(f"{where}: there is no setting {name}. {why or suggestion(name, known, 'settings')}")
-
-
-def _of_broken_package(name: str) -> str:
-    """Return why a network change of an installed package is unknown; "" for another name."""
-    place = added("changes").get(name.removeprefix("evaluation."), "")
-    if place:
-        try:
-            load(place)
-        except ExtensionError as error:
-            return str(error)
-    return ""
 
 
 # --- The settings of a task: name, default, allowed values and meaning, from its configuration type

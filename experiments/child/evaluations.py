@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from experiments.attempt_context import AttemptContext
-from experiments.errors import Damaged, Diverged, Preempted, failure_class
+from experiments.config.network_change import why_unknown
+from experiments.errors import Damaged, Diverged, Preempted, UserError, failure_class
 from experiments.events.event_log import EventWriter
 from experiments.identity import eval_identity
 from experiments.records import FailureClass
@@ -79,6 +80,11 @@ class Evaluations(NamedTuple):
             raise failed
 
     def _one(self, spec: EvaluationSpec, renew: int | None, made: Mapping[tuple[str, str], _Made]) -> None:
+        for name in self.task.unknown_settings(self.config, spec):
+            raise UserError(
+                f"The evaluation of {spec.set} was queued with the setting {name}, so it was not made. "
+                f"{why_unknown(f'evaluation.{name}')} Then `ablations run` makes the evaluation."
+            )
         target = self.context.folder / "evaluations" / spec.eval_id
         target.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
         target.mkdir(exist_ok=True)

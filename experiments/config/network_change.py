@@ -12,8 +12,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
-from pydantic import Field, SerializerFunctionWrapHandler, create_model, model_serializer
+from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, create_model, model_serializer
 
+from experiments.errors import UserError
 from model.config import ModelConfig
 from model.extensions import ExtensionError, added, load
 from model.strict import StrictModel
@@ -43,7 +44,7 @@ class NetworkChange(ABC):
     kind: the type of the setting, for pydantic. default: its value where it is not set, which changes nothing and is
     not recorded. client: the folder of a module NAME, which `context.ablate` imports in the process of a user's
     function as `ablations_task.NAME` (experiments/client/ablations_task/changes.py); None if the change is not for
-    users' functions.
+    users' functions, whose rows then have no such setting.
     """
 
     kind: Any
@@ -84,6 +85,11 @@ class Changeable(StrictModel):
 
     network_changes: ClassVar[Mapping[str, NetworkChange]] = {}  # by name
 
+    @classmethod
+    def accepts(cls, change: NetworkChange) -> bool:
+        """Return whether `with_changes` adds the setting of a change."""
+        return True
+
     @model_serializer(mode="wrap")
     def _without_defaults(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
         changes = changes_of(self)
@@ -114,21 +120,69 @@ def _evaluation_of(kind: type[Changeable]) -> type[Changeable] | None:
 
 
 Settings = TypeVar("Settings", bound=StrictModel)
+# A change of one of these names could not be imported as a module beside them.
+_MODULES_OF_CLIENT = {file.stem for file in (Path(__file__).parents[1] / "client" / "ablations_task").glob("*.py")}
 
 
 def installed_changes() -> dict[str, NetworkChange]:
     """The changes that extras and packages add, by name, without those of packages that do not work."""
     found = {}
-    for name, place in added("changes").items():
-        with contextlib.suppress(ExtensionError):  # `check_names` names the package where the setting is used
-            found[name] = load(place)
+    for name in added("changes"):
+        with contextlib.suppress(ExtensionError):  # `broken_change` names the package where the setting is used
+            found[name] = _loaded(name)
     return found
+
+
+def _loaded(name: str) -> NetworkChange:
+    """The change of that name. Raises ExtensionError if it cannot be used."""
+    place = added("changes")[name]
+    if name in _MODULES_OF_CLIENT:
+        raise ExtensionError(
+            f"The change of networks {name} ({place}) has the name of a module of ablations_task, which users' "
+            "functions import. Rename its entry point."
+        )
+    change: NetworkChange = load(place)
+    return change
+
+
+def broken_change(name: str) -> str:
+    """Return why the change of that name in an installed package cannot be used; "" for another name."""
+    if name in added("changes"):
+        try:
+            _loaded(name)
+        except ExtensionError as error:
+            return str(error)
+    return ""
+
+
+def why_unknown(name: str) -> str:
+    """Why a setting that was recorded or queued is unknown here, and what to do. name: dotted."""
+    return broken_change(name.rpartition(".")[2]) or (
+        f"No installed extra or package has the setting {name}. Install the one that adds it (`modules`: the extra "
+        "module_rows), or a version of this program that has the setting."
+    )
+
+
+def recorded_settings(kind: type[Settings], values: Mapping[str, Any], trained: str) -> Settings:
+    """Read the settings with which a network was trained. trained: the subject of the message, such as "The run a1".
+
+    Raises UserError for a setting that is unknown here or has another type.
+    """
+    try:
+        return kind.from_mapping(values)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        why = why_unknown(name) if first["type"] == "extra_forbidden" else f"This version refuses it: {first['msg']}."
+        raise UserError(f"{trained} was trained with the setting {name}. {why}") from None
 
 
 def with_changes(kind: type[Settings]) -> type[Settings]:
     """Add the settings of network changes to a type of settings and its group `evaluation`, if it is `Changeable`."""
-    changes = tuple(installed_changes().items())
-    if not issubclass(kind, Changeable) or dict(changes) == kind.network_changes:
+    if not issubclass(kind, Changeable):
+        return kind
+    changes = tuple((name, change) for name, change in installed_changes().items() if kind.accepts(change))
+    if dict(changes) == kind.network_changes:
         return kind
     made: type[Settings] = _extended(kind, changes)
     return made

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from experiments.config.network_change import with_changes
+from experiments.config.network_change import recorded_settings, with_changes
 from experiments.config.run_config import RunConfig
 from experiments.data.encoding.encoded import model_names
 from experiments.device import Device
@@ -88,4 +88,4 @@ def exported_config(folder: Path, kind: type[Config], task: str) -> Config:
     other = exported["config"].get("task", task)
     if other != task:
         raise UserError(f"{folder} contains a model of the task {other}, not of {task}.")
-    return with_changes(kind).from_mapping(exported["config"])
+    return recorded_settings(with_changes(kind), exported["config"], f"The exported model {folder}")

@@ -218,6 +218,10 @@ class Task(ABC):
         """Return whether `weights`, the folder of a finished training, has what an evaluation needs."""
         return True
 
+    def unknown_settings(self, config: Any, evaluation: EvaluationSpec) -> list[str]:
+        """The settings of a queued evaluation that this installation does not have, so that it cannot make it."""
+        return []
+
     def outdated(self, made: EvaluationResult) -> bool:
         """Return whether to repeat an evaluation without training, because the study reads other numbers of the run."""
         return False

@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from experiments.config.network_change import with_changes
+from experiments.config.network_change import why_unknown, with_changes
 from experiments.config.task_config import TaskConfig
 from experiments.errors import UserError
 from experiments.run_spec import RunSpec
@@ -79,9 +79,11 @@ def validated(task: Task, spec: RunSpec) -> TaskConfig:
         return task.config_type.from_mapping(spec.config)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        why = f" {why_unknown(name)}" if first["type"] == "extra_forbidden" else ""
         raise UserError(
             f"The run {spec.run_id} was queued with a setting that this version does not know "
-            f"({'.'.join(map(str, first['loc']))}: {first['msg']}). Correct its row in the study and queue it again; "
+            f"({name}: {first['msg']}).{why} Correct its row in the study and queue it again; "
             f"`ablations cancel {spec.run_id}` takes this run out of the queue."
         ) from None
 

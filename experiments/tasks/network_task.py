@@ -26,6 +26,7 @@ from experiments.tasks import compiling
 from experiments.tasks.base import Progress, Task
 from experiments.tasks.compiling import COMPILE
 from experiments.tasks.network import (
+    OF_WEIGHTS,
     TYPICAL_LENGTH,
     TYPICAL_LENGTHS,
     disk_bytes,
@@ -238,6 +239,10 @@ class NetworkTask(Task):
 
     def not_a_branch(self, parent_run: RunConfig, config: RunConfig, step: int) -> str:
         return why_no_branch(parent_run, config, step)
+
+    def unknown_settings(self, config: RunConfig, evaluation: EvaluationSpec) -> list[str]:
+        known = {*type(config.evaluation).model_fields, *self.evaluation_settings(config), *OF_WEIGHTS}
+        return [name for name in evaluation.settings if name not in known]
 
     def serves(self, evaluation: EvaluationSpec, weights: Path) -> bool:
         settings = evaluation.settings

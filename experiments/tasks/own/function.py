@@ -28,7 +28,7 @@ from pydantic import Field, create_model, model_validator
 
 from experiments.attempt_context import AttemptContext
 from experiments.client import ablations_task
-from experiments.config.network_change import Changeable, changes_of, installed_changes
+from experiments.config.network_change import Changeable, NetworkChange, changes_of, installed_changes
 from experiments.config.task_config import GIVEN_ELSEWHERE, SettingRoles, TaskConfig, total_steps
 from experiments.dotted import unstorable
 from experiments.errors import Damaged, TrainerFailed, UserError, explain_os_errors
@@ -341,9 +341,7 @@ class FunctionTask(OwnTask):
             "folder": str(context.folder / FINAL), "resume": str(resume) if resume else None,
             "memory_gb": device.memory_gb and device.memory_gb / device.count, "share": device.share,
             "context_gb": CONTEXT_GB,
-            "changes": {
-                name: changes_of(config).get(name) for name, one in config.network_changes.items() if one.client
-            },
+            "changes": {name: changes_of(config).get(name) for name in config.network_changes},
         }  # fmt: skip
         before = self.code_now(context.store)
         home, tree = self.folder or Path.cwd(), self.trainer.tree
@@ -431,6 +429,10 @@ class OwnConfig(Changeable, TaskConfig):
     """A configuration made by `config_type_of`: the user's settings with `task` and `seed`."""
 
     settings_check: ClassVar[Check] = staticmethod(lambda values: None)
+
+    @classmethod
+    def accepts(cls, change: NetworkChange) -> bool:
+        return change.client is not None
 
     @model_validator(mode="after")
     def _accepted_by_its_own_checks(self) -> "OwnConfig":
