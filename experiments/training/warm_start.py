@@ -88,8 +88,9 @@ _SCHEDULE = tuple(
 
 def why_no_branch(parent_run: RunConfig, config: RunConfig, step: int) -> str:
     """Return the reason why a run of `config` cannot start from a run of `parent_run` after `step`; "" if it can."""
-    theirs = dict(flatten(parent_run))
-    changed = [name for name, value in flatten(config) if name != "seed" and theirs.get(name) != value]
+    theirs, own = dict(flatten(parent_run)), dict(flatten(config))
+    # changes of the network are there only where they are set
+    changed = [name for name in {**own, **theirs} if name != "seed" and own.get(name) != theirs.get(name)]
     early = [name for name in changed if not _acts_late(name, config)]
     if early:
         text = any(name in _TEXT for name in early)

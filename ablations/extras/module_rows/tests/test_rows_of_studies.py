@@ -23,6 +23,7 @@ from experiments.tasks import compiling
 from experiments.tasks.load import load_task
 from experiments.tasks.network import evaluation_settings
 from experiments.tasks.own.function import config_type_of
+from experiments.training.warm_start import why_no_branch
 
 HEAD = """
 name = "heads"
@@ -75,6 +76,14 @@ def test_only_lines_that_are_set_are_recorded() -> None:
     assert RunConfig.from_mapping(plain) == RunConfig() and kind.from_mapping(plain) == kind()
     with pytest.raises(ValueError, match="modules"):
         RunConfig.from_mapping({**plain, "modules": [LINE]})
+
+
+def test_a_branch_has_the_lines_of_its_parent_run() -> None:
+    kind: Any = load_task("translation").config_type
+    lines, other, none = (kind.from_mapping({"modules": modules}) for modules in ([LINE], ["a -> zero"], []))
+    assert not why_no_branch(lines, lines, 10)
+    for parent_run, config in ((lines, none), (none, lines), (lines, other)):
+        assert "differs from its parent run in modules, which acts before" in why_no_branch(parent_run, config, 10)
 
 
 @pytest.mark.extra("bundles")
