@@ -16,8 +16,9 @@ from ablations.study.overrides import check_names, setting_names
 from ablations.study.selectors import Selection, row_seeds, select_rows
 from ablations.study.study import Study
 from ablations.study.variation import Profile, Setting, Variation, check_ratios, scaled
+from experiments.config.network_change import all_settings
 from experiments.config.task_config import TaskConfig
-from experiments.dotted import defaults, difference, flatten, nested
+from experiments.dotted import defaults, nested
 from experiments.errors import UserError
 from experiments.identity import NO_SEED, digest
 from experiments.messages import nearest, plain, show
@@ -89,7 +90,7 @@ def resolve(study: Study, selection: Selection, task: Task) -> list[PlannedRow]:
             )
     configured = [(row, *row_config(context, row)) for row in (as_run(study, row) for row in rows)]
     _refuse_unread(context, configured)
-    reference = dict(flatten(row_config(context, None)[0]))
+    reference = all_settings(row_config(context, None)[0])
     planned = []
     for row, config, replaced in configured:
         changed = _changes(config, reference)
@@ -237,7 +238,9 @@ def _refuse_unread(context: Context, rows: Sequence[tuple[Variation, TaskConfig,
 
 
 def _changes(config: TaskConfig, reference: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in difference(config, reference).items() if name != "seed"}
+    settings = all_settings(config)
+    changed = {name for name, value in settings.items() if name not in reference or reference[name] != value}
+    return {name: value for name, value in settings.items() if name in changed and name != "seed"}
 
 
 # --- Rows that would print the same runs twice: repeats of designs are merged, others are refused with the reason

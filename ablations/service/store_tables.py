@@ -169,7 +169,8 @@ def _differences(store: Store, run_id: str, present: PlannedRun | None) -> Mappi
     if present is None or not config:
         return {}
     planned, usual = identity_settings(present.config), defaults(type(present.config))
-    recorded = {name: value for name, value in flatten(config) if name in planned}
+    known = {*planned, *getattr(present.config, "network_changes", ())}
+    recorded = {name: value for name, value in flatten(config) if name in known}
     return {name: recorded.get(name) for name in differing(recorded, planned, usual)}
 
 

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, create_model, model_serializer
 
+from experiments.dotted import flatten
 from experiments.errors import UserError
 from model.config import ModelConfig
 from model.extensions import ExtensionError, added, load
@@ -206,6 +207,17 @@ def changes_of(settings: Any) -> dict[str, Any]:
     """The values of the network changes that settings declare, by name."""
     values = {name: getattr(settings, name) for name in settings.network_changes}
     return {name: value for name, value in values.items() if value != settings.network_changes[name].default}
+
+
+def all_settings(config: StrictModel) -> dict[str, Any]:
+    """All settings by dotted name, also those of network changes that are not set, which a dump leaves out."""
+    settings = dict(flatten(config))
+    for prefix, group in (("", config), ("evaluation.", getattr(config, "evaluation", None))):
+        if isinstance(group, Changeable):
+            for name, change in group.network_changes.items():
+                default = change.default
+                settings.setdefault(prefix + name, list(default) if isinstance(default, tuple) else default)
+    return settings
 
 
 def change_network(

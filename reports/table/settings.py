@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
+from experiments.config.network_change import all_settings
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import defaults, flatten
 from reports.results.table import Row
@@ -56,7 +57,10 @@ def between(row: Row, other: Row) -> dict[str, Any]:
 
 def _printable(row: RowSpec, run: TableRun) -> dict[str, Any]:
     """The settings of a row's run, and the row's values beside them, by name."""
-    return {**{name: value for name, value in flatten(run.config) if name not in ("seed", "task")}, **row.facts}
+    return {
+        **{name: value for name, value in all_settings(run.config).items() if name not in ("seed", "task")},
+        **row.facts,
+    }
 
 
 def columns(

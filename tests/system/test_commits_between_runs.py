@@ -185,7 +185,7 @@ def test_changed_code_makes_results_stale_and_its_return_makes_them_valid(day: D
     day.commit("Another network", net__py=NET.replace("10", "20"))
     assert day.states() == stale  # `old` has a tree of its own
     verified = day.cli("verify", "table.tex", cwd=day.folder).stdout  # the printed numbers are still those of the runs
-    assert "all equal" in verified and "other code than the present one: base, lr2, no-gate" in verified
+    assert "all equal" in verified and "other code than the present: base, lr2, no-gate" in verified
     assert day.trained() == []
     assert day.accuracies()["base"] == 3.0
     day.git("revert", "--no-edit", "HEAD")

@@ -84,7 +84,7 @@ def test_what_would_only_happen_again_is_tried_once(store, cls):
     assert outcomes(store) == [cls]
 
 
-@pytest.mark.parametrize(("do", "word"), [("exit", "exit code 7"), ("lie", "produced no training")])
+@pytest.mark.parametrize(("do", "word"), [("exit", "exit code 7"), ("lie", "did not produce: training")])
 def test_a_child_that_does_not_say_why_is_a_bug(store, do, word):
     go(store, make(attempts={"1": {"at": 3, "do": do}}))
     assert row(store).state is State.FAILED

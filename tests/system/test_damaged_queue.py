@@ -72,5 +72,5 @@ def test_a_torn_file_is_one_paragraph(store):
     _queue(store, *(make(number) for number in range(1, 60)))
     whole = store.queue_db.read_bytes()
     store.queue_db.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(UserError, match=r"The queue .* is damaged.*rebuilt"):
+    with pytest.raises(UserError, match=r"The queue .* is damaged.*no results"):
         go(store)

@@ -101,7 +101,7 @@ def test_a_crash_in_native_code_is_named(store):
 @pytest.mark.parametrize("what", ["disk_full", pytest.param("mute", marks=pytest.mark.nightly)])
 def test_a_full_disk_stops_the_work_and_fails_no_run(store, what):
     jobs = [make(1, attempts={"1": {"at": 3, "do": what}}), make(2, steps=400, step_s=0.02), make(3)]
-    with pytest.raises(DiskFull, match="same command continues"):
+    with pytest.raises(DiskFull, match="with the same command"):
         go(store, *jobs)
     assert outcomes(store, 1) == ["disk_full"]
     assert [row(store, n).state for n in (1, 2)] == [State.WAITING] * 2

@@ -113,6 +113,6 @@ def test_settings_are_those_of_the_task_and_can_be_set(cli: Cli, tmp_path: Path)
         'name = "c"\ntitle = "t"\ncommand = "echo {rate} {metrics}"\n[base]\nrate = 3\n[[metric]]\nname = "a"\n'
         '[[variation]]\nkey = "base"\n'
     )
-    assert "\nrate = 3  (integer" in cli("settings", command_study).stdout
+    assert cli("settings", command_study).stdout.startswith("rate = 3  (integer")
     assert "Nearest" in cli("settings", "translation", "modle.", code=2).stderr
     assert "Nearest names: translation" in cli("settings", "translaton", code=2).stderr

@@ -230,7 +230,7 @@ def test_what_a_trainer_returns(cli: Cli, mine: Path) -> None:
     errors = {run["members"][0]["row"]: run["error"] for run in failed}
     words = {
         "misspelt": ["did not return distance", "distanec"],
-        "nan": ["distance = nan", "test"],
+        "nan": ["distance = NaN", "test"],
         "text": ["distance = 'far'", "expected a number"],
         "nothing": ["returned nothing", "a mapping of metrics"],
         "bug": ["division by zero", "walking.py"],

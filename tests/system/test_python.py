@@ -184,7 +184,7 @@ def test_a_failed_run_is_an_error_with_its_reason_and_loses_nothing(tmp_path: Pa
     study.write_text(text, encoding="utf-8")
     with pytest.raises(ablations.UserError, match=r"1 run failed\. low \(seed 1\): .*exit code 1") as raised:
         ablations.run(study, store=tmp_path / "runs", seeds=1, devices="cpu:1", progress=False)
-    log = Path(str(raised.value).partition("Logs: ")[2].partition(". The others")[0])
+    log = Path(str(raised.value).partition("Logs: ")[2].partition(". The other")[0])
     assert "no rate is seven" in log.read_text(encoding="utf-8")
     assert list(ablations.load(study, store=tmp_path / "runs", seeds=1).table["loss (test)"]) == ["0.50", "– (failed)"]
 

@@ -57,7 +57,7 @@ def test_smoke_names_the_rows_that_fail(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN)
     (tmp_path / "broken.toml").write_text(STUDY)
     done = cli("run", tmp_path / "broken.toml", "--smoke", "--store", tmp_path / "store", code=1)
-    assert "three: " in done.stderr and "division by zero" in done.stderr and "1 failed" in done.stderr
+    assert "three: " in done.stderr and "division by zero" in done.stderr and "1 of 2 rows passed" in done.stderr
     assert "base: " not in done.stderr
     assert kept(tmp_path / "store") == ["store.json"]
 
@@ -66,7 +66,7 @@ def test_smoke_needs_a_setting_for_steps(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "broken.py").write_text(BROKEN.replace('steps="steps", ', ""))
     (tmp_path / "broken.toml").write_text(STUDY)
     done = cli("run", tmp_path / "broken.toml", "--smoke", "--store", tmp_path / "store", code=2)
-    assert "names no setting for its training steps" in done.stderr and "Traceback" not in done.stderr
+    assert "does not name the setting of its training steps" in done.stderr and "Traceback" not in done.stderr
 
 
 def test_noise_trains_seeds_of_base_and_says_what_they_can_show(cli: Cli, tiny: Path, tmp_path: Path) -> None:

@@ -154,7 +154,7 @@ def immediate(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 BUSY_TIMEOUT_S = 30.0
-REBUILD = "A queue contains no results. Delete it, and `ablations queue` makes it again."
+REBUILD = "A queue contains no results: `ablations queue STUDY` makes it again."
 # SQLite's messages for damage, some of which it does not recognise as such
 _DAMAGE = ("malformed", "no such table", "no such column", "has no column", "not decode", "unsupported file format")
 

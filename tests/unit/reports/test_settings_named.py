@@ -12,6 +12,7 @@ from ablations.service.selected import task_of
 from ablations.study.selectors import Selection, selection
 from ablations.study.study import Study, load_study
 from ablations.study.study_file import builtin_studies
+from experiments.config.network_change import all_settings
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import flatten
 from experiments.identity import digest
@@ -95,7 +96,7 @@ class Inputless:
 
 def check_setting(task: Task, name: str, tmp_path: Path) -> None:
     """A changed setting of base is named exactly where the task reads it."""
-    value = another(fields(task.config_type)[name], dict(flatten(task.config_type()))[name])
+    value = another(fields(task.config_type)[name], all_settings(task.config_type())[name])
     if value is None:
         pytest.skip("it has one value only")
     more = {"training.keep_checkpoints": 9, "training.eval_steps": 5} if name == "evaluation.checkpoint" else {}

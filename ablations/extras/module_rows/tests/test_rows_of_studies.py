@@ -10,11 +10,12 @@ from torch import nn
 from ablations.extras.module_rows import change
 from ablations.extras.module_rows.change import MODULES
 from ablations.planning.plan import Plan, plan_study
+from ablations.planning.resolve import resolve
 from ablations.study.selectors import selection
 from ablations.study.study import load_study
 from experiments.client import ablations_task
 from experiments.client.ablations_task.trainer import Channel, RunContext
-from experiments.config.network_change import Added, changes_of, with_changes
+from experiments.config.network_change import Added, all_settings, changes_of, with_changes
 from experiments.config.run_config import RunConfig
 from experiments.errors import UserError
 from experiments.identity import named_settings, run_identity
@@ -76,6 +77,15 @@ def test_only_lines_that_are_set_are_recorded() -> None:
     assert RunConfig.from_mapping(plain) == RunConfig() and kind.from_mapping(plain) == kind()
     with pytest.raises(ValueError, match="modules"):
         RunConfig.from_mapping({**plain, "modules": [LINE]})
+
+
+def test_a_row_without_the_lines_of_base_differs_from_it(tmp_path: Path) -> None:
+    file = tmp_path / "heads.toml"
+    base = HEAD.replace("[[variation]]", f"modules = ['{LINE}']\n[[variation]]", 1)
+    file.write_text(base + "fixed = {modules = []}")
+    rows = resolve(load_study(str(file)), selection(corpus="builtin"), load_task("translation"))
+    assert [row.overrides for row in rows] == [{}, {"modules": []}]
+    assert [all_settings(row.config)["modules"] for row in rows] == [[LINE], []]
 
 
 def test_a_branch_has_the_lines_of_its_parent_run() -> None:
