@@ -119,5 +119,5 @@ def test_rows_that_share_a_training_are_found_by_name_with_their_own_scores(cli:
     assert len(list(store.glob("runs/*"))) == 1
     assert_rebuilt_equals_grown(cli, store)
     (store / "mlflow.db").unlink()
-    assert "1 run added to MLflow" in cli("run", study, "--store", store).stderr
+    assert "1 missing run added to MLflow" in cli("run", study, "--store", store).stderr
     assert named(store) == pytest.approx(expected)
