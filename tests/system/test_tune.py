@@ -181,7 +181,7 @@ def test_a_diverged_trial_counts_and_a_bug_stops_its_row(cli: Cli, tmp_path: Pat
     path = write(tmp_path / "s", study)
     path.write_text(study.replace("width = {low = 1, high = 9}", "width = [3, 9]"))
     done = cli("tune", path, "--store", tmp_path / "store", "--devices", "cpu:2", code=1)
-    assert "broken: a trial failed" in done.stderr and "cannot do that" in done.stderr
+    assert "broken: tuning stopped" in done.stderr and "cannot do that" in done.stderr
     states = [trial["state"] for trial in trials(tmp_path / "store")]
     assert states.count("running") == 1  # broken's, to be tried again
     assert "failed" in states  # width 9

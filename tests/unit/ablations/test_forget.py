@@ -118,7 +118,7 @@ def test_what_another_study_shows_stays_unless_it_is_named(tmp_path: Path) -> No
     shared, fast = (run.run_id for run in choose(str(study), Selectors(store=tmp_path / "store")).plan.runs)
     done = call(tmp_path / "store", "forget", study, "--yes")
     assert "1 run moved" in done.stdout and states(tmp_path)[0] == "finished"
-    assert f"{shared} stays: it also belongs to other (exact)" in done.stderr
+    assert f"{shared} stays" in done.stderr and "other (exact)" in done.stderr
     assert "1 run moved" in call(tmp_path / "store", "forget", "--run", shared[:8], "--yes").stdout
     assert {path.name for path in (tmp_path / "store" / "forgotten").iterdir()} == {shared, fast}
 
