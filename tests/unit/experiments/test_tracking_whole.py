@@ -305,7 +305,7 @@ def test_a_damaged_database_is_one_line_keeps_no_run_from_ending_and_is_rebuilt(
     background.close()
     assert background.synced() == [], "the next coordinator tries again"
     told, left = caplog.records
-    assert said in told.getMessage() and "`ablations ui --rebuild mlflow` " in told.getMessage()
+    assert said in told.getMessage() and "`ablations ui --rebuild mlflow`" in told.getMessage()
     assert not told.exc_info and "\n" not in told.getMessage() and "Runs not up to date" in left.getMessage()
     assert lacking(store) == {f"{1:016x}": False}
     if store.mlflow_db.is_dir():

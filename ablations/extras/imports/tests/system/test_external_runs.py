@@ -192,7 +192,7 @@ def test_import_and_forget_speak_json(mixed: Path, cli: Cli) -> None:
     assert (done["imported"], done["rows"], done["other_settings"]) == (3, ["theirs"], ["optimizer"])
     other = json.loads(cli("import", mixed / "runs", "--store", mixed / "copy", "--json").stdout)
     assert [run["how"] for run in other["runs"]] == ["taken"] * 3
-    assert "add --yes" in cli("forget", study, *where, "--json", code=2).stderr
+    assert "--yes" in cli("forget", study, *where, "--json", code=2).stderr
     gone = json.loads(cli("forget", study, *where, "--json", "--yes").stdout)
     assert len(gone["forgotten"]) == 3 and not in_mlflow(mixed / "runs")
 
@@ -257,7 +257,7 @@ def test_a_wide_file_without_a_study_becomes_one(tmp_path: Path, cli: Cli) -> No
     text = "\n".join(["row;seed;group;lr;dev/bleu;test/bleu", *lines, ""])
     (tmp_path / "wide.csv").write_text(text, encoding="utf-8-sig")
     study, store = tmp_path / "bleu.toml", tmp_path / "runs"
-    assert "written" in cli("import", study, "--from", tmp_path / "wide.csv", "--store", store).stdout
+    assert "2 rows imported" in cli("import", study, "--from", tmp_path / "wide.csv", "--store", store).stdout
     found = rows(cli, study, store)
     assert found["base"]["bleu_dev"] == pytest.approx(26.2) and found["big"]["bleu_test"] == 27.4
     assert found["big"]["bleu_test_change"] == pytest.approx(27.4 - 25.2) and found["big"]["settings"] == {"lr": 0.2}
