@@ -264,7 +264,8 @@ class TrainingResult(Record):
     of_builtin: ClassVar[frozenset[str]] = frozenset(
         {
             "data", "precision", "num_params", "flops", "flops_per_token", "target_tokens", "resumed_from", "seconds",
-            "steps_cpu_s", "start", "end", "pinned", "peak_memory_bytes", "example_files", "ensemble", "parent_run",
+            "steps_s", "steps_cpu_s", "start", "end", "pinned", "peak_memory_bytes", "example_files", "ensemble",
+            "parent_run",
         }
     )  # fmt: skip
     in_spec: ClassVar[frozenset[str]] = frozenset({"run_id", "task", "config", "inputs"})  # fields until version 0.1.0
@@ -309,8 +310,9 @@ class TrainingResult(Record):
     flops_per_token: Amount | None = None
     target_tokens: Count | None = None
     resumed_from: Count | None = None
-    seconds: Amount | None = None  # of the steps of the last attempt
-    steps_cpu_s: Amount | None = None  # of the processor (all threads) in these steps, without measurements
+    seconds: Amount | None = None  # of the last attempt's steps and the measurements between them
+    steps_s: Amount | None = None  # of these steps alone
+    steps_cpu_s: Amount | None = None  # of the processor (all threads) in these steps alone
     start: dict[Word, Amount | None] = Field(default_factory=dict)  # before the first update
     end: dict[Word, Amount | None] = Field(default_factory=dict)  # before the last
     ensemble: list[EnsembleMember] = Field(default_factory=list)  # not in the record of a training

@@ -312,8 +312,7 @@ class Training:
             _check_finite(weights, self.step)
             meta = {**self._meta, "step": self.step, "target_tokens": self.target_tokens}
             checkpoint.save_weights(self.folder / "final", weights, meta)
-        self.device.synchronize()
-        seconds = time.perf_counter() - self._started - self._measuring
+        seconds = time.perf_counter() - self._started
         cpu_s = time.process_time() - self._cpu_started - self._cpu_measuring
         return {
             **self.facts,
@@ -322,6 +321,7 @@ class Training:
             "step": self.step,
             "target_tokens": self.target_tokens,
             "seconds": round(seconds, 3),
+            "steps_s": round(seconds - self._measuring, 3),
             "steps_cpu_s": round(cpu_s, 3),
             "peak_memory_bytes": self.device.peak_memory_bytes(),
         }

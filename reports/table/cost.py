@@ -128,7 +128,7 @@ def tokens_per_second(outcome: Outcome) -> float | None:
     record = outcome.record
     if record is None or record.target_tokens is None or record.resumed_from is not None:
         return None
-    seconds = record.steps_cpu_s if record.device_kind == "cpu" else record.seconds
+    seconds = record.steps_cpu_s if record.device_kind == "cpu" else record.steps_s
     return record.target_tokens / seconds if seconds else None
 
 

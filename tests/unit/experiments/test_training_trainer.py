@@ -226,7 +226,7 @@ def test_events_tell_losses_rates_and_speeds(tmp_path):
     assert facts["target_tokens"] == sum(pairs(step).num_target_tokens for step in range(1, 13))
     assert facts["step"] == 12
     assert facts["peak_memory_bytes"] > 0
-    assert 0 < facts["steps_cpu_s"] < 60
+    assert 0 < facts["steps_cpu_s"] < 60 and 0 < facts["steps_s"] <= facts["seconds"]
 
 
 def test_running_out_of_memory_has_its_own_name(tmp_path):
