@@ -93,12 +93,11 @@ _FACTS = {
 _OF_FUNCTIONS = ("folder_links", "code_globs", "code_tree", "code_base", "code_lines")
 
 
-def separate(settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainerSpec]:
-    """Separate the settings of a run from the facts of its trainer, as version 0.1.0 recorded them together.
+def separate(settings: Mapping[str, Any], task: str) -> tuple[dict[str, Any], TrainerSpec]:
+    """Separate settings from the facts of a user's trainer, as version 0.1.0 recorded them together.
 
-    Raises ValueError for facts of wrong types.
+    settings: of a run of this task, or some of them. Raises ValueError for facts of wrong types.
     """
-    task = str(settings.get("task", ""))
     names = tuple(_FACTS) if task == "command" else _OF_FUNCTIONS if ":" in task else ()
     facts = {_FACTS[name]: settings[name] for name in names if name in settings}
     return {name: value for name, value in settings.items() if name not in names}, TrainerSpec.from_json(facts)
@@ -200,7 +199,7 @@ def recorded_spec(record: Mapping[str, Any]) -> RunSpec:
     spec = RunSpec.from_json(given)
     if "trainer" in given:
         return spec
-    settings, trainer = separate(spec.config)
+    settings, trainer = separate(spec.config, spec.task)
     return replace(spec, config=settings, trainer=trainer)
 
 

@@ -276,8 +276,8 @@ def rows_of(store: Store, run_id: str) -> list[TableRow]:
 def _without_facts(store: Store, run_id: str, settings: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
     """The settings of a row of version 0.1.0 without facts of its trainer, and its trees. Raises ValueError."""
     spec = spec_of(store, run_id, forgiving=True)
-    own, trainer = separate({**settings, "task": spec.task if spec else ""})
-    return {name: value for name, value in own.items() if name in settings}, trainer.trees
+    own, trainer = separate(settings, spec.task if spec else "")
+    return own, trainer.trees
 
 
 def keep_row(store: Store, run_id: str, row: TableRow) -> None:

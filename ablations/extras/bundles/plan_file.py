@@ -96,19 +96,20 @@ def _without_facts(data: Mapping[str, Any]) -> Mapping[str, Any]:
     if is_built_in(task) or any("trainer" in row for row in data["rows"]):
         return data
 
-    def apart(settings: Mapping[str, Any]) -> tuple[dict[str, Any], TrainerSpec]:
-        own, trainer = separate({**settings, "task": task})
-        return {name: value for name, value in own.items() if name in settings}, trainer
-
     def row(item: Mapping[str, Any]) -> dict[str, Any]:
-        config, trainer = apart(item["config"])
-        return {**item, "config": config, "overrides": apart(item["overrides"])[0], "trainer": trainer.to_json()}
+        config, trainer = separate(item["config"], task)
+        return {
+            **item,
+            "config": config,
+            "overrides": separate(item["overrides"], task)[0],
+            "trainer": trainer.to_json(),
+        }
 
     def variation(item: Mapping[str, Any]) -> dict[str, Any]:
-        fixed, code = apart(item.get("fixed", {}))
+        fixed, code = separate(item.get("fixed", {}), task)
         return {**item, "fixed": fixed, "code_tree": code.tree, "code_base": code.base, "code_lines": code.lines}
 
-    defaults, of_base = apart(data["settings"]["defaults"])
+    defaults, of_base = separate(data["settings"]["defaults"], task)
     return {
         **data,
         "study": {**study, "code_tree": of_base.tree, "variation": [variation(item) for item in study["variation"]]},

@@ -19,7 +19,7 @@ COMMAND = {
 
 
 def test_a_record_comes_back_as_it_was_written():
-    settings, trainer = separate(COMMAND)
+    settings, trainer = separate(COMMAND, "command")
     spec = RunSpec("a" * 16, settings, {"corpus": "c"}, {"settings": {}}, 9, 5, 2.0, "/home/me", "py", "l", trainer)
     written = json.loads(json.dumps(spec.to_json()))
     assert RunSpec.from_json(written) == spec == recorded_spec({"spec": written}) == recorded_spec(written)
@@ -27,7 +27,7 @@ def test_a_record_comes_back_as_it_was_written():
 
 
 def test_facts_of_the_trainer_are_no_settings():
-    settings, trainer = separate(COMMAND)
+    settings, trainer = separate(COMMAND, "command")
     assert settings == {"task": "command", "seed": 2, "lr": 0.1, "net": {"depth": 3}}
     assert trainer == TrainerSpec(
         COMMAND["command"], (("dev", "acc", "acc ([0-9.]+)", "last"),), "step ([0-9]+)", ("data",), ("*.txt",),
@@ -47,19 +47,21 @@ OTHERS = [("mine:TASK", {"command": "x"}), ("added", {"command": "x", "code_glob
 
 @pytest.mark.parametrize(("task", "left"), OTHERS)
 def test_other_tasks_may_have_settings_of_these_names(task, left):
-    settings, _ = separate({"task": task, "command": "x", "code_globs": []})
+    settings, _ = separate({"task": task, "command": "x", "code_globs": []}, task)
     assert settings == {"task": task, **left}
 
 
 def test_a_record_of_version_0_1_0_has_the_facts_among_its_settings():
     old = {"run_id": "a" * 16, "config": COMMAND, "inputs": {}, "row": {}, "record_sha256": "…"}
-    assert recorded_spec(old) == RunSpec("a" * 16, separate(COMMAND)[0], {}, trainer=separate(COMMAND)[1])
+    assert recorded_spec(old) == RunSpec(
+        "a" * 16, separate(COMMAND, "command")[0], {}, trainer=separate(COMMAND, "command")[1]
+    )
 
 
 @pytest.mark.parametrize(("name", "field"), [("output_patterns", "patterns"), ("code_lines", "lines")])
 def test_a_fact_of_version_0_1_0_of_a_wrong_type_is_damage(name, field):
     with pytest.raises(ValueError, match=field):
-        separate({**COMMAND, name: "many"})
+        separate({**COMMAND, name: "many"}, "command")
 
 
 @pytest.mark.parametrize("wrong", [{"config": 3}, {"inputs": {"a": 1}}, {"run_id": None}, {"steps": "many"}])
