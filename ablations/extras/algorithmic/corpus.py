@@ -1,6 +1,6 @@
-"""The algorithmic corpus: pairs of an input and what an algorithm makes of it. Imports no torch.
+"""The algorithmic corpus: generated pairs of an input and the output of an algorithm for it. Imports no torch.
 
-The file has its settings, its sets with what identifies them, and the algorithms.
+This file contains the settings, the sets with their digests, and the algorithms.
 """
 
 import random
@@ -19,10 +19,10 @@ from experiments.data.corpora.corpus import Corpus
 from experiments.errors import UserError
 from experiments.identity import digest
 
-# --- The `data` section of the algorithmic task: which algorithm, over which symbols and lengths
+# --- The `data` section of the algorithmic task: algorithm, symbols and lengths
 
 
-LONGEST = 10_000  # symbols of a line
+LONGEST = 10_000  # maximum number of symbols in an input
 
 
 def _range(text: str) -> str:
@@ -43,13 +43,13 @@ def _test_range(text: str) -> str:
 
 
 def bounds(lengths: str) -> tuple[int, int]:
-    """The shortest and the longest line of a range: "5-20" and "5-20d4" → (5, 20)."""
+    """Return the shortest and the longest length of a range: "5-20" and "5-20d4" → (5, 20)."""
     shortest, longest = lengths.partition("d")[0].split("-")
     return int(shortest), int(longest)
 
 
 class AlgorithmicData(DataConfig):
-    """Pairs of an input and what an algorithm makes of it. A word is a symbol; lengths count symbols of the input."""
+    """Settings of the generated pairs. Every word is a symbol; lengths are numbers of input symbols."""
 
     corpus: Literal["builtin"] = Field("builtin", description="these pairs are generated")
     units: Literal["word"] = Field("word", description="every symbol is a piece")
@@ -113,31 +113,34 @@ class AlgorithmicData(DataConfig):
         return self
 
     def distance_of(self, lengths: str) -> int:
-        """The distance of a set: that in its name, "33-33d4", or that of all sets."""
+        """Return the distance in the name of a set (4 in "33-33d4"), or `distance` if the name has none."""
         return int(lengths.partition("d")[2] or self.distance)
 
 
-# --- The corpus: its sets and what identifies them
+# --- The corpus: its sets and their digests
 
 
 @dataclass(frozen=True)
 class AlgorithmicCorpus(Corpus):
-    """Generated pairs; every test set has the name of its lengths, "21-30"."""
+    """A corpus of generated pairs. Each test set has the name of its range of lengths, such as "21-30"."""
 
     source: str = "input"
     target: str = "output"
     data: AlgorithmicData = field(kw_only=True)
 
     def read(self, set_name: str) -> Iterator[tuple[str, str]]:
-        """The (source, target) lines of "train", "dev" or a test set. Raises UserError where there are too few."""
+        """Yield the (source, target) lines of "train", "dev" or a test set.
+
+        Raises UserError if the settings allow too few different lines.
+        """
         return generate(self.data, set_name)
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """The number of pairs of each set."""
+        """Return the number of pairs of each set."""
         return {"train": self.generated, **dict.fromkeys(self.sets, self.data.set_pairs)}
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the recipe of one evaluated set."""
+        """Return 16 hex digits that identify the content of one evaluated set."""
         return self._digest({"set": ["dev" if set_name == "dev" else "test", *self._recipe(set_name)]})
 
     def _digest(self, content: Mapping[str, Any]) -> str:
@@ -148,13 +151,16 @@ class AlgorithmicCorpus(Corpus):
         return digest({**recipe, "distance": data.distance, "seed": data.corpus_seed, **content})
 
     def _recipe(self, set_name: str) -> list[Any]:
-        """Lengths and number; test sets do not change those of train and dev."""
+        """Return the range of lengths and the number of pairs of a set.
+
+        The test sets do not change the recipes of train and dev.
+        """
         lengths = {"train": self.data.train_lengths, "dev": self.data.dev_lengths}.get(set_name, set_name)
         return [lengths, self.data.builtin_pairs if set_name == "train" else self.data.set_pairs]
 
 
 def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
-    """The corpus of a configuration. Raises UserError for settings of corpora in files."""
+    """Return the corpus of a configuration. Raises UserError for settings that only corpora in files have."""
     if data.source or data.target or data.train or data.dev or data.test:
         raise UserError(
             "data.source, data.target, data.train, data.dev and data.test name languages and files; an algorithmic "
@@ -167,24 +173,28 @@ def resolve(data: AlgorithmicData) -> AlgorithmicCorpus:
     return AlgorithmicCorpus(data.algorithm, tests=tests, generated=data.builtin_pairs, data=data)
 
 
-# --- The algorithms: lines of symbols with spaces between, as functions of a seed
-# Symbols are the numbers from 0. `VERSION` and `REVISIONS` are part of the corpus's identity. If the lines of an
-# algorithm change, raise its revision; if those of all change, the version (tests pin the lines).
+# --- The algorithms: functions from a random generator to an input and an output
+# A line is a sequence of symbols separated by spaces; symbols are numbers from 0. `VERSION` and `REVISIONS` are part of
+# the corpus digest. If the lines of one algorithm change, increase its revision. If the lines of all algorithms change,
+# increase the version. Tests pin the lines.
 
 
 VERSION = 1
-REVISIONS = {"recall_all": 2}  # of algorithms whose lines have changed since their first version
-# Every possible input belongs to train or dev or the test sets, by its hash: so no set holds an input of another.
+REVISIONS = {"recall_all": 2}  # only algorithms whose lines have changed since they were added
+# The hash of an input assigns it to train, to dev, or to the test sets. So these three never share an input.
 PARTS = 10
-DEV, TEST = 0, 1  # one part in ten each; the rest is train's
-TRIES = 2_000  # draws in a row without a new line of the part
+DEV, TEST = 0, 1  # numbers of the parts of dev and of the test sets; train has the other parts
+TRIES = 2_000  # consecutive draws without a new line before generation fails
 
 Draw = Callable[[random.Random, int, int, int], tuple[list[str], list[str]]]
 Pair = tuple[str, str]
 
 
 def generate(data: AlgorithmicData, name: str) -> Iterator[Pair]:
-    """The pairs of "train", "dev" or a test set, named by its lengths. Raises UserError where there are too few."""
+    """Yield the pairs of "train", "dev" or the test set with the name `name` (its range of lengths).
+
+    Raises UserError if the settings allow too few different inputs.
+    """
     lengths = {"train": data.train_lengths, "dev": data.dev_lengths}.get(name, name)
     shortest, longest = bounds(lengths)
     wanted = data.builtin_pairs if name == "train" else data.set_pairs
@@ -227,9 +237,11 @@ def _sort(chance: random.Random, length: int, symbols: int, _distance: int) -> t
 
 
 def _recall(chance: random.Random, length: int, symbols: int, distance: int) -> tuple[list[str], list[str]]:
-    """Keys and values in turn, then one of the keys: its latest value (Graves et al. 2014, section 4.3, in this form).
+    """Return alternating keys and values followed by one of the keys, and the latest value of this key.
 
-    An even length is made odd by one symbol less. The key of `distance` is drawn such that it does not come again.
+    This is a form of the task in Graves et al. 2014, section 4.3. An even length is reduced by one symbol. `distance`
+    is the distance in pairs from the value to the query; 0 means that it is drawn. The queried key does not occur
+    again between them.
     """
     pairs = (length - 1) // 2
     place = pairs - (distance or chance.randint(1, pairs))
@@ -241,11 +253,11 @@ def _recall(chance: random.Random, length: int, symbols: int, distance: int) -> 
 
 
 def _recall_all(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
-    """Keys, each once, and values in turn, then all the keys in another order: these keys, each with its value.
+    """Return keys and values followed by all keys in another order, and these keys, each followed by its value.
 
-    Multi-query associative recall (Arora et al. 2023, arXiv 2312.04927), without fillers between the queries. There a
-    language model reads a query and predicts its value; here the decoder has written the query before the value.
-    A length that is no multiple of three is made one by fewer symbols.
+    Keys and values alternate; no key occurs twice. This is multi-query associative recall (Arora et al. 2023, arXiv
+    2312.04927) without fillers between the queries. In that paper a language model reads a query and predicts its
+    value; here the decoder writes the key and then the value. The length is rounded down to a multiple of three.
     """
     keys = chance.sample(range(symbols), length // 3)
     values = _line(chance, len(keys), symbols)
@@ -256,7 +268,10 @@ def _recall_all(chance: random.Random, length: int, symbols: int, _distance: int
 
 
 def _dyck(chance: random.Random, length: int, symbols: int, _distance: int) -> tuple[list[str], list[str]]:
-    """The beginning of a word of Dyck-k, k = symbols / 2: the brackets that close it. Empty where none is open."""
+    """Return the beginning of a well-formed sequence of brackets, and the brackets that close it.
+
+    There are symbols / 2 types of brackets (Dyck-k). The output is empty if no bracket is open.
+    """
     source, opened = list[str](), list[int]()
     for _ in range(length):
         if opened and chance.randrange(2):

@@ -1,4 +1,4 @@
-"""Exact sequences and exact pieces, for outputs of which one is right and every other wrong. Imports no torch."""
+"""Exact match of sequences and of pieces, for tasks with exactly one correct output per input. Imports no torch."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +12,12 @@ EXACT_COUNTS = ("exact", "sequences", "right", "pieces")
 
 
 def exact(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, EXACT_COUNTS) → share of exact sequences (…), 0 to 100."""
+    """Return the share of exact sequences, 0 to 100: `sums` of shape (…, 4), as EXACT_COUNTS → shape (…)."""
     return _share(sums[..., 0], sums[..., 1])
 
 
 def pieces(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 4, EXACT_COUNTS) → share of pieces at their place (…), 0 to 100."""
+    """Return the share of correct pieces, 0 to 100: `sums` of shape (…, 4), as EXACT_COUNTS → shape (…)."""
     return _share(sums[..., 2], sums[..., 3])
 
 
@@ -27,10 +27,11 @@ def _share(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def score_exact(outputs: Sequence[str], references: Sequence[str]) -> SetScores:
-    """The share of outputs that equal their reference, and of pieces that stand at their place, 0 to 100.
+    """Return the share of outputs that equal their reference, and the share of correct pieces, both 0 to 100.
 
-    Pieces are what stands between spaces. Each sentence counts the longer of output and reference, so that pieces that
-    are missing or too many are wrong. Raises ValueError for unequal numbers of lines.
+    Spaces separate pieces. A piece is correct if it equals the reference's piece at the same position. The number of
+    positions is the length of the output or of the reference, whichever is longer, so missing and extra pieces count
+    as wrong. Raises ValueError if the numbers of outputs and references differ.
     """
     rows = []
     for output, reference in zip(outputs, references, strict=True):

@@ -1,4 +1,4 @@
-"""Algorithms as sequence to sequence: generated inputs, one right output each; exact sequences and exact pieces."""
+"""The task `algorithmic`: learn an algorithm from generated inputs, each with exactly one correct output."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,10 +19,10 @@ from experiments.run_spec import EvaluationSpec
 from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import TRANSLATE, SequenceTask
 
-# --- Its configuration: translation's sections, decoded greedily
+# --- The configuration: the sections of translation, with greedy decoding
 
 
-# The corpus's digests cover these.
+# Settings outside of run_id: the corpus digests cover them, except data.vocab_size, which has no effect.
 _OF_CORPUS = (
     "data.algorithm", "data.symbols", "data.train_lengths", "data.dev_lengths", "data.test_lengths", "data.set_pairs",
     "data.distance", "data.corpus_seed", "data.vocab_size",
@@ -30,7 +30,7 @@ _OF_CORPUS = (
 
 
 class AlgorithmicEvaluation(EvaluationConfig):
-    """One output is right, so the most probable piece is taken each time."""
+    """Settings of decoding. The defaults are greedy search, because each input has one correct output."""
 
     sets: Names = Field(("dev", "test"), description='"dev" and lengths of test sets; "test": all of them')
     beam_size: int = Field(1, ge=1, description="hypotheses kept at each step of the search (section 6.1)")
@@ -41,7 +41,7 @@ class AlgorithmicEvaluation(EvaluationConfig):
 
 
 class AlgorithmicConfig(RunConfig):
-    """Defaults of the model and its training are the paper's base; all are frozen like base's."""
+    """Settings of a run. The defaults of model and training are those of the paper's base. All defaults are frozen."""
 
     setting_roles: ClassVar[SettingRoles] = replace(
         RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, *_OF_CORPUS)

@@ -1,4 +1,4 @@
-"""The verb `ablations attention`: attention weights of a sentence, or what each head does, as figure and numbers."""
+"""The command `ablations attention`: draw the attention weights of a sentence, or measure what each head does."""
 
 import csv
 import itertools
@@ -109,7 +109,7 @@ def attention(
 def _heads(
     named: choose_run.Named, selectors: Selectors, count: int, checkpoint: str | None, out: Path | None, as_json: bool
 ) -> None:
-    """Measure every head over dev; write and store figure and CSV."""
+    """Measure every head on sentences of dev. Write the figure and the CSV file to the folder of the run."""
     opened = selectors.open()
     found = choose_run.find_trained(named, selectors, ("translate", "parse"))
     task = load_task(found.config.task)

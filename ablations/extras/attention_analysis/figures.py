@@ -1,4 +1,4 @@
-"""Figures of attention: one panel for each head with pieces along both sides; a table of what heads do. No torch."""
+"""Figures of attention: maps with one panel per head, and a table with the measures of all heads. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -6,11 +6,14 @@ from typing import Any
 
 
 def draw_attention(found: Mapping[str, Any], kind: str, layer: int, heads: Sequence[int], path: Path) -> None:
-    """Write the maps of some heads of one layer (numbers from 0) to `path`, PNG, PDF or SVG by its ending."""
+    """Draw the attention maps of some heads of one layer. The ending of `path` selects PNG, PDF or SVG.
+
+    `layer` and `heads` count from 0.
+    """
     from matplotlib.figure import Figure
 
-    rows = found["source" if kind == "encoder" else "target"]  # what attends
-    columns = found["target" if kind == "decoder" else "source"]  # what is attended to
+    rows = found["source" if kind == "encoder" else "target"]  # pieces of the queries
+    columns = found["target" if kind == "decoder" else "source"]  # pieces of the memory
     across = min(4, len(heads))
     down = -(-len(heads) // across)
     side = max(2.5, 0.22 * max(len(columns), len(rows)))
@@ -29,9 +32,9 @@ def draw_attention(found: Mapping[str, Any], kind: str, layer: int, heads: Seque
 
 
 def draw_heads(rows: Sequence[Mapping[str, Any]], measures: Sequence[str], path: Path) -> None:
-    """Write a table of heads with their measures: shares, which lie between 0 and 1, coloured.
+    """Draw a table with one row per trained head and one column per measure.
 
-    Below the trained heads stands the mean of the heads with random weights.
+    Measures between 0 and 1 are coloured. The last row is the mean of the heads with random weights.
     """
     import numpy as np
     from matplotlib.figure import Figure

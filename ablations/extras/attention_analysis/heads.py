@@ -1,8 +1,9 @@
-"""Measures of each attention head over many sentences: do heads "perform different tasks" (appendix)?
+"""Measures of each attention head over many sentences: do heads "perform different tasks" (the paper's appendix)?
 
-Each sentence's weights of one layer are w of shape (H, Q, M): H heads, Q queries, M memory positions. The offset of a
-pair is its memory position minus its query's. Queries count that have a previous and a next memory position: without
-either they have less to choose from. Pairs of the future, which a decoder never sees, do not count.
+The attention weights of one layer for one sentence are an array w of shape (H, Q, M): H heads, Q queries, M memory
+positions. The offset of a pair (query, memory position) is the memory position minus the position of the query.
+Measures include only queries that have a previous and a next memory position. In a decoder they include only pairs
+without a position in the future.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,18 +26,21 @@ from model.layers.attention.watching import watching
 from model.network import build_model
 from model.protocol import Network
 
-# By name: the mean of w·offset in positions; the entropy in nats; the mean weight on four positions; R² of weights on
-# the offset, the share of their variance that a function of the offset alone explains; the share of queries whose
-# largest weight is at the commonest offset; of the weight on other positions, the share within the smallest bracket of
-# two words or more around the query.
+# offset: mean of Σ w·offset, in positions. entropy: mean entropy of w, in nats. previous, next, same, first: mean
+# weight on these positions. relative: share of the variance of w that a function of the offset explains (R²).
+# positional: share of queries whose largest weight is at the most frequent offset. brackets: share of the weight on
+# other positions that lies within the smallest bracket of two or more words around the query.
 MEASURES = ("offset", "entropy", "previous", "next", "same", "first", "relative", "positional", "brackets")
-# From this share of queries on, Voita et al. 2019 (arXiv 1905.09418, section 5.1) call a head positional.
+# Lowest value of `positional` at which Voita et al. 2019 (arXiv 1905.09418, section 5.1) call a head positional.
 POSITIONAL = 0.9
 Weights = NDArray[np.float64]
 
 
 class Sentence(NamedTuple):
-    """A pair of texts as pieces, without ends. `within`: pairs of source pieces in one smallest bracket, if known."""
+    """A source and a target text as ids of pieces, without the end of sentence.
+
+    within: for each source piece, the pieces in the smallest bracket around it (`_within`); None without a tree.
+    """
 
     source: Sequence[int]
     target: Sequence[int]
@@ -44,17 +48,17 @@ class Sentence(NamedTuple):
 
 
 class Heads:
-    """The sums of one layer's heads over the sentences so far."""
+    """Statistics of the heads of one layer, accumulated over sentences."""
 
     def __init__(self, causal: bool) -> None:
         self.causal = causal
-        self.rows: list[Weights] = []  # (measures but the last three, H, queries) of each sentence
-        self.largest: list[NDArray[np.int64]] = []  # (H, queries): the offset of the largest weight
-        self.offsets: dict[int, Weights] = {}  # by offset: number of pairs, Σ w, Σ w², each (H,)
-        self.brackets: list[Weights] = []  # (H, queries): the share of each query
+        self.rows: list[Weights] = []  # per sentence: (the first six measures, H, queries)
+        self.largest: list[NDArray[np.int64]] = []  # per sentence: (H, queries), the offset of the largest weight
+        self.offsets: dict[int, Weights] = {}  # per offset: number of pairs, Σ w, Σ w², each of shape (H,)
+        self.brackets: list[Weights] = []  # per sentence: (H, queries), the measure `brackets`
 
     def add(self, weights_HQM: Weights, within_QM: NDArray[np.bool_] | None = None) -> None:
-        """One more sentence."""
+        """Add the weights of one sentence."""
         H, Q, M = weights_HQM.shape
         inner = slice(1, min(Q, M - 1))
         offset_QM = (np.arange(M) - np.arange(Q)[:, None])[inner]
@@ -77,7 +81,7 @@ class Heads:
             self.brackets.append(((w_HQM * in_bracket).sum(-1) / total)[:, has])
 
     def measures(self) -> list[dict[str, float | None]]:
-        """The measures of each head, in order; None where no sentence had what is measured."""
+        """Return the measures of each head. `brackets` is None if no sentence has brackets."""
         if not self.rows:
             return []
         means = np.concatenate(self.rows, axis=-1).mean(-1)
@@ -95,7 +99,7 @@ class Heads:
 
 
 def roles(model: Network, sentences: Iterable[Sentence]) -> list[dict[str, Any]]:
-    """A row per head: kind (encoder, decoder, cross), layer and head from 1, and its measures."""
+    """Return one row per head: kind (encoder, decoder, cross), layer and head (from 1), and the measures."""
     layers: dict[tuple[str, int], Heads] = {}
     seen: list[tuple[str, Tensor]] = []
 
@@ -108,7 +112,7 @@ def roles(model: Network, sentences: Iterable[Sentence]) -> list[dict[str, Any]]
             memory_BSD = model.encode(torch.tensor([[*sentence.source, EOS_ID]]))
             model.decode(torch.tensor([[BOS_ID, *sentence.target]]), memory_BSD)
         counts = dict.fromkeys(("encoder", "decoder", "cross"), 0)
-        for kind, weights_HQM in seen:  # layer by layer
+        for kind, weights_HQM in seen:  # in the order of the layers
             counts[kind] += 1
             heads = layers.setdefault((kind, counts[kind]), Heads(kind == "decoder"))
             heads.add(weights_HQM.numpy(), sentence.within if kind == "encoder" else None)
@@ -120,7 +124,10 @@ def roles(model: Network, sentences: Iterable[Sentence]) -> list[dict[str, Any]]
 
 
 def positional_heads(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[int, int]]:
-    """By kind of attention and of weights: the numbers of positional heads and of all heads. rows: of `of_run`."""
+    """Return (number of positional heads, number of heads) per (kind of attention, kind of weights).
+
+    rows: the result of `of_run`.
+    """
     found: dict[tuple[str, str], tuple[int, int]] = {}
     for row in rows:
         positional, heads = found.get((row["kind"], row["weights"]), (0, 0))
@@ -130,14 +137,14 @@ def positional_heads(rows: Iterable[Mapping[str, Any]]) -> dict[tuple[str, str],
 
 @runtime_checkable
 class HasSpans(Protocol):
-    """A corpus that knows the brackets of its source sentences, such as that of the extra `parsing`."""
+    """A corpus that knows the brackets of its source sentences, such as the corpora of the extra `parsing`."""
 
     def source_spans(self, set_name: str) -> Iterator[list[tuple[int, int]]]:
-        """Yield the brackets of each sentence as (first word, word behind the last)."""
+        """Yield the brackets of each sentence as pairs (first word, last word + 1)."""
 
 
 class TextPair(NamedTuple):
-    """A pair of texts, and the source's brackets as (first word, word behind the last) if it has a tree."""
+    """A source and a target text. brackets: pairs (first word, last word + 1) if the source has a tree."""
 
     source: str
     target: str
@@ -147,9 +154,10 @@ class TextPair(NamedTuple):
 def of_run(
     config: RunConfig, attempt: Path, choice: str | None, sizes: tuple[int, int], lines: Iterable[TextPair]
 ) -> list[dict[str, Any]]:
-    """The rows of a run's heads, then of the same network with fresh weights, the baseline: `weights` tells which.
+    """Return the rows of the trained heads of a run, then those of a baseline: the same network with random weights.
 
-    choice: of checkpoint; the configuration's if None. sizes: of target and source vocabulary.
+    The key `weights` of a row is "trained" or "random". choice: the choice of checkpoint; None means that of the
+    configuration. sizes: the sizes of the target and the source vocabulary.
     """
     device = Device.open(DeviceSpec("cpu"), "fp32")
     source, target = load_tokenizers(config, attempt)
@@ -170,13 +178,16 @@ def of_run(
 
 
 def _within(tokenizer: Tokenizer, line: TextPair) -> NDArray[np.bool_] | None:
-    """(Q, Q) with the end: for each piece, the pieces of the smallest bracket of two words or more around its word."""
+    """Return a mask of shape (Q, Q); Q counts the source pieces and the end of sentence.
+
+    Row q is True at the pieces in the smallest bracket of two or more words around the word of piece q.
+    """
     if line.brackets is None:
         return None
     pieces = [len(ids) for ids in tokenizer.encode_batch(line.source.split(" "))]
-    first = np.concatenate([[0], np.cumsum(pieces)])  # of each word
+    first = np.concatenate([[0], np.cumsum(pieces)])  # first piece of each word
     within = np.zeros((first[-1] + 1, first[-1] + 1), dtype=bool)
-    for start, end in sorted(line.brackets, key=lambda bracket: bracket[0] - bracket[1]):  # the largest first
+    for start, end in sorted(line.brackets, key=lambda bracket: bracket[0] - bracket[1]):  # largest bracket first
         if end - start > 1:
             within[first[start] : first[end]] = False
             within[first[start] : first[end], first[start] : first[end]] = True

@@ -1,4 +1,4 @@
-"""Attention weights of a sentence pair, layer by layer and head by head (the paper's figures 3 to 5).
+"""Attention weights of one sentence pair, for each layer and head (the paper's figures 3 to 5).
 
 Shapes: B sentences (1 here), H heads, T queries, M memory positions, D d_model.
 """
@@ -15,10 +15,11 @@ from model.layers.attention.watching import KINDS, watching
 
 
 def attention_maps(translator: Translator, source: str, target: str | None = None) -> dict[str, Any]:
-    """{"source": pieces, "target": pieces, "translation": text, "maps": {kind: layers × heads × rows × columns}}.
+    """Return the weights of one sentence pair.
 
-    The target is the translation unless given. Rows attend to columns: columns of encoder and cross attention are
-    source pieces, those of the decoder the pieces that it has read (<s> first).
+    Keys: "source" and "target" (pieces), "translation" (text), "maps" ({kind: layers × heads × rows × columns}).
+    If `target` is None, the model translates the source. Rows are queries. Columns are the attended positions: source
+    pieces for encoder and cross attention, the decoder's input pieces (<s> first) for decoder attention.
     """
     text = translator.translate([source])[0] if target is None else target
     source_ids = [*translator.source_tokenizer.encode(source), EOS_ID]
@@ -27,7 +28,7 @@ def attention_maps(translator: Translator, source: str, target: str | None = Non
     maps: dict[str, list[Tensor]] = {kind: [] for kind in KINDS}
 
     def see(kind: str, weights_BHTM: Tensor) -> None:
-        maps[kind].append(weights_BHTM[0].cpu())  # of the one sentence
+        maps[kind].append(weights_BHTM[0].cpu())  # the batch has one sentence
 
     with evaluating(translator.model), watching(translator.model, see):
         memory_BSD = translator.model.encode(torch.tensor([source_ids], device=device))
