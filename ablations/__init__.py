@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 _FROM = {**dict.fromkeys(("load", "plan", "run"), "ablations.api"), "UserError": "experiments.errors"}
 __all__ = ["UserError", "load", "plan", "run"]
 
-# `model`, `experiments` and `reports` lie in `rooms` once installed (setup.py), beside `ablations` in a checkout. They
-# come before installed packages, which may have the same names, and after the folders of a user's script.
-_rooms = Path(__file__).with_name("rooms")
-_home = str(_rooms if _rooms.is_dir() else _rooms.parents[1])
+# A wheel installs `model`, `experiments` and `reports` in `packages` (setup.py); in a checkout they are beside
+# `ablations`. Their folder comes before site-packages, which may have packages of the same names, and after the
+# folders of a user's script.
+_packages = Path(__file__).with_name("packages")
+_home = str(_packages if _packages.is_dir() else _packages.parents[1])
 if _home not in sys.path:
     _installed = (at for at, one in enumerate(sys.path) if Path(one).name in ("site-packages", "dist-packages"))
     sys.path.insert(next(_installed, len(sys.path)), _home)

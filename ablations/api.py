@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from ablations.planning.declare_table import table_spec
 from ablations.planning.plan import Plan, PlannedRun, plan_as_json
-from ablations.service import work as words
+from ablations.service import progress_text
+from ablations.service.coordination import WorkOptions, held
 from ablations.service.enqueue import wanted
 from ablations.service.preflight import paragraphs, refusals
 from ablations.service.selected import Queueing, Selected, SelectedTable, Selectors, choose, choose_table
 from ablations.service.tables import BY_STUDY, TableOptions, table_of
 from ablations.service.train import check, train
-from ablations.service.work import WorkOptions, held
 from experiments.dotted import as_set, dotted
 from experiments.errors import UserError
 from experiments.jobs.coordinator.reporter import Summary, View
@@ -34,7 +34,7 @@ from reports.render.formats import render
 from reports.render.html import fragment
 from reports.render.printed import printed
 from reports.results.frames import Frames, curves, frames
-from reports.results.results import failures
+from reports.results.run_outcomes import failures
 from reports.results.table import Table
 
 if TYPE_CHECKING:
@@ -301,8 +301,8 @@ def _work(store: Store, working: WorkOptions, say: Callable[[str], None], only: 
         nonlocal shown_at
         if time.monotonic() - shown_at >= PROGRESS_EVERY_S:
             shown_at = time.monotonic()
-            line = words.summary(words.counted(view.counts), view.preparing, view.left_s)
-            say("; ".join([line, *words.lines(view)]))
+            line = progress_text.summary(progress_text.counted(view.counts), view.preparing, view.left_s)
+            say("; ".join([line, *progress_text.lines(view)]))
 
     summary = working.start(store, "empty", show, only=only)
     for reason in held(store):

@@ -22,8 +22,8 @@ KINDS = (
     *("archives", "verifiers", "readers", "changes"),
 )
 DECLARATION = "extra.toml"
-_HOME = Path(__file__).parents[1]  # the checkout, or `ablations/rooms` of an installed package (setup.py)
-EXTRAS = (_HOME.parent if _HOME.name == "rooms" else _HOME / "ablations") / "extras"
+_HOME = Path(__file__).parents[1]  # the checkout, or `ablations/packages` of an installed package (setup.py)
+EXTRAS = (_HOME.parent if _HOME.name == "packages" else _HOME / "ablations") / "extras"
 
 
 def extras() -> list[Path]:

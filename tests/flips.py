@@ -28,7 +28,7 @@ from experiments.data.corpora.builtin import generate
 from experiments.errors import UserError
 from reports.audit.verify import lasting
 from reports.render.formats import RENDERERS, render
-from reports.results.results import collect
+from reports.results.run_outcomes import collect
 
 ALL_BITS = 2_000  # of a file with no more bits every one is flipped, of a larger one so many at random
 Read = Callable[[], Any]  # what is read of a store, comparable

@@ -3,9 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
+from ablations.service.coordination import WorkOptions
 from ablations.service.enqueue import enqueue, prepare
 from ablations.service.selected import Selected, Selectors, choose
-from ablations.service.work import WorkOptions
 from experiments.store.layout import Store
 from tests.stores import made_once
 

@@ -30,7 +30,7 @@ from ablations.service.layers import (
 )
 from ablations.service.preflight import refuse
 from ablations.service.script import study_of
-from ablations.service.selected import Selectors, StoreOptions, choose, task_of
+from ablations.service.selected import Selectors, StoreOptions, choose, task_of_study
 from ablations.study.overrides import settings_of
 from ablations.study.study import load_study
 from ablations.study.study_file import builtin_studies
@@ -195,7 +195,7 @@ def _task(name: str) -> Task:
     if name in named_tasks() and name not in OF_STUDIES:
         return load_task(name)
     if name in builtin_studies() or name.endswith(".toml"):
-        return task_of(load_study(name))
+        return task_of_study(load_study(name))
     if ":" in name:
         return load_task(name)
     if name in OF_STUDIES:

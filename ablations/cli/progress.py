@@ -16,8 +16,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ablations.cli.terminal import unguarded, visible
-from ablations.service import work as words
-from ablations.service.work import WorkOptions, held
+from ablations.service import progress_text
+from ablations.service.coordination import WorkOptions, held
 from experiments.errors import UserError
 from experiments.jobs.coordinator.attempt_watch import GRACE_S
 from experiments.jobs.coordinator.loop import Until
@@ -94,7 +94,7 @@ class Live:
         now, told = time.monotonic(), self._told(view)
         if now - self._printed_at >= (PLAIN_EVERY_S if told != self._printed else PLAIN_SILENT_S):
             self._printed_at, self._printed = now, told
-            print("; ".join([self._summary(view), *words.lines(view)]), file=sys.stderr, flush=True)
+            print("; ".join([self._summary(view), *progress_text.lines(view)]), file=sys.stderr, flush=True)
         self._print_table_so_far(view)
 
     def _table_so_far(self, view: View) -> RenderableType:
@@ -125,14 +125,14 @@ class Live:
 
     def _summary(self, view: View) -> str:
         counts = self._counts_of(view.counts)
-        counted = words.counted(counts)
+        counted = progress_text.counted(counts)
         if self._watched:
             counted = [f"{self._watched.name}: {counted[0]}", *counted[1:]] if counted else [self._watched.name]
         left = view.left_s
         unfinished = any(counts.get(state) for state in (State.WAITING, State.RUNNING))
         if left is None and unfinished and self._watched and self._watched.expected_s is not None:
             left = max(0.0, self._watched.expected_s - (time.monotonic() - self._began))
-        return words.summary(counted, view.preparing, left, STOPPING if view.stopping else "")
+        return progress_text.summary(counted, view.preparing, left, STOPPING if view.stopping else "")
 
     def _counts_of(self, queue: Mapping[State, int]) -> Mapping[State, int]:
         """The states of the table's runs, read again when the queue's counts have changed."""
@@ -154,7 +154,12 @@ def _bars(view: View) -> RichTable:
     for live in view.running:
         total, step = live.claimed.job.total_steps or live.progress.total, live.progress.step
         bar = ProgressBar(total, step or 0, width=BAR) if total else Text("")
-        texts = [words.name(live), words.step(live), ", ".join(words.numbers(live)), f"on {live.slot.name}"]
+        texts = [
+            progress_text.name(live),
+            progress_text.step(live),
+            ", ".join(progress_text.numbers(live)),
+            f"on {live.slot.name}",
+        ]
         name, *rest = (Text(visible(text), overflow="ellipsis") for text in texts)
         grid.add_row(name, bar, *rest)
     return grid

@@ -28,7 +28,7 @@ from reports.render.printed import MADE_BY
 from reports.render.records import cell, text
 from reports.render.terminal import for_terminal
 from reports.results.examples import Examples, collect_examples
-from reports.results.results import failures
+from reports.results.run_outcomes import failures
 from reports.results.table import Table, missing_cells
 
 CARRY_NO_WARNINGS = ("csv", "json")

@@ -15,6 +15,7 @@ from ablations.cli.progress import Live, Watched, work_on
 from ablations.cli.report import print_table
 from ablations.cli.terminal import FAILED, INTERRUPTED, answer, plain_progress, print_json, say
 from ablations.planning.plan import Plan, PlannedRun
+from ablations.service.coordination import WorkOptions, complete_mlflow, hand_over, in_turn
 from ablations.service.enqueue import enqueue, prepare, trained_again, wanted
 from ablations.service.forecast import forecast
 from ablations.service.preflight import missing_precisions, paragraphs, warnings
@@ -23,7 +24,6 @@ from ablations.service.tables import BY_STUDY, TableOptions, nearest_with_result
 from ablations.service.train import check, queue_runs, train
 from ablations.service.train import smoke as tried
 from ablations.service.trials import Trials
-from ablations.service.work import WorkOptions, complete_mlflow, hand_over, in_turn
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import Selection
 from ablations.study.tuning import SETS, notes_of, tune_of, with_tuned

@@ -12,6 +12,7 @@ from ablations.cli import options
 from ablations.cli.run import run_chosen
 from ablations.cli.terminal import plain_progress, print_json
 from ablations.planning.plan import Plan, PlannedRun, plan_as_json
+from ablations.service.coordination import WorkOptions
 from ablations.service.enqueue import say_trained_again, trained_again, wanted
 from ablations.service.forecast import (
     Forecast,
@@ -28,7 +29,6 @@ from ablations.service.gpu_sharing import sharing_lines
 from ablations.service.preflight import Refusal, paragraphs, refusals, warnings
 from ablations.service.selected import Queueing, Selectors, choose
 from ablations.service.store_tables import orphans, say_orphans
-from ablations.service.work import WorkOptions
 from ablations.study.selectors import only_row
 from experiments.errors import UserError
 from experiments.identity import ensemble_in_words, seed_in_words

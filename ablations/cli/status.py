@@ -19,9 +19,9 @@ from ablations.cli.store import note
 from ablations.cli.terminal import answer, print_json, say
 from ablations.planning.plan import Plan
 from ablations.service.choose_run import NOT_TRAINING, chosen, label, labels, of_study
+from ablations.service.coordination import collect_detached
 from ablations.service.selected import Selected, Selectors, StoreOptions, choose
 from ablations.service.store_tables import store_tables
-from ablations.service.work import collect_detached
 from experiments.errors import UserError
 from experiments.events.event_log import Tail, damaged_events
 from experiments.identity import seed_in_words

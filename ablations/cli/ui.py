@@ -30,7 +30,7 @@ from experiments.store.locks import Occupied
 from experiments.store.tracked_run import TrackedRun, recorded_run
 from experiments.tasks.columns import Column
 from experiments.tracking.database import HOST, RowLine, ui_command
-from experiments.tracking.page import Published, Table, TableRun, publish
+from experiments.tracking.page import Published, ScoredRun, Table, publish
 from experiments.tracking.reachable import refuse_unreachable
 from experiments.tracking.rebuild import rebuild as rebuild_tracking
 from experiments.tracking.rebuild import tracked_runs
@@ -39,7 +39,7 @@ from experiments.tracking.sinks.sink import SinkError, SinkProcess, check_sink, 
 from model.extensions import added
 from reports.render.formats import render
 from reports.render.markdown import escape
-from reports.results.results import Outcome
+from reports.results.run_outcomes import Outcome
 from reports.results.table import Table as Printed
 from reports.results.table import change_digits
 from reports.table.settings import at, show
@@ -199,7 +199,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     files |= {"table.html": page(table, chosen).encode(), **draw(table, chosen.store, ["svg"])}
     heads = _heads(table)
     runs = [
-        TableRun(row.key, outcome.run.run_id, _scores(outcome, table, heads))
+        ScoredRun(row.key, outcome.run.run_id, _scores(outcome, table, heads))
         for row in table.rows
         for outcome in row.outcomes
     ]

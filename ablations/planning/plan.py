@@ -32,7 +32,7 @@ from experiments.messages import show
 from experiments.records import TRAINING
 from experiments.run_spec import EvaluationSpec, RunSpec, TrainerSpec, run_spec
 from experiments.run_state import RunState
-from experiments.store.run_names import RunName, named_by_of, plain_name
+from experiments.store.run_names import RunName, named_by_of, run_name
 from experiments.tasks.base import Task, settings_read
 
 AUTO = "auto"
@@ -187,7 +187,7 @@ def plan_as_json(plan: Plan) -> list[dict[str, Any]]:
 
 
 def plan_study(
-    study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = plain_name
+    study: Study, selection: Selection, task: Task, store: Path, state_of: StateOf, find: Find = run_name
 ) -> Plan:
     """Work out the runs of a study.
 
@@ -403,7 +403,7 @@ def ensemble_of(row: PlannedRow, members: Sequence[PlannedRun], state_of: StateO
     inputs = with_members(members[0].spec.inputs, [member.run_id for member in members])
     of_one = members[0].spec.num_params
     num_params = None if of_one is None else of_one * len(members)
-    name = plain_name(row.config, inputs, row.trainer)
+    name = run_name(row.config, inputs, row.trainer)
     return _planned(row, row.config, name, inputs, members[0].evaluations, state_of, num_params=num_params)
 
 

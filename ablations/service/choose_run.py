@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from ablations.planning.resolve import resolve
-from ablations.service.selected import Selectors, choose, task_of
+from ablations.service.selected import Selectors, choose, task_of_study
 from ablations.study.selectors import Selection, only_row
 from ablations.study.study import Study, load_study
 from experiments.config.evaluation import EvaluationConfig
@@ -143,7 +143,7 @@ def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | 
     if len({m.row for m in run.members}) == 1 or not profiles:
         return None
     selection = Selection(profile=profiles[0], rows=(only_row(study, row),))
-    config = resolve(study, selection, task_of(study))[0].config
+    config = resolve(study, selection, task_of_study(study))[0].config
     return config.evaluation if isinstance(config, RunConfig) else None
 
 

@@ -8,8 +8,8 @@ from functools import cache
 from pathlib import Path
 
 from ablations.planning.plan import Plan, plan_study
+from ablations.service.coordination import collect_detached
 from ablations.service.run_states import DONE, Members, lacks_checkpoints, run_states
-from ablations.service.work import collect_detached
 from ablations.study.overrides import setting_names
 from ablations.study.selectors import CORPUS, Selection, selection
 from ablations.study.study import Study, load_study
@@ -116,7 +116,7 @@ class Selected(SelectedTable):
     priority: int = 0
 
 
-def task_of(study: Study) -> Task:
+def task_of_study(study: Study) -> Task:
     """The study's task, with the columns, the facts of its trainer and (for a command) the settings of the study."""
     task = load_task(study.task, str(study.folder or ""), study.python)
     trainer = TrainerSpec(
@@ -145,7 +145,7 @@ def choose(study_name: str, selectors: Selectors, many: bool = True, *, there: b
     """
     chosen = selectors.selection()
     study = load_study(study_name, many)
-    task = task_of(study)
+    task = task_of_study(study)
     if selectors.corpus is not None and CORPUS not in setting_names(task.config_type):
         raise UserError(
             f"--corpus: the study {study.name} has no corpus, because its trainer reads the data itself. Leave out "

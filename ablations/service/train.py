@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ablations.planning.plan import Plan, PlannedRun
+from ablations.service.coordination import WorkOptions, complete_mlflow, track_ended
 from ablations.service.enqueue import (
     enqueue,
     join,
@@ -24,7 +25,6 @@ from ablations.service.gpu_sharing import sharing_lines
 from ablations.service.preflight import refuse, warnings
 from ablations.service.selected import Say, Selected
 from ablations.service.store_tables import orphans, say_orphans
-from ablations.service.work import WorkOptions, complete_mlflow, track_ended
 from experiments.config.task_config import TaskConfig
 from experiments.dotted import flatten, nested
 from experiments.errors import UserError
@@ -42,7 +42,7 @@ from experiments.run_spec import EvaluationSpec, run_spec
 from experiments.run_state import RunState
 from experiments.store.durable import folder_beside
 from experiments.store.layout import Store
-from experiments.store.run_names import named_by_of, plain_name
+from experiments.store.run_names import named_by_of, run_name
 from experiments.store.trees import TREES
 from experiments.tasks.base import Progress
 
@@ -232,7 +232,7 @@ def _named(
     run: PlannedRun, config: TaskConfig, inputs: Mapping[str, str], specs: Sequence[EvaluationSpec]
 ) -> PlannedRun:
     """The run with other settings and inputs and the name that they give, missing in the store."""
-    name = plain_name(config, inputs, run.spec.trainer)
+    name = run_name(config, inputs, run.spec.trainer)
     spec = run_spec(
         config,
         name.run_id,

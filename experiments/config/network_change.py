@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from pydantic import Field, SerializerFunctionWrapHandler, ValidationError, create_model, model_serializer
+from pydantic_core import to_jsonable_python
 
 from experiments.dotted import flatten
 from experiments.errors import UserError
@@ -215,8 +216,7 @@ def all_settings(config: StrictModel) -> dict[str, Any]:
     for prefix, group in (("", config), ("evaluation.", getattr(config, "evaluation", None))):
         if isinstance(group, Changeable):
             for name, change in group.network_changes.items():
-                default = change.default
-                settings.setdefault(prefix + name, list(default) if isinstance(default, tuple) else default)
+                settings.setdefault(prefix + name, to_jsonable_python(change.default))
     return settings
 
 

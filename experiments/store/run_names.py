@@ -57,7 +57,7 @@ class KnownRun(NamedTuple):
     of_unknown_change: bool = False  # its row changes code; version 0.1.0 recorded only the tree that this gave
 
 
-def plain_name(
+def run_name(
     config: TaskConfig,
     inputs: Mapping[str, str],
     trainer: TrainerSpec = NO_TRAINER,
@@ -80,7 +80,7 @@ class RunNames:
 
     def find(self, config: TaskConfig, inputs: Mapping[str, str], trainer: TrainerSpec = NO_TRAINER) -> RunName:
         """The name of a planned run."""
-        plain = plain_name(config, inputs, trainer)
+        plain = run_name(config, inputs, trainer)
         if config.roles().frozen_defaults:
             return plain
         named = self._named(config, inputs, trainer, plain)
@@ -109,7 +109,7 @@ class RunNames:
             changed = {**name.changed, **{one: planned.get(one) for one in names}}
             if changed == name.changed:
                 return name._replace(added=added)
-            name = plain_name(config, inputs, trainer, changed)
+            name = run_name(config, inputs, trainer, changed)
         return name
 
     def _equal(self, config: TaskConfig, inputs: Mapping[str, str], trainer: TrainerSpec) -> Iterator[KnownRun]:

@@ -170,7 +170,7 @@ def _looked_up(name: str, digests: Mapping[str, str], measure: Callable[[], Leng
 
 PATIENCE_S = 120.0  # torch's import on a busy machine or from a network disk
 _ASK = """
-import ablations  # puts its rooms on the path
+import ablations  # puts the folder of model, experiments and reports on the import path
 import json
 import sys
 import torch

@@ -27,7 +27,7 @@ FOLDER = "table"  # among the parent run's artifacts
 
 
 @dataclass(frozen=True)
-class TableRun:
+class ScoredRun:
     """A training of a row, with its scores under the heads of the rows' means."""
 
     row: str
@@ -44,7 +44,7 @@ class Table:
     corpus: str
     title: str  # Markdown
     latest: str  # Markdown: its profile and corpus
-    runs: Sequence[TableRun]  # by row, then by seed
+    runs: Sequence[ScoredRun]  # by row, then by seed
     lines: Sequence[RowLine]
     note: str  # Markdown
     files: Mapping[str, bytes]

@@ -11,7 +11,7 @@ from experiments.messages import number, suggestion
 from experiments.store.results import EvaluationResult
 from experiments.tasks.columns import Column, named
 from reports.render.cells import plain
-from reports.results.results import Outcome, run_facts
+from reports.results.run_outcomes import Outcome, run_facts
 from reports.results.table import Row, Table
 from reports.table.cost import shown
 from reports.table.provenance import corpus_name

@@ -13,7 +13,7 @@ from experiments.store.layout import Store
 from experiments.tasks.columns import Column
 from reports.figures import style
 from reports.render.cells import group_name
-from reports.results.results import CountsOf, LengthsOf
+from reports.results.run_outcomes import CountsOf, LengthsOf
 from reports.results.table import Row, Table
 
 if TYPE_CHECKING:

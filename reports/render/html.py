@@ -22,7 +22,7 @@ from reports.render.cells import Cell, Grid, Head, Line, fixed, group_name, labe
 from reports.render.page import CSS, DIGEST, SCRIPT, VARIABLES
 from reports.render.printed import NAMES, comment, printed
 from reports.render.setup import checklist, paragraph
-from reports.results.results import Ended, Outcome, run_facts
+from reports.results.run_outcomes import Ended, Outcome, run_facts
 from reports.results.table import Measure, Row, Table
 from reports.table.cost import training_seconds
 from reports.table.provenance import corpus_name
@@ -79,7 +79,7 @@ def _lines(lines: Iterable[str]) -> Any:
 def render(
     table: Table, figures: Mapping[str, Drawn] | None = None, failed: Sequence[tuple[Outcome, Ended]] = ()
 ) -> str:
-    """`figures`: reports/figures/draw.py; `failed`: reports/results/results.py."""
+    """`figures`: reports/figures/draw.py; `failed`: reports/results/run_outcomes.py."""
     from markupsafe import Markup
 
     shown = printed(table, "html")

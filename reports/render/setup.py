@@ -14,7 +14,7 @@ from experiments.messages import number
 from experiments.store.results import Earlier, Encoded
 from model.config import ModelConfig
 from reports.results.accounting import RowSpent, TableSpent
-from reports.results.results import Outcome
+from reports.results.run_outcomes import Outcome
 from reports.results.table import Table, missing_cells
 from reports.table.cost import count, duration, in_words, training_seconds
 from reports.table.notes import branch_in_words, imported, places

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.events.history import History
 from experiments.store.layout import Store
-from reports.results.results import RUN_FACTS, collect, run_facts
+from reports.results.run_outcomes import RUN_FACTS, collect, run_facts
 from reports.spec.table_spec import RowSpec, TableRun, TableSpec
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from experiments.store.layout import Store
 from experiments.tasks.columns import EXAMPLE_FILE, Column
 from reports.results.dunnett import holm
-from reports.results.results import CountsOf, Outcome, folder_of
+from reports.results.run_outcomes import CountsOf, Outcome, folder_of
 from reports.results.table import Row, Table, Test
 
 Counts = NDArray[Any]  # N × C, integers or real numbers

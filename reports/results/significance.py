@@ -22,7 +22,7 @@ from experiments.store.results import seed_value
 from experiments.tasks.columns import Column
 from reports.results import dunnett, power, resampling
 from reports.results.resampling import SharesOf, by_counts, by_shares
-from reports.results.results import CountsOf, Outcome
+from reports.results.run_outcomes import CountsOf, Outcome
 from reports.results.table import Row, Table, Test, change_digits, compared_values, one_basis
 from reports.spec.table_spec import Note
 

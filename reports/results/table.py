@@ -14,7 +14,7 @@ from experiments.tasks.columns import Column
 from experiments.tasks.own.code_files import EDITED
 from reports.results.accounting import TableSpent
 from reports.results.dunnett import ALPHA
-from reports.results.results import NOT_RECORDED, Outcome
+from reports.results.run_outcomes import NOT_RECORDED, Outcome
 from reports.spec.choices import Choices
 from reports.spec.table_spec import Note, RowSpec, TableSpec
 

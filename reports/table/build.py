@@ -13,7 +13,7 @@ from experiments.tasks.columns import MEASURED, Column
 from reports.results import significance
 from reports.results.accounting import RowSpent, last_change, spending
 from reports.results.resampling import shares_in
-from reports.results.results import Outcome, collect, counts_in
+from reports.results.run_outcomes import Outcome, collect, counts_in
 from reports.results.table import NOT_MEASURED, NOT_REPORTED, Measure, Row, Table, with_changes
 from reports.spec.table_spec import RowSpec, TableSpec
 from reports.table import claims, notes, settings

@@ -18,7 +18,7 @@ from experiments.messages import number
 from experiments.store.results import EvaluationResult
 from experiments.tuning import trials_of
 from reports.results.accounting import RowSpent, Spending, TableSpent, amounts
-from reports.results.results import Outcome
+from reports.results.run_outcomes import Outcome
 from reports.results.table import Row, Table
 from reports.spec.table_spec import Note
 

@@ -10,7 +10,7 @@ from experiments.dotted import flatten
 from experiments.identity import without_runs
 from experiments.messages import number, plural
 from experiments.store.results import Data, EvaluationResult, Revision, TrainingResult
-from reports.results.results import NOT_RECORDED, Outcome, Scored
+from reports.results.run_outcomes import NOT_RECORDED, Outcome, Scored
 from reports.results.table import Row, Table, differing_code, measured_alike, tokenizer_of
 from reports.spec.table_spec import Note
 from reports.table import cost

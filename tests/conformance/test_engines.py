@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ablations.service.work import WorkOptions
+from ablations.service.coordination import WorkOptions
 from experiments.errors import UserError
 from experiments.jobs.devices.slots import Slot
 from experiments.jobs.engines.by_name import ENGINES, engine_class, load_engine

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ablations.service.selected import task_of
+from ablations.service.selected import task_of_study
 from ablations.study.study import load_study
 from experiments.attempt_context import AttemptContext
 from experiments.config.task_config import TaskConfig
@@ -137,12 +137,12 @@ variation = [{{key = "base"}}]
 def command(tmp_path: Path) -> Case:
     (tmp_path / "walk.py").write_text(SCRIPT)
     (tmp_path / "walk.toml").write_text(COMMAND.format(python=sys.executable))
-    return Case(task_of(load_study(str(tmp_path / "walk.toml"))), asked_before_stop=2)
+    return Case(task_of_study(load_study(str(tmp_path / "walk.toml"))), asked_before_stop=2)
 
 
 def example(tmp_path: Path) -> Case:
     study = load_study(str(ROOT / "examples" / "personality" / "personality.toml"))
-    return Case(task_of(study), study.profiles["short"].set)
+    return Case(task_of_study(study), study.profiles["short"].set)
 
 
 CASES: list[Any] = [

@@ -94,7 +94,7 @@ def test_an_installed_package_of_the_same_name_stays_the_users(installed: Path, 
 def test_studies_of_every_kind_in_an_occupied_folder(installed: Path, tmp_path: Path, tiny: Path) -> None:
     """A built-in task, a function that imports its own `model`, and a command whose script does."""
     where = _run(installed, "-P", "-c", "import ablations, experiments; print(experiments.__file__)")
-    assert where.startswith(str(installed.parents[1])) and "/ablations/rooms/" in where
+    assert where.startswith(str(installed.parents[1])) and "/ablations/packages/" in where
     command = _command(installed)
     folder = occupied(tmp_path)
     (folder / "tiny.toml").write_text(tiny.read_text())

@@ -29,7 +29,7 @@ from experiments.store.run_names import (
 from experiments.tasks.columns import Column
 from experiments.tasks.load import is_built_in, load_task
 from reports.render.printed import FROM_BUNDLE
-from reports.results.results import differs, recomputed
+from reports.results.run_outcomes import differs, recomputed
 
 _STATES = ("finished", "stale")
 # Settings of an evaluation that a row's configuration has too. They are part of no run_id.

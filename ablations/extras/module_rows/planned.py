@@ -18,7 +18,7 @@ from experiments.store.user_cache import UserCache
 
 IDLE_S = 20.0  # then the process ends
 _LOOK = f"""
-import ablations  # puts its rooms on the path
+import ablations  # puts the folder of model, experiments and reports on the import path
 from experiments.client.ablations_task.values import Channel
 from ablations.extras.module_rows.operations import answer
 answer(Channel(0, 1), {IDLE_S})

@@ -4,7 +4,7 @@ import sqlite3
 
 import pytest
 
-from ablations.service.work import WorkOptions
+from ablations.service.coordination import WorkOptions
 from experiments.jobs.engines import local
 from experiments.jobs.queue.queue import Queue
 from experiments.store.layout import Store

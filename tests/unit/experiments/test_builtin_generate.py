@@ -109,6 +109,7 @@ def test_the_digest_names_the_recipe():
     names = [recipe_digest(pairs, version) for pairs in (900, 1200, 8000, 20_000, 1000, 1001) for version in VERSIONS]
     assert len(set(names)) == len(names) and all(len(name) == 16 and int(name, 16) >= 0 for name in names)
     assert recipe_digest(900) == "dda53b8adeff9b3e" == recipe_digest(900, 1)
+    assert recipe_digest(900, 2) == "def39aba18d5917a"
 
 
 def test_chance_is_the_same_everywhere():

@@ -17,7 +17,7 @@ from experiments.tasks.own.shell import run_command
 
 NOTHING = Readings([], "", print)
 RUNNER = """
-import ablations  # puts its rooms on the path
+import ablations  # puts the folder of model, experiments and reports on the import path
 import sys
 from pathlib import Path
 from types import SimpleNamespace

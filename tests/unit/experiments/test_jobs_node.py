@@ -5,7 +5,7 @@ import uuid
 
 import pytest
 
-from ablations.service.work import WorkOptions
+from ablations.service.coordination import WorkOptions
 from experiments.errors import UserError
 from experiments.jobs.coordinator.scheduler import place
 from experiments.jobs.devices.slots import Node, join, most_together

@@ -10,7 +10,7 @@ from experiments.errors import Diverged
 from experiments.identity import identity_of
 from experiments.jobs.attempts.attempt import AttemptProgress
 from experiments.run_spec import TrainerSpec
-from experiments.store.run_names import plain_name
+from experiments.store.run_names import run_name
 from experiments.tasks.load import load_task
 from experiments.tasks.own.context import recorded
 from experiments.tasks.own.patterns import Readings, check_number, check_pattern
@@ -166,7 +166,7 @@ def test_nothing_that_a_study_says_of_its_command_names_a_run():
     def of(**said):
         trainer = TrainerSpec("train {lr}", **said)
         config = load_task("command").with_settings({"lr": 0.1}, trainer).config_type()
-        return plain_name(config, {}, trainer), dict(flatten(config))
+        return run_name(config, {}, trainer), dict(flatten(config))
 
     plain, written = of()
     assert written == {"task": "command", "seed": 1, "lr": 0.1}

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 
 from ablations.cli.main import app
 from ablations.service import selected
+from ablations.service.coordination import WorkOptions
 from ablations.service.enqueue import enqueue, wanted
 from ablations.service.tables import table_of
-from ablations.service.work import WorkOptions
 from experiments.data.corpora.builtin import generate
 from experiments.store.layout import Store
 from experiments.tasks.load import named_tasks

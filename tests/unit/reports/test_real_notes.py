@@ -25,7 +25,7 @@ from reports.audit.explain import as_text, explain
 from reports.audit.verify import SUFFIXES, verify
 from reports.render.formats import RENDERERS, render
 from reports.render.setup import checklist, paragraph
-from reports.results.results import failures
+from reports.results.run_outcomes import failures
 from reports.table.cost import by_time, counted, training_seconds
 from tests.unit.reports.real import Made, said, write
 

@@ -10,7 +10,7 @@ import pytest
 
 from reports.render import html
 from reports.render.html import Drawn
-from reports.results.results import Ended
+from reports.results.run_outcomes import Ended
 from reports.spec.table_spec import Note
 from tests.planned_runs import described, with_spec
 

@@ -1,0 +1,54 @@
+"""The progress of a store's queue as text: counts of runs by state, one line per running attempt."""
+
+from collections.abc import Iterable, Mapping
+
+from experiments.identity import seed_in_words
+from experiments.jobs.attempts.attempt import RunningAttempt
+from experiments.jobs.coordinator.reporter import View
+from experiments.jobs.queue.job import State
+from experiments.messages import duration
+
+NUMBERS = {"loss": "loss", "perplexity": "ppl", "dev_perplexity": "dev ppl"}
+
+
+def counted(counts: Mapping[State, int]) -> list[str]:
+    """ "2 waiting", "1 running" …, without states that no run is in."""
+    return [f"{counts[state]} {state.value}" for state in State if counts.get(state)]
+
+
+def summary(counts: Iterable[str], preparing: str, left_s: float | None, more: str = "") -> str:
+    """One line on the queue: its counts, what is prepared, the time left."""
+    return ", ".join(filter(None, [*counts, preparing, f"about {duration(left_s)} left" if left_s else "", more]))
+
+
+def lines(view: View) -> list[str]:
+    """A line per running attempt."""
+    return [
+        " ".join(filter(None, [name(live), step(live), ", ".join(numbers(live)), f"on {live.slot.name}"]))
+        for live in view.running
+    ]
+
+
+def name(live: RunningAttempt) -> str:
+    job = live.claimed.job
+    return f"{job.members[0].row if job.members else job.run_id} ({seed_in_words(job.spec.seed)})"
+
+
+def step(live: RunningAttempt) -> str:
+    total, reached = live.claimed.job.total_steps or live.progress.total, live.progress.step
+    at = f"step {reached:,}/{total:,}" if reached is not None and total else ""
+    return " ".join(filter(None, [live.progress.doing, at]))
+
+
+def numbers(live: RunningAttempt) -> list[str]:
+    """The newest loss, perplexity and speed, or the first numbers that the user's trainer has logged; time left."""
+    values = live.progress.metrics
+    if live.progress.doing != "training":
+        return []
+    shown = [f"{word} {values[key]:.4g}" for key, word in NUMBERS.items() if key in values]
+    if not shown:
+        shown = [f"{key} {value:.4g}" for key, value in list(values.items())[:2] if isinstance(value, int | float)]
+    if "target_tokens_per_s" in values:
+        shown.append(f"{values['target_tokens_per_s']:,.0f} tokens/s")
+    left = live.progress.left_s(live.claimed.job.total_steps)
+    return [*shown, *([f"{duration(left)} left"] if left else [])]
