@@ -1,4 +1,4 @@
-"""Verbs on what a store may spend and what was tried in it: `ablations budget` and `ledger`."""
+"""The commands `ablations budget` (limits of a store) and `ablations ledger` (what was tried in a store)."""
 
 import json
 import time
@@ -64,11 +64,11 @@ def _time_of(text: str) -> float:
     return at.timestamp()
 
 
-# --- `ablations ledger`: what was ever requested, started, ended, cancelled or discarded
+# --- `ablations ledger`: list requests, attempts, cancellations and changes of the budget
 
 
 OWN = ("n", "time", "who", "what")
-LONGEST = 100  # characters of a fact on a line of text
+LONGEST = 100  # maximum number of characters of a fact in a printed line
 
 
 def ledger(

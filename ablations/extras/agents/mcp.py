@@ -1,8 +1,8 @@
-"""`ablations mcp`: the verbs as tools of a program that experiments, by the Model Context Protocol on standard streams.
+"""The command `ablations mcp`: serve commands as tools for an agent over MCP, on standard input and output.
 
-A call is the verb itself with --json, in a process of its own: a server with the imported modules forks it, and what
-fails there harms no other call. Its JSON is shortened, cut to pages and sent with the next sensible calls
-(docs/exit-codes-and-json.md). The tools stand in templates/mcp.toml.
+Each call runs the command with --json in a separate process, so a failure does not affect other calls. A fork server
+that has imported the modules starts these processes quickly. The answer contains the command's JSON, shortened and
+split into pages, and suggests the next calls (docs/exit-codes-and-json.md). templates/mcp.toml defines the tools.
 """
 
 import contextlib
@@ -40,13 +40,13 @@ from reports.audit.verify import SUFFIXES
 HERE = Path(__file__).parent
 _TABLE = tomllib.loads((HERE / "templates" / "mcp.toml").read_text(encoding="utf-8"))
 TOOLS: dict[str, dict[str, Any]] = _TABLE["tool"]
-NO_OPTIONS = ("study", "cell", "other", "run", "runs", "prefix", "file")  # arguments without a name on a command line
-OURS = ("out", "seconds", "until")  # arguments that the verb does not have
-STUDY_FORMAT = "ablations://study-format"  # the resource that describes a study file
+NO_OPTIONS = ("study", "cell", "other", "run", "runs", "prefix", "file")  # positional arguments on the command line
+OURS = ("out", "seconds", "until")  # arguments that the server handles itself
+STUDY_FORMAT = "ablations://study-format"  # URI of the resource that describes the study file
 
 
 def schema(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """The JSON Schema of a tool's arguments."""
+    """Return the JSON Schema of the arguments of a tool."""
     takes = tool.get("takes", [])
     known = {name: _TABLE["arguments"][name] for name in (*takes, "full", "cursor")}
     required = takes[: tool.get("required", 0)]
@@ -54,9 +54,9 @@ def schema(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def as_declared(given: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments with the types that the schema declares: JSON has 2.0 for 2. Raises UserError for NaN or infinity.
+    """Return the arguments with the types that the schema declares. Raises UserError for NaN or infinity.
 
-    Several rows may come as a list; the command line has them as one text.
+    JSON may write an integer as 2.0. A list of rows becomes one text with commas, as on the command line.
     """
     found: dict[str, Any] = {}
     for name, value in given.items():
@@ -70,24 +70,24 @@ def as_declared(given: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-# --- What a caller may name
+# --- Paths that a caller may name
 
-_URL = re.compile(r"\b(?!file:)[A-Za-z][A-Za-z0-9+.-]*://\S*")  # not a file of this machine
-_BETWEEN = re.compile(r"""[\s=,:;|<>()\[\]{}"'`@&!]+""")  # signs between which a path may stand in a setting's text
+_URL = re.compile(r"\b(?!file:)[A-Za-z][A-Za-z0-9+.-]*://\S*")  # URLs except file:, which names a local file
+_BETWEEN = re.compile(r"""[\s=,:;|<>()\[\]{}"'`@&!]+""")  # signs that separate paths in the text of a setting
 
 
 class Allowed:
-    """The folders of the studies, tables, bundles and corpora that a caller may name, links followed.
+    """The allowed folders: a caller may name only studies, tables, bundles and corpora inside them.
 
-    No argument of a call names a path outside, in the value of a setting either. A study may run any command: the
-    folders say which studies there are to run, not what these may read.
+    Links are resolved. The check covers all arguments, including the values of settings. It does not restrict the
+    studies themselves: a study inside the folders may run any command and read any file.
     """
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._folders = [folder.resolve() for folder in folders]
 
     def check(self, tool: str, given: Mapping[str, Any]) -> None:
-        """Raises UserError for arguments that name something outside."""
+        """Raise UserError for arguments that name a path outside the folders, or are not plain text."""
         for name, value in given.items():
             for text in value if isinstance(value, list) else [str(value)]:
                 if any(unicodedata.category(sign) in ("Cc", "Cs") for sign in text):
@@ -116,17 +116,18 @@ class Allowed:
                 raise UserError(f"out: {given['out']} must end in {either(SUFFIXES)}.")
 
     def studies(self) -> Iterator[dict[str, str]]:
-        """The study files in the folders."""
+        """Yield the path and title of each study file in the folders."""
         for path in (path for folder in self._folders for path in sorted(folder.glob("*.toml"))):
             table = _toml(path)
             if {"variation", "extends", "ablate"} & {*table} and self._holds(path.resolve()):
                 yield {"study": str(path), "title": str(table.get("title", ""))}
 
     def _setting(self, setting: str, study: str | None) -> None:
-        """Raises UserError for a KEY=VALUE whose value names something outside.
+        """Raise UserError for a KEY=VALUE whose value names a path outside the folders.
 
-        Which of a trainer's settings are paths is not known. Absolute paths and those of a home folder must lie inside,
-        and so must whatever the value names in the study's folder, where trainers run: it may be a link.
+        The server does not know which settings of a trainer are paths. Absolute paths and paths that start with `~`
+        must lie inside the folders. A relative path is checked in the study's folder, where trainers run, because it
+        may be a link.
         """
         name, _, value = (part.strip() for part in setting.partition("="))
         if name == CORPUS:
@@ -143,17 +144,23 @@ class Allowed:
                 self.inside(folder / part)
 
     def _study(self, name: str, beside: Path, chain: int = 9) -> None:
-        """A study and what it extends. Other mistakes in the files are the verb's to report."""
+        """Raise UserError if a study, or a study that it extends, is outside the folders.
+
+        The command itself reports other mistakes in these files.
+        """
         if name not in builtin_studies() and chain:
             path = self.inside(beside / name)
             if isinstance(parent := _toml(path).get("extends"), str):
                 self._study(parent, path.parent, chain - 1)
 
     def inside(self, path: Path) -> Path:
-        """The path without links. Raises UserError if it lies outside, also where `~` is the home folder."""
+        """Return the path with links resolved. Raises UserError if it lies outside the folders.
+
+        A leading `~` is checked both as a file name and as the home folder.
+        """
         try:
             places = [Path(os.path.realpath(one)) for one in (path, path.expanduser())]
-        except (RuntimeError, ValueError):  # ~nobody; a NUL
+        except (RuntimeError, ValueError):  # ~ with an unknown user; a NUL character
             places = []
         if not places or not all(self._holds(place) for place in places):
             raise UserError(
@@ -167,21 +174,21 @@ class Allowed:
 
 
 def _toml(path: Path) -> dict[str, Any]:
-    """A file's table; {} if it is not one."""
+    """Return the content of a TOML file, or {} if the file cannot be read as TOML."""
     with contextlib.suppress(OSError, ValueError, RecursionError):
         return tomllib.loads(path.read_text(encoding="utf-8-sig")) if path.suffix == ".toml" and path.is_file() else {}
     return {}
 
 
-# --- Answers: shortened, in pages
+# --- Answers: shortened and split into pages
 
 
-VERSION = 1  # of the answers (docs/exit-codes-and-json.md)
-PAGE, LONGEST = 12_000, 2_000  # characters of an answer's value; of a text in it
+VERSION = 1  # version of the answer format (docs/exit-codes-and-json.md)
+PAGE, LONGEST = 12_000, 2_000  # maximum numbers of characters: of the value of an answer; of one text in it
 
 
 def short(value: Any, drop: Sequence[str], longest: int = LONGEST) -> Any:
-    """The value without some keys, its long texts without their middle."""
+    """Return the value without the keys `drop`. Texts longer than `longest` lose their middle."""
     if isinstance(value, dict):
         return {name: short(one, drop, longest) for name, one in value.items() if name not in drop}
     if isinstance(value, list):
@@ -193,7 +200,10 @@ def short(value: Any, drop: Sequence[str], longest: int = LONGEST) -> Any:
 
 
 def page(value: Any, cursor: int) -> dict[str, Any]:
-    """Return one page of a value: some entries of a list, or a part of its JSON if an entry is too long."""
+    """Return one page of a value: entries of a list, or a part of the JSON text if one entry exceeds a page.
+
+    cursor: where the page begins, an entry of the list or a character of the JSON text.
+    """
     shown: dict[str, Any]
     whole = json.dumps(value, ensure_ascii=False)
     sizes = [len(json.dumps(one, ensure_ascii=False)) + 2 for one in value] if isinstance(value, list) else [len(whole)]
@@ -214,7 +224,10 @@ NOT_PREDICTED = "the needs of a user's trainer are not predicted"
 
 
 def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the needs of a plan's missing runs: slot hours, largest memory, disk; null if unknown, with the reason."""
+    """Return what the missing runs of a plan need: slot hours, the largest memory, disk.
+
+    Unknown values are None; the key `unknown` then gives the reasons.
+    """
     left = {run["run_id"]: run for run in runs if run["state"] not in ("finished", "stale")}.values()
     seconds = [run["seconds"] for run in left]
     found: dict[str, Any] = {
@@ -231,17 +244,17 @@ def price(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return found
 
 
-# --- A call
+# --- Calls of tools
 
 
 _OF_VERBS = ("describe", "inspect", "options", "plan", "report", "run", "status")
 MODULES = ["scipy.stats", *(f"ablations.cli.{name}" for name in _OF_VERBS)]
-AT_ONCE, LIMIT_S = 4, 600.0  # calls; seconds of one
-IDLE_S = 15.0  # in which a coordinator has begun
+AT_ONCE, LIMIT_S = 4, 600.0  # maximum number of simultaneous calls; maximum seconds of one call
+IDLE_S = 15.0  # seconds that `wait` waits for a coordinator to start training
 
 
 class McpSession:
-    """Answers calls for one store."""
+    """A session that answers the calls of tools for one store."""
 
     def __init__(self, store: StoreOptions, allowed: Allowed) -> None:
         import anyio
@@ -251,7 +264,7 @@ class McpSession:
         self._free, self._sleep = anyio.Semaphore(AT_ONCE), anyio.sleep
 
     async def answer(self, name: str, given: dict[str, Any]) -> tuple[dict[str, Any] | str, bool]:
-        """An answer, or the message of a mistake; and whether something is wrong."""
+        """Return the answer or an error message, and whether the call failed (an error, or an exit code above 1)."""
         from jsonschema import Draft202012Validator
 
         if name not in TOOLS:
@@ -274,7 +287,7 @@ class McpSession:
         return {"schema": VERSION, "tool": name, **more, **shown, "next": then}, more.get("exit", 0) > 1
 
     async def _value(self, name: str, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """A verb's JSON, and what the answer has besides."""
+        """Run the command of a tool. Return its JSON and the extra fields of the answer, such as `exit` and `notes`."""
         words = self._words(name, given)
         code, text, said = await self._call(name, [*words, "--json"])
         if not text:
@@ -295,7 +308,11 @@ class McpSession:
         return value, more
 
     async def _wait(self, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """The runs that have changed or have not ended, once one changes, nothing is under way, or time is over."""
+        """Wait, then return the runs that are not finished or became finished during the wait, and counts of states.
+
+        The wait ends when a run changes its state (unless `until` is "end"), no run is training or about to start, or
+        the time is over.
+        """
         began = moved = time.monotonic()
         before: dict[str, Any] | None = None
         while True:
@@ -316,7 +333,7 @@ class McpSession:
             await self._sleep(max(1.0, 10 * (now - asked)))
 
     def _words(self, name: str, given: Mapping[str, Any]) -> list[str]:
-        """The command line. `check` has refused what would be another option."""
+        """Return the command line of a call. `Allowed.check` has refused values that would be read as options."""
         words = [*TOOLS[name]["verb"].split(), *(() if name in ("studies", "settings") else self._store.store_words)]
         for one in [one for one in TOOLS[name].get("takes", ()) if one in given and one not in OURS]:
             option = "" if one in NO_OPTIONS else f"--{one.replace('_', '-')}="
@@ -325,7 +342,11 @@ class McpSession:
         return words
 
     async def _call(self, name: str, words: Sequence[str]) -> tuple[int, str, str]:
-        """Exit code, output and messages of a verb. What only reads ends with its call; what changes goes on."""
+        """Run a command. Return its exit code, its output and its messages.
+
+        If the call is cancelled or takes too long, a command that only reads is killed. A command that changes the
+        store continues.
+        """
         async with self._free:
             if self._server is None or not self._server.alive:
                 self._server = ForkServer(MODULES)
@@ -347,13 +368,13 @@ class McpSession:
                 return code, texts[0], texts[1].removeprefix("ablations: ")
 
 
-# --- The verb
+# --- The command
 
-REPLACEMENT = "\ufffd"  # stands for what is not Unicode
+REPLACEMENT = "\ufffd"  # replaces characters that are not Unicode
 
 
 def readable(line: str) -> str:
-    """A line of the protocol that the SDK can read: it answers nothing to JSON with half a surrogate pair."""
+    """Replace unpaired surrogates in a line of the protocol, because the SDK does not answer a line that has one."""
     if "\\ud" not in line.lower():
         return line
     try:
@@ -364,7 +385,7 @@ def readable(line: str) -> str:
 
 
 class Requests:
-    """The lines of standard input, each `readable`. Processes that are started meanwhile read an empty input."""
+    """The lines of standard input, made `readable`. Child processes get an empty standard input."""
 
     def __init__(self) -> None:
         self._wire = os.dup(sys.stdin.fileno())
@@ -389,8 +410,8 @@ def mcp(
 ) -> None:
     """Serve plan, start, status, report … as tools for an agent, over MCP (ablations/extras/agents/agents.md).
 
-    It starts this command as its server of the Model Context Protocol. Nothing listens on a network, and no tool
-    deletes or edits a result.
+    The agent starts this command as a server of the Model Context Protocol. The server does not listen on a network. No
+    tool deletes or edits a result.
     """
     try:
         import anyio
@@ -444,8 +465,8 @@ def mcp(
         async with stdio_server(stdin=cast(Any, Requests())) as (reader, writer):
             await server.run(reader, writer, server.create_initialization_options())
 
-    sys.stdout = unguarded(sys.stdout)  # JSON has no control characters
+    sys.stdout = unguarded(sys.stdout)  # no guard is needed: JSON text has no control characters
     try:
         anyio.run(serve)
-    except* (BrokenPipeError, KeyboardInterrupt):  # the client has left
+    except* (BrokenPipeError, KeyboardInterrupt):  # the client has closed the connection
         pass

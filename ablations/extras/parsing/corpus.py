@@ -1,9 +1,10 @@
-"""A corpus of trees: a sentence's words on one side, its tree as a line of symbols on the other. Imports no torch.
+"""A corpus of trees: the source is the words of a sentence, the target its tree as a line of symbols. Imports no torch.
 
-    train.mrg  dev.mrg  test*.mrg        or folders: train/  dev/  test*/, with everything below them
+    train.mrg  dev.mrg  test*.mrg        or folders with subfolders: train/  dev/  test*/
 
-Endings: .mrg, .ptb, .parse, .tree or .trees, each plain or .gz. `data.train` and the like give other names: 02 … 21, 22
-and 23 in a folder with the sections of the Wall Street Journal. Several names are joined; each for test is a set.
+File names end in .mrg, .ptb, .parse, .tree or .trees; each file may be compressed (.gz). `data.train`, `data.dev` and
+`data.test` give other names, such as 02 … 21, 22 and 23 for the sections of the Wall Street Journal. The files of
+several names in `data.train` or `data.dev` are joined. Each name in `data.test` is a separate set.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +25,11 @@ from experiments.errors import UserError
 from experiments.identity import digest
 from experiments.store.user_cache import UserCache
 
-# --- The `data` section of the parsing task: which trees, and how they become pieces
+# --- The `data` section of the parsing task: trees and vocabularies
 
 
 class TreeData(DataConfig):
-    """Section 6.3. Defaults are the paper's for the Wall Street Journal alone."""
+    """Settings of the trees (section 6.3). The defaults are the paper's for the Wall Street Journal alone."""
 
     corpus: str = Field("builtin", description='"builtin" (generated) or a folder with train, dev and test trees')
     train_extra: Names = Field((), description="further training trees, such as another parser's; names as in train")
@@ -54,7 +55,7 @@ class TreeData(DataConfig):
 
 
 ENDINGS = (".mrg", ".ptb", ".parse", ".tree", ".trees")
-_EXTRA = "extra"  # what the built-in corpus calls its further training trees
+_EXTRA = "extra"  # name of the additional training trees of the built-in corpus
 
 
 @dataclass(frozen=True)
@@ -63,10 +64,10 @@ class TreeCorpus(Corpus):
 
     source: str = "words"
     target: str = "trees"
-    extra: int = 0  # number of further training trees that are generated
+    extra: int = 0  # number of additional generated training trees
 
     def read_trees(self, set_name: str) -> Iterator[Tree]:
-        """Yield the trees in the form that is learnt: without root, empty words and function tags."""
+        """Yield the trees of a set without root, empty words and function tags."""
         if self.generated:
             yield from generate_trees(set_name, self.generated)
             if set_name == "train":
@@ -76,12 +77,15 @@ class TreeCorpus(Corpus):
             yield from map(cleaned, read_trees(path, self.sha256(path)))
 
     def source_spans(self, set_name: str) -> Iterator[list[tuple[int, int]]]:
-        """Yield the brackets of each tree as (first word, word behind the last)."""
+        """Yield the brackets of each tree as pairs (first word, last word + 1)."""
         for tree in self.read_trees(set_name):
             yield [(bracket.start, bracket.end) for bracket in tree.brackets]
 
     def read(self, set_name: str) -> Iterator[tuple[str, str]]:
-        """Yield (words, symbols), each separated by spaces. Raises UserError for a label that cannot be written."""
+        """Yield a line of words and a line of symbols for each tree.
+
+        Raises UserError for a label that `linearise` cannot write.
+        """
         for number, tree in enumerate(self.read_trees(set_name), start=1):
             try:
                 symbols = linearise(tree)
@@ -90,9 +94,9 @@ class TreeCorpus(Corpus):
             yield " ".join(tree.words), " ".join(symbols)
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read every tree once. Files with known content are not read again, because a treebank takes seconds.
+        """Read every tree and return the number of trees of each set. Raises UserError for a file without trees.
 
-        Raises UserError for a file without trees.
+        A cache holds the number of trees by content hash, because reading a treebank takes seconds.
         """
         if self.generated:
             return {"train": self.generated + self.extra, **HELD_OUT}
@@ -118,7 +122,7 @@ class TreeCorpus(Corpus):
 
 
 def resolve(data: TreeData) -> TreeCorpus:
-    """Return the corpus of a configuration, found by file names. Raises UserError for missing files."""
+    """Return the corpus of a configuration. Raises UserError for missing files."""
     if data.source or data.target:
         raise UserError("data.source and data.target name languages, but a corpus of trees has none. Leave them out.")
     if data.builtin_version != 1:
@@ -166,7 +170,7 @@ def _all(folder: Path, names: Sequence[str], setting: str) -> Files:
 
 
 def _find(folder: Path, name: str) -> list[Path]:
-    """Return the file with a name, or all files of trees in the folder of that name, sorted by path."""
+    """Return the file of trees called `name`, or all files of trees below the folder `name`, sorted by path."""
     place = folder / name
     if place.is_dir():
         return sorted(path for path in place.rglob("*") if _stem(path) is not None and path.is_file())
@@ -176,7 +180,7 @@ def _find(folder: Path, name: str) -> list[Path]:
 
 
 def _stem(path: Path) -> str | None:
-    """Return the name without its ending; None if it is not a file of trees."""
+    """Return the file name without its ending, or None if the ending is not one of a file of trees."""
     name = path.name.removesuffix(".gz")
     ending = next((ending for ending in ENDINGS if name.endswith(ending)), None)
     return name.removesuffix(ending) if ending else None

@@ -1,9 +1,9 @@
-"""Bracketing precision and recall by EVALB's rules, sentence by sentence and summed. Imports no torch.
+"""Bracketing precision and recall by EVALB's rules, per sentence and in total. Imports no torch.
 
-Checked against EVALB's own sample with its expected output, and written from its README: words whose tag is deleted
-vanish, and brackets that then hold nothing; function tags are cut off labels at "-" or "="; a bracket matches one of
-the same span and label, each at most once, so that repeated unary brackets count as often as both sides have them.
-Sums are over brackets, not over sentences.
+The implementation follows EVALB's README. A test compares it with the expected output of EVALB's sample. The rules:
+words with a deleted tag are removed, and so are brackets that become empty; labels are cut at "-" or "=" (function
+tags); a bracket matches at most one bracket with the same span and label, so repeated unary brackets count as often as
+both trees have them. The totals are sums over brackets, not means over sentences.
 """
 
 from collections import Counter
@@ -13,43 +13,44 @@ from enum import IntEnum
 
 from ablations.extras.parsing.tree import Bracket, Tree, without_words
 
-# The rules are those of COLLINS.prm, with which results on the Wall Street Journal are reported (Sekine and Collins
-# 1997): which labels and words are left out, and which count as equal.
+# Results on the Wall Street Journal are reported with the rules of COLLINS.prm (Sekine and Collins 1997). They define
+# which labels and words are deleted, and which labels count as equal.
 SIGNATURE = "EVALB|labeled F1|rules: COLLINS|punctuation: gold's"
-DELETED = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})  # a word with its tag; of brackets only the label
-TRACES = "-NONE-"  # words that a sentence's length does not count
-CUTOFF_LENGTH = 40  # sentences up to so many words are summed once more on their own
+# Tags of deleted words, and labels of deleted brackets. The words inside a deleted bracket stay.
+DELETED = frozenset({"TOP", "-NONE-", ",", ":", "``", "''", "."})
+TRACES = "-NONE-"  # tag of words that do not count in the length of a sentence
+CUTOFF_LENGTH = 40  # f1_up_to_40 is computed over sentences of at most 40 words
 
 
 def _equal(label: str) -> str:
-    """Return the label that represents all labels that count as equal."""
+    """Map labels that count as equal to one label."""
     return "ADVP" if label == "PRT" else label
 
 
 class Status(IntEnum):
-    """Status of a sentence in EVALB's output: it tells whether the sentence counts in the sums."""
+    """Status of a sentence in EVALB's output. Only VALID sentences count in the totals."""
 
     VALID = 0
-    ERROR = 1  # the sides have other words, or the text is no tree: in no sum
-    SKIPPED = 2  # the parse has no words that count: in no sum
+    ERROR = 1  # gold tree and parse have different words, or a text is not a tree
+    SKIPPED = 2  # all words of the parse are deleted
 
 
 @dataclass(frozen=True)
 class SentenceScore:
-    """One line of EVALB's output. Counts are 0 where the status is not VALID."""
+    """One line of EVALB's output. Counts are 0 unless the status is VALID."""
 
-    length: int  # of the gold sentence, without what is deleted for length
+    length: int  # words of the gold sentence without traces
     status: Status
     matched: int = 0
-    gold: int = 0  # brackets
-    parsed: int = 0
-    crossing: int = 0  # brackets of the parse that cross one of gold
-    words: int = 0  # with a tag that is not deleted
+    gold: int = 0  # brackets of the gold tree
+    parsed: int = 0  # brackets of the parse
+    crossing: int = 0  # brackets of the parse that cross a gold bracket
+    words: int = 0  # words whose gold tag is not deleted
     correct_tags: int = 0
 
     @property
     def complete(self) -> bool:
-        """Return whether all brackets of both sides match."""
+        """True if all brackets of both trees match."""
         return self.status == Status.VALID and self.matched == self.gold == self.parsed
 
 
@@ -58,7 +59,7 @@ def _percent(part: int, whole: int) -> float:
 
 
 def score_sentence(gold: Tree | None, parse: Tree | None) -> SentenceScore:
-    """Score one parse against its gold tree; None is text that was no tree."""
+    """Score one parse against its gold tree. None stands for a text that is not a tree."""
     length = sum(tag != TRACES for tag in gold.tags) if gold else 0
     if parse is not None and DELETED.issuperset(parse.tags):
         return SentenceScore(length, Status.SKIPPED)
@@ -81,9 +82,10 @@ def score_sentence(gold: Tree | None, parse: Tree | None) -> SentenceScore:
 
 
 def summarise(scores: Iterable[SentenceScore], longest: int | None = None) -> dict[str, float]:
-    """Return EVALB's summary by metric name, over all sentences or those of at most `longest` words.
+    """Return EVALB's summary, a value per metric name, over all sentences or those of at most `longest` words.
 
-    Percent, except average_crossing (brackets per sentence), evalb_errors and evalb_skipped (sentences).
+    All values are percentages except average_crossing (brackets per sentence), evalb_errors and evalb_skipped (numbers
+    of sentences).
     """
     taken = [score for score in scores if longest is None or score.length <= longest]
     valid = [score for score in taken if score.status == Status.VALID]
@@ -107,12 +109,12 @@ def summarise(scores: Iterable[SentenceScore], longest: int | None = None) -> di
 
 
 def _counted_brackets(tree: Tree) -> list[Bracket]:
-    """Return the brackets that count: labels without function tags, equal labels as one, deleted labels left out."""
+    """Return the brackets with normalised labels (no function tags, equal labels mapped to one) and no deleted ones."""
     cut = (Bracket(_equal(label.partition("-")[0].partition("=")[0]), *span) for label, *span in tree.brackets)
     return [bracket for bracket in cut if bracket.label not in DELETED]
 
 
 def _crossing(expected: Iterable[Bracket], parsed: Iterable[Bracket]) -> int:
-    """Count brackets of `parsed` that overlap one of `expected` while neither contains the other."""
+    """Return the number of brackets in `parsed` that partly overlap a bracket in `expected`."""
     spans = {(start, end) for _, start, end in expected}
     return sum(any(s < start < e < end or start < s < end < e for s, e in spans) for _, start, end in parsed)

@@ -1,7 +1,7 @@
-"""The generated trees: a stream cut to a training set, fixed dev and test sets, and trees with a parser's mistakes.
+"""The generated trees: a training set of any size, fixed dev and test sets, and trees with a parser's mistakes.
 
-The paper's second row trains on some 17 million sentences that other parsers parsed, with their mistakes. Here these
-are trees of the grammar with random mistakes. Imports no torch.
+The second row of the paper's Table 4 is also trained on about 17 million sentences that other parsers annotated, with
+mistakes. The generated counterpart is trees of the grammar with random mistakes. Imports no torch.
 """
 
 from collections.abc import Iterator
@@ -12,11 +12,11 @@ from ablations.extras.parsing.tree import Bracket, Tree
 from experiments.data.corpora.lexicon import Dice
 from experiments.identity import digest
 
-# Increase it when the trees change: a test compares their hash.
+# Increase this version when the generated trees change. A test compares their hash.
 RECIPE_VERSION = 1
 HELD_OUT = {"dev": 300, "test": 300}
 _SEEDS = {"held out": 2_342_017, "train": 2_122_017, "extra": 1_722_017}
-_DROPPED, _RELABELLED, _RAISED = 3, 2, 12  # percent of brackets; of phrases at another's end
+_DROPPED, _RELABELLED, _RAISED = 3, 2, 12  # percent: the first two of all brackets, the third of PP and SBAR brackets
 _LABELS = ("NP", "VP", "PP", "ADVP", "ADJP", "SBAR", "S")
 
 
@@ -26,7 +26,7 @@ def recipe_digest(trees: int, extra: int) -> str:
 
 
 def generate_trees(split: str, trees: int = 0) -> Iterator[Tree]:
-    """Yield the trees of "train" or "extra" (the first `trees` of a stream), "dev" or "test" (of fixed size).
+    """Yield the first `trees` trees of "train" or "extra", or all trees of "dev" or "test", which have fixed sizes.
 
     No sentence of dev or test occurs in another split.
     """
@@ -55,7 +55,7 @@ def _held_out() -> dict[str, tuple[Tree, ...]]:
 
 
 def mistaken(dice: Dice, original: Tree) -> Tree:
-    """Return the tree with mistakes of a parser: lost brackets, wrong labels, phrases attached too high."""
+    """Return the tree with typical mistakes of a parser: missing brackets, wrong labels, phrases attached too high."""
     brackets: list[Bracket] = []
     for bracket in original.brackets:
         whole = bracket[1:] == (0, len(original))
@@ -69,7 +69,10 @@ def mistaken(dice: Dice, original: Tree) -> Tree:
 
 
 def _raise_last(brackets: list[Bracket]) -> None:
-    """Attach the last bracket above the noun phrase that ends with it, if there is one: that one ends before it."""
+    """Attach the last bracket one level higher if a noun phrase directly around it ends at the same word.
+
+    The noun phrase then ends before the last bracket starts.
+    """
     start, end = brackets[-1].start, brackets[-1].end
     above = [i for i, b in enumerate(brackets[:-1]) if b.start < start and b.end >= end]
     if above and brackets[above[-1]].label == "NP" and brackets[above[-1]].end == end:

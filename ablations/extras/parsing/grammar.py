@@ -1,7 +1,7 @@
-"""Random English sentences with their trees, in the labels of the Penn Treebank, over the built-in corpus's words.
+"""Random English sentences with trees: labels of the Penn Treebank, words of the built-in translation corpus.
 
-Each function gives bracketed text. Prepositional phrases attach to noun or verb, brackets repeat (a noun phrase in a
-noun phrase), and particles, questions and clauses inside clauses occur. Imports no torch.
+Most functions return bracketed text. The trees contain prepositional phrases attached to nouns and to verbs, noun
+phrases within noun phrases, particles, questions and subordinate clauses. Imports no torch.
 """
 
 from ablations.extras.parsing.tree import Tree
@@ -30,7 +30,7 @@ def _fits(verb_or_noun: str, letters: str) -> bool:
 
 
 def _noun(dice: Dice, letters: str, plural: bool) -> tuple[str, str]:
-    """A noun, perhaps with a modifier before it, and its first word."""
+    """Return a noun, possibly with a modifier before it, and the first word of this text."""
     noun: Noun = dice.pick_early([n for n in lexicon.NOUNS if _fits(n.classes, letters)])
     text = f"(NNS {noun.plural})" if plural else f"(NN {noun.singular})"
     if "k" in noun.classes and dice.chance(20):
@@ -44,7 +44,7 @@ def _noun(dice: Dice, letters: str, plural: bool) -> tuple[str, str]:
 
 
 def _plain(dice: Dice, letters: str) -> tuple[str, bool]:
-    """The content of a simple noun phrase, and whether it is plural."""
+    """Return the content of a simple noun phrase, and whether it is plural."""
     if "h" in letters and dice.chance(25):
         return f"(NNP {dice.pick(_NAMES)})", False
     plural = dice.chance(25)
@@ -63,7 +63,10 @@ def _plain(dice: Dice, letters: str) -> tuple[str, bool]:
 
 
 def _phrase(dice: Dice, letters: str, depth: int = 0) -> tuple[str, bool]:
-    """A noun phrase and whether it is plural; not too deep, with what may stand behind a noun."""
+    """Return a noun phrase, and whether it is plural.
+
+    At a depth of less than 2, a coordination, possessive, prepositional phrase or relative clause may be added.
+    """
     inside, plural = _plain(dice, letters)
     roll = dice.below(100) if depth < 2 else 100
     if roll < 8:
@@ -102,13 +105,16 @@ def _finite(dice: Dice, verb: Verb, plural: bool) -> str:
 
 
 def _verb(tag: str, word: str, particle: list[str]) -> str:
-    """With its particle; the preposition of "look for" is left to the object."""
+    """Return a verb with its particle, without the preposition "for", which belongs to the object ("look for")."""
     ends = f" (PRT (RP {particle[0]}))" if particle and particle[0] != "for" else ""
     return f"({tag} {word}){ends}"
 
 
 def _predicate(dice: Dice, letter: str, plural: bool, depth: int) -> str:
-    """A verb phrase for a subject of a class: a verb and what goes with it, or a state."""
+    """Return a verb phrase: a verb with its complements, or a form of "be" with a state.
+
+    letter: the class of the subject. plural: whether the subject is plural.
+    """
     if dice.chance(18):
         return _state(dice, letter, plural)
     verb, after = _verb_and_complements(dice, letter, depth)
@@ -165,7 +171,7 @@ def _time(dice: Dice) -> str:
 
 
 def _clause(dice: Dice, depth: int = 0) -> str:
-    """Subject and predicate, without the bracket around them."""
+    """Return a subject and a predicate, without the bracket around them."""
     if dice.chance(12):
         pronoun = dice.pick(("he", "she", "we", "they"))
         return f"(NP (PRP {pronoun})) {_predicate(dice, 'h', pronoun in ('we', 'they'), depth)}"

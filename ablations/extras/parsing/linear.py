@@ -1,8 +1,8 @@
-"""A tree as a line of symbols and back: S NP DT NN /NP VP VBD /VP . /S. Imports no torch.
+"""Write a tree as a line of symbols, and read such a line: S NP DT NN /NP VP VBD /VP . /S. Imports no torch.
 
-A label opens a bracket; "/" and the label close it. Tags stand for the words, which are inserted again from left to
-right. See section 6.3 and Vinyals et al. 2015 (who also close with the label). A tag that is also a label of the same
-tree, or that looks like a closing, is written with "_" behind it, so that every tree can be read back.
+A label opens a bracket; "/" followed by the label closes it. A tag replaces each word; reading inserts the words at the
+tags from left to right. See section 6.3 and Vinyals et al. 2015, who also close brackets with the label. A tag gets the
+suffix "_" if it is also a label of the same tree, starts with "/", or ends with "_". So every tree can be read back.
 """
 
 from collections.abc import Collection, Sequence
@@ -10,20 +10,20 @@ from dataclasses import dataclass, fields
 
 from ablations.extras.parsing.tree import Bracket, Tree, steps
 
-UNKNOWN = "⁇"  # the tokenizer's sign for a symbol that is not in the training set
-NO_TAG = "XX"  # tag of a word for which the output has none
+UNKNOWN = "⁇"  # text that the tokenizer prints for a symbol outside its vocabulary
+NO_TAG = "XX"  # tag of a word for which the output has no tag
 
 
 @dataclass
 class Repairs:
-    """Repairs that turned an output into a tree."""
+    """Numbers of the repairs that turned an output into a tree."""
 
-    unclosed: int = 0  # brackets that the output leaves open, or closes only by closing an outer one: closed there
-    unopened: int = 0  # closings of what is not open: left out
+    unclosed: int = 0  # brackets open at the end or when an outer bracket is closed: closed there
+    unopened: int = 0  # closing symbols without an open bracket: left out
     empty: int = 0  # brackets without a word: left out
-    missing_tags: int = 0  # words beyond the output's tags: tagged XX, in the innermost bracket open, or the last one
-    extra_tags: int = 0  # tags beyond the words: left out
-    unknown: int = 0  # symbols that training did not hold: left out
+    missing_tags: int = 0  # words without a tag: get XX, in the innermost open or the last bracket
+    extra_tags: int = 0  # tags without a word: left out
+    unknown: int = 0  # symbols outside the vocabulary: left out
 
     def __bool__(self) -> bool:
         return any(getattr(self, each.name) for each in fields(self))
@@ -46,7 +46,7 @@ def linearise(tree: Tree) -> list[str]:
 
 
 def delinearise(words: Sequence[str], symbols: Sequence[str], labels: Collection[str] = ()) -> tuple[Tree, Repairs]:
-    """Return the tree over `words` for any line of symbols, and the repairs that were necessary.
+    """Return a tree over `words` for any line of symbols, and the numbers of repairs.
 
     A symbol opens a bracket if it is closed anywhere in the line or is one of `labels`; otherwise it is a tag.
     """
@@ -69,7 +69,7 @@ def _closes(symbol: str) -> bool:
 
 
 class _Growing:
-    """A tree under construction: `_open` are indices into `_brackets`, innermost last."""
+    """A tree under construction. `_open` holds the indices of open brackets in `_brackets`, the innermost last."""
 
     def __init__(self, words: Sequence[str]) -> None:
         self._words = words
@@ -115,7 +115,7 @@ class _Growing:
         return Tree(tuple(self._words), tuple(self._tags), held)
 
     def _take_rest_into_last(self) -> None:
-        """If no bracket is open any more, put the remaining words into the last outermost bracket."""
+        """If no bracket is open, extend the last outermost bracket to the remaining words."""
         if self._open or not self._tags:
             return
         last, end = None, 0

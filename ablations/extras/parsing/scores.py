@@ -1,4 +1,4 @@
-"""Scores of outputs of the parsing task: repaired, scored by EVALB's rules, and written. Imports no torch."""
+"""Score the outputs of the parsing task: repair them, score them by EVALB's rules, write files. Imports no torch."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -17,7 +17,7 @@ BRACKET_COUNTS = ("matched", "gold", "parsed")
 
 
 def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
-    """`sums` (… × 3, BRACKET_COUNTS) → F1 (…), 0 to 100; 0 where there is no bracket."""
+    """Return F1, 0 to 100: `sums` of shape (…, 3), as BRACKET_COUNTS → shape (…). F1 is 0 if there are no brackets."""
     matched, gold, parsed = np.moveaxis(sums.astype(np.float64), -1, 0)
     score: NDArray[np.float64] = 200 * matched / np.maximum(gold + parsed, 1.0)
     return score
@@ -26,9 +26,9 @@ def f1(sums: NDArray[Any]) -> NDArray[np.float64]:
 def score_parses(
     sources: Sequence[str], outputs: Sequence[str], references: Sequence[str], labels: Sequence[str], folder: Path
 ) -> SetScores:
-    """Repair and score the outputs; write parses.mrg and gold.mrg, one tree per line, which EVALB reads too.
+    """Repair and score the outputs. Write parses.mrg and gold.mrg with one tree per line, as EVALB reads them.
 
-    labels: all pieces of the target's vocabulary.
+    labels: all pieces of the target vocabulary.
     """
     brackets = [label[1:] for label in labels if label.startswith("/") and len(label) > 1]
     words = [source.split(" ") if source else [] for source in sources]
@@ -42,7 +42,7 @@ def score_parses(
 
 
 def _symbols(line: str) -> list[str]:
-    """Return the symbols of a line, which ASCII spaces separate: a label may contain another kind of space."""
+    """Split a line into symbols at ASCII spaces only, because a label may contain another kind of space."""
     return [symbol for symbol in line.split(" ") if symbol]
 
 
@@ -51,17 +51,18 @@ def _write(path: Path, trees: Sequence[Tree]) -> None:
 
 
 def with_golds_punctuation(parse: Tree, gold: Tree) -> Tree:
-    """Return the parse with tags such that gold's tags decide which words the rules delete.
+    """Return the parse with changed tags, so that the rules delete the same words from the parse and the gold tree.
 
-    A sentence in which the parser confuses comma and noun would be an error of EVALB and not counted: a parser with bad
-    tags would be scored only on sentences with good tags. Wrong tags still count as wrong.
+    Words that the gold tags delete get the gold tag; other words with a deleted tag get XX. Without this, EVALB would
+    count a sentence as an error if the parser tags a noun as a comma, and a parser with bad tags would be scored only
+    on sentences with good tags. A wrong tag of a counted word is still an error of tagging.
     """
     tags = [g if g in DELETED else NO_TAG if p in DELETED else p for p, g in zip(parse.tags, gold.tags, strict=True)]
     return Tree(parse.words, tuple(tags), parse.brackets)
 
 
 def _scores(sentences: Sequence[SentenceScore], repairs: Sequence[Repairs]) -> SetScores:
-    """Return EVALB's metrics, F1 of sentences of up to 40 words, and the repairs by sentences and by kind."""
+    """Return EVALB's metrics, F1 on sentences of up to 40 words, and the numbers of repairs by kind."""
     metrics = summarise(sentences) | {f"f1_up_to_{CUTOFF_LENGTH}": summarise(sentences, CUTOFF_LENGTH)["f1"]}
     malformed = sum(map(bool, repairs))
     metrics |= {"malformed": 100 * malformed / len(repairs), "malformed_sentences": float(malformed)}

@@ -1,6 +1,6 @@
-"""Constituency parsing as sequence to sequence (section 6.3, Table 4): words in, a line of brackets out, EVALB's F1.
+"""The task `parsing`: map the words of a sentence to a line of brackets, scored by EVALB's F1 (section 6.3, Table 4).
 
-An evaluation keeps outputs.txt, which holds the outputs before any repair, and the files that scores.py writes.
+An evaluation stores outputs.txt, which contains the outputs before repair, and the files that scores.py writes.
 """
 
 from collections.abc import Sequence
@@ -23,14 +23,14 @@ from experiments.tasks.columns import Column, Counts
 from experiments.tasks.translation import TRANSLATE, SequenceTask
 from model.config import ModelConfig
 
-# --- Its configuration: the paper's settings for parsing (section 6.3)
+# --- The configuration: the paper's settings for parsing (section 6.3)
 
 
 class ParsingModel(ModelConfig):
-    """Section 6.3: 4 layers, d_model 1024, the rest as base.
+    """Settings of the model. Section 6.3 gives 4 layers and d_model = 1024; the rest is as in base.
 
-    The paper chose dropout, "both attention and residual", on section 22 and does not print it; the rates are those of
-    tensor2tensor's parsing sets of 2017. So is d_k = d_model / h.
+    The paper chose dropout, "both attention and residual", on section 22 and does not print the rates. These defaults
+    are those of tensor2tensor's parsing settings of 2017, and so is d_k = d_model / h.
     """
 
     num_layers: int = Field(4, ge=1, description="layers of the encoder and of the decoder (N)")
@@ -43,7 +43,10 @@ class ParsingModel(ModelConfig):
 
 
 class ParsingTraining(TrainingConfig):
-    """The learning rate, chosen on section 22 as well, is tensor2tensor's too; warm-up is base's."""
+    """Settings of training. Warm-up is base's.
+
+    The paper chose the learning rate on section 22 and does not print it. The default is that of tensor2tensor.
+    """
 
     learning_rate_scale: float = Field(0.5, gt=0, description="factor on the paper's schedule")
 
@@ -57,7 +60,7 @@ class ParsingEvaluation(EvaluationConfig):
 
 
 class ParsingConfig(RunConfig):
-    """Defaults are the paper's for the Wall Street Journal alone, and frozen like base's."""
+    """Settings of a run. The defaults are the paper's for the Wall Street Journal alone, and frozen like base's."""
 
     setting_roles: ClassVar[SettingRoles] = replace(
         RunConfig.setting_roles, not_in_run_id=(*NOT_IN_RUN_ID, "data.train_extra", "data.builtin_extra")

@@ -1,9 +1,10 @@
-"""A constituency tree, flat: words, tags, and labelled spans in the order in which they open. Imports no torch.
+"""A constituency tree as flat lists: words, tags, and labelled spans in the order in which they open. Imports no torch.
 
-(S (NP (DT the) (NN dog)) (VP (VBD slept)))  is  words the dog slept, tags DT NN VBD, brackets S 0–3, NP 0–2, VP 2–3.
+(S (NP (DT the) (NN dog)) (VP (VBD slept))) has the words the dog slept, the tags DT NN VBD, and the brackets S 0–3,
+NP 0–2, VP 2–3.
 
-Scores and text are made from spans, and no depth of nesting can exhaust a stack. linear.py writes a tree as a line of
-symbols and reads it; treebank.py reads the format of the Penn Treebank.
+Flat lists need no recursion, so no depth of nesting can exhaust the stack. linear.py writes a tree as a line of symbols
+and reads it; treebank.py reads the format of the Penn Treebank.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,25 +12,25 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-ROOTS = ("", "TOP", "ROOT", "S1", "VROOT")  # labels that treebanks give to what holds a whole tree
-EMPTY_TAG = "-NONE-"  # of traces and other words that are not there
+ROOTS = ("", "TOP", "ROOT", "S1", "VROOT")  # labels that treebanks give to the bracket around a whole tree
+EMPTY_TAG = "-NONE-"  # tag of traces and other empty words
 
 
 class Bracket(NamedTuple):
     """A labelled span of words."""
 
     label: str
-    start: int  # of its first word
-    end: int  # of the word behind its last one
+    start: int  # index of the first word
+    end: int  # index of the last word + 1
 
 
 @dataclass(frozen=True)
 class Tree:
-    """One tree, or several side by side: no bracket needs to hold all words."""
+    """One tree, or several trees in a row: there may be no bracket around all words."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]  # one per word
-    brackets: tuple[Bracket, ...]  # as they open: outer before inner, left before right; none is empty
+    brackets: tuple[Bracket, ...]  # in the order in which they open: outer before inner; none is empty
 
     def __len__(self) -> int:
         return len(self.words)
@@ -41,9 +42,9 @@ def base_label(label: str) -> str:
 
 
 def cleaned(tree: Tree) -> Tree:
-    """Return the tree that is learnt and scored.
+    """Return the tree as it is used for training and scoring.
 
-    It has no root, no empty words, no brackets around empty words alone, and no function tags.
+    It has no root, no empty words, no brackets that contain only empty words, and no function tags.
     """
     kept = without_words(tree, lambda tag: tag == EMPTY_TAG)
     brackets = [Bracket(base_label(label), start, end) for label, start, end in kept.brackets]
@@ -53,7 +54,7 @@ def cleaned(tree: Tree) -> Tree:
 
 
 def without_words(tree: Tree, gone: Callable[[str], bool]) -> Tree:
-    """Return the tree without the words whose tag is `gone`, and without brackets that are then empty."""
+    """Return the tree without words for whose tag `gone` is true, and without brackets that become empty."""
     stays = [not gone(tag) for tag in tree.tags]
     if all(stays):
         return tree
@@ -89,7 +90,7 @@ def steps(tree: Tree) -> Iterator[Step]:
 
 
 def to_text(tree: Tree, root: str = "TOP") -> str:
-    """Return one line of brackets, as in treebanks, inside a bracket with the label `root` ("": without it)."""
+    """Return the tree as one line of treebank format, in a bracket with the label `root` (no bracket if it is "")."""
     parts = []
     for word, opening, closing in steps(tree):
         opens = "".join(f"({label} " for label in opening)

@@ -1,9 +1,10 @@
-"""Read trees in the format of the Penn Treebank: any number to a file, on one line or many. Imports no torch.
+"""Read trees in the format of the Penn Treebank. Imports no torch.
 
-    (TAG word)  (LABEL child child …)  ( (S …) )      brackets of the text itself are written -LRB- -RRB-
+    (TAG word)  (LABEL child child …)  ( (S …) )
 
-Between trees, a line that starts with # ; % or * is a comment. Only ASCII spaces separate: a word may hold a no-break
-space.
+A file may contain any number of trees, and a tree may span several lines. Brackets in the text are written -LRB- and
+-RRB-. Between trees, a line that starts with #, ;, % or * is a comment. Only ASCII white space separates words: a word
+may contain a no-break space.
 """
 
 import re
@@ -20,8 +21,8 @@ _TOKENS = re.compile(r"[()]|[^ \t\r\n\f\v()]+")
 _COMMENT = ("#", ";", "%", "*")
 
 
-class BadTree(ValueError):  # noqa: N818 - it is the text that is bad
-    """Text that is not a tree: the reason, and its line (from 1)."""
+class BadTree(ValueError):  # noqa: N818 - the name describes the text
+    """Raised for text that is not a tree. The message is the reason; `line` is the line number, from 1."""
 
     def __init__(self, line: int, what: str) -> None:
         super().__init__(what)
@@ -30,19 +31,20 @@ class BadTree(ValueError):  # noqa: N818 - it is the text that is bad
 
 @dataclass
 class _Open:
-    """A bracket that is not closed yet."""
+    """A bracket that has not been closed yet."""
 
     line: int
-    start: int  # words before it
-    place: int  # among the tree's brackets
-    texts: list[str] = field(default_factory=list)  # its label, and the word of a tag
+    start: int  # number of words before the bracket
+    place: int  # index in the list of the tree's brackets
+    texts: list[str] = field(default_factory=list)  # the label, or a tag and its word
     children: int = 0
 
 
 def read_trees(path: Path, sha256: str = "") -> Iterator[Tree]:
-    """Yield the trees of a file (.gz too).
+    """Yield the trees of a file, plain or .gz.
 
-    Raises UserError with file and line for text that is not a tree, and for content with another hash than `sha256`.
+    Raises UserError with file and line for text that is not a tree. If `sha256` is given, raises UserError for a file
+    with another hash.
     """
     try:
         yield from parse(read_lines(path, sha256))
@@ -51,10 +53,13 @@ def read_trees(path: Path, sha256: str = "") -> Iterator[Tree]:
 
 
 def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
-    """Yield the trees in some lines. Raises BadTree, also for an empty bracket unless `allow_empty`."""
+    """Yield the trees in `lines`. Raises BadTree for text that is not a tree.
+
+    An empty bracket also raises BadTree unless `allow_empty` is set.
+    """
     opened: list[_Open] = []
-    words, tags, brackets = list[str](), list[str](), list[Bracket | None]()  # None: not closed yet
-    number = at_margin = 0  # the first line that opens a bracket at its margin inside a tree: perhaps the next tree
+    words, tags, brackets = list[str](), list[str](), list[Bracket | None]()  # None while a bracket is open
+    number = at_margin = 0  # at_margin: first line within the tree that starts with a bracket
     for number, line in enumerate(lines, start=1):
         if not opened and line.startswith(_COMMENT):
             continue
@@ -83,11 +88,11 @@ def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
             else:
                 opened.pop()
                 if len(top.texts) == 2:
-                    brackets.pop()  # it was a tag
+                    brackets.pop()  # the bracket was a tag with its word
                     tags.append(top.texts[0])
                     words.append(top.texts[1])
                 elif top.start == len(words) and allow_empty:
-                    brackets.pop()  # what it held is popped already
+                    brackets.pop()  # brackets inside it have been removed already
                 elif not top.children:
                     raise BadTree(number, f'the bracket "({"".join(top.texts)})" holds nothing. {_FORM}')
                 else:
@@ -102,9 +107,9 @@ def parse(lines: Iterable[str], *, allow_empty: bool = False) -> Iterator[Tree]:
 
 
 def parse_line(line: str) -> Tree:
-    """Return all trees of a line, side by side, as one Tree: EVALB's files have one tree per line. Raises BadTree.
+    """Return all trees of a line as one Tree. Raises BadTree.
 
-    Empty brackets are left out, as EVALB does.
+    EVALB's files have one tree per line. Empty brackets are left out, as in EVALB.
     """
     words: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
