@@ -1,6 +1,6 @@
-"""Ablation tables as code. In Python: `ablations.load`, `ablations.plan`, `ablations.run` (docs/python.md).
+"""Ablation tables as code: the Python functions `load`, `plan` and `run` (docs/python.md).
 
-Importing the package imports nothing else; each of these names is loaded when it is first used.
+Importing this package imports no other module of the program. Each of these names is imported when it is first used.
 """
 
 import sys
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 _FROM = {**dict.fromkeys(("load", "plan", "run"), "ablations.api"), "UserError": "experiments.errors"}
 __all__ = ["UserError", "load", "plan", "run"]
 
-# A wheel installs `model`, `experiments` and `reports` in `packages` (setup.py); in a checkout they are beside
-# `ablations`. Their folder comes before site-packages, which may have packages of the same names, and after the
-# folders of a user's script.
+# A wheel installs the packages `model`, `experiments` and `reports` in the folder `packages` (setup.py). In a checkout
+# they are next to `ablations`. Their folder is inserted into sys.path before site-packages, which may have packages of
+# the same names, and after the folders of a user's script.
 _packages = Path(__file__).with_name("packages")
 _home = str(_packages if _packages.is_dir() else _packages.parents[1])
 if _home not in sys.path:

@@ -1,4 +1,4 @@
-"""Verbs that describe and start studies: `ablations new`, `studies` and `settings`."""
+"""Commands that describe and start studies: `ablations new`, `studies` and `settings`."""
 
 import contextlib
 import importlib.resources
@@ -88,13 +88,13 @@ def new(
 
 
 def _new_from(name: str, script: str, folder: Path, ask: bool) -> None:
-    """Write the study of a script, plan it as `ablations plan` does, and remove it again where that refuses it."""
+    """Write a study for a script and plan it as `ablations plan` does. Remove the study if the plan is refused."""
     study, file = study_of(name, script, folder, ask), folder / f"{name}.toml"
     with explain_os_errors(f"write to {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
         write_bytes(file.absolute(), study.text.encode())
     try:
-        nowhere = Path(tempfile.gettempdir()) / f"no-store-{uuid.uuid4().hex}"  # its runs are planned as missing
+        nowhere = Path(tempfile.gettempdir()) / f"no-store-{uuid.uuid4().hex}"  # no store: all runs are missing
         chosen = choose(str(file), Selectors(store=nowhere))
         refuse(chosen, wanted(chosen.plan, "keep"))
     except BaseException as error:
@@ -145,7 +145,7 @@ def studies(as_json: options.Json = False) -> None:
     answer(as_json, facts, lines)
 
 
-# --- `ablations settings`: what a row may change
+# --- `ablations settings`: list the settings that a row may change
 
 
 _of_layers = partial(typer.Option, rich_help_panel="Types of layers")
@@ -204,7 +204,7 @@ def _task(name: str) -> Task:
     raise UserError(f"There is no task or study {name!r}. {nearest}")
 
 
-# --- `ablations settings --layers`: types of layers compared, as Table 1 of "Attention Is All You Need" does
+# --- `ablations settings --layers`: compare types of layers, as in Table 1 of "Attention Is All You Need"
 
 
 HEAD = ("layer type", "complexity", "products", "counted", "sequential", "path", "formula", "exact", "in layers")
@@ -238,7 +238,7 @@ def _row(one: LayerType) -> tuple[str, ...]:
 
 
 def _times(times: Times) -> list[str]:
-    """One table per width, and where self-attention's time and the other sub-layers' cross."""
+    """Return one table of times per width, and the lengths at which self-attention becomes slower or faster."""
     lines = []
     for width, first in times.rounds["self_attention"].items():
         rows = [(f"d = {width}, ms a sequence", *(f"n={length}" for length in first))]

@@ -1,4 +1,4 @@
-"""Verbs that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
+"""Commands that check a printed table: `ablations verify`, `explain` (trace its cells to runs) and `compare`."""
 
 import argparse
 import shlex
@@ -60,7 +60,7 @@ def verify(
 
 
 def text_of(file: Path) -> str:
-    """A file's text. Raises UserError."""
+    """Return the text of a file. Raises UserError if the file cannot be read."""
     if file.exists() and not (file.is_file() or file.is_dir()):  # reading a pipe would block
         raise UserError(f"{file} is not a regular file.")
     try:
@@ -77,7 +77,10 @@ def compared(
     format_: str | None = None,
     printing: TableOptions = BY_STUDY,
 ) -> tuple[dict[str, Any], list[str], bool]:
-    """A printed table beside what the store gives now: as JSON, in lines, and whether they are equal."""
+    """Compare a printed table with the results in the store.
+
+    Returns the comparison as JSON and as lines of text, and whether all cells are equal and the ledger is undamaged.
+    """
     text = text_of(file)
     format_ = format_ or verifying.SUFFIXES.get(file.suffix, "")
     if format_ not in verifying.FORMATS:
@@ -93,7 +96,7 @@ def compared(
     verdict = verifying.verify(text, table, format_)
     unchecked = list(verifying.unchecked(table))
     if not verdict.same and (stale := [row.key for row in table.rows if row.stale]):
-        # A table that was printed before the code changed has no marks of it; its numbers are still those of the runs.
+        # A table that was printed before the code changed has no marks of stale results. Compare it without marks too.
         plan = chosen.plan.without_stale_marks()
         unmarked = table_of(replace(chosen, replan=lambda: plan), significance or tests or "auto", printing=printing)
         before = verifying.verify(text, unmarked, format_)
@@ -113,9 +116,10 @@ SELECTING = ("profile", "corpus", "rows", "seeds", "sets", "store", "state_dir")
 
 
 def table_named(said: Mapping[str, Any], study: str, file: Path, selectors: Selectors) -> SelectedTable:
-    """The table of a file's own words, where the command has no others.
+    """Return the table that a printed file names. Selectors of the command replace those of the file.
 
-    Its study is a built-in one, or a .toml file beside the file, here, or where it was queued.
+    The study is built in, or a .toml file. That file is looked up in the folder of the printed file, in the working
+    directory, and in the folders from which this user queued studies.
     """
     if not holds_table(study):
         unset = (None, StoreOptions().store)
@@ -128,14 +132,14 @@ def table_named(said: Mapping[str, Any], study: str, file: Path, selectors: Sele
 
 
 def listed(file: Path, differences: Sequence[str]) -> list[str]:
-    """Lines that name the differences that were found in a file."""
+    """Return the lines that list the differences found in a file."""
     return [f"{file}: {number(len(differences), 'difference')}", *differences]
 
 
 def selectors_in(words: list[str], where: str = "") -> dict[str, Any]:
-    """The selectors recorded in a file; {} if they cannot be parsed.
+    """Return the selectors recorded in a file; {} if they cannot be parsed.
 
-    where: of a line that a person wrote, its place. Then UserError is raised for what cannot be parsed.
+    where: the place of a line that a person wrote. With it, words that cannot be parsed raise UserError.
     """
     parser = argparse.ArgumentParser(add_help=False, exit_on_error=False, allow_abbrev=False)
     parser.add_argument("study", nargs="?")

@@ -1,6 +1,6 @@
-"""The command `ablations`: its verbs, and its handling of errors.
+"""The command `ablations`: its subcommands (verbs) and its handling of errors.
 
-A bug prints its traceback and saves it to a file for a report.
+The traceback of an unexpected exception is written to a file, which the user can attach to a bug report.
 """
 
 import errno
@@ -25,7 +25,10 @@ from model.extensions import ExtensionError
 
 
 class Verbs(terminal.VerbsWithHelp):
-    """The verbs. A verb's module is imported when the verb is called: together they take a second."""
+    """The group of all verbs.
+
+    The module of a verb is imported only when the verb is called, because importing all of them takes a second.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         for why in refused():
@@ -33,7 +36,7 @@ class Verbs(terminal.VerbsWithHelp):
         return list(verbs())
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """A verb's name and description alone, for --help."""
+        """Return a verb with only its name and description, for --help."""
         if name not in verbs():
             return None
         about = verbs()[name]
@@ -48,8 +51,8 @@ class Verbs(terminal.VerbsWithHelp):
 
 
 def verb(name: str) -> Any:
-    """The command of a verb, with its options."""
-    from ablations.cli import options  # as the verb does: settings and their checks take half a second
+    """Return the command of a verb, with its options."""
+    from ablations.cli import options  # imported late, because this import takes half a second
 
     found = verbs()[name]
     alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -86,7 +89,7 @@ def ablations(
 
 
 RIGHTS, SPACE = "Check its owner and its permissions.", "Free some space, or name another disk."
-DISK = {  # errors of the disk, never of the program
+DISK = {  # error of the file system, which is never a bug of this program → advice for the user
     errno.EACCES: RIGHTS,
     errno.EPERM: RIGHTS,
     errno.EROFS: "Name a folder on another disk.",
@@ -132,7 +135,10 @@ def main() -> None:
 
 
 def _opened_archives() -> list[str]:
-    """The files with tables that this process has opened, without importing the module that opens them."""
+    """Return the archives (files with a table) that this process has opened.
+
+    Does not import the module that opens them.
+    """
     return getattr(sys.modules.get("ablations.service.selected"), "opened_archives", [])
 
 

@@ -1,4 +1,4 @@
-"""Verbs that use a trained model: `ablations generate` (translations, or continued text) and `export`."""
+"""Commands that use a trained model: `ablations generate` (translate lines or continue a text) and `export`."""
 
 import contextlib
 import json
@@ -26,7 +26,7 @@ from model.extensions import load
 if TYPE_CHECKING:
     from experiments.evaluation.translator import Translation, Translator
 
-GENERATED = ("translate", "continue text")  # what models of `generate` and `export` do
+GENERATED = ("translate", "continue text")  # values of `Use.does` that `generate` and `export` support
 _for_translation = partial(typer.Option, rich_help_panel="Of a model that translates")
 _for_language = partial(typer.Option, rich_help_panel="Of a language model")
 Selected = Annotated[Selectors, options.Without(("rows", "seeds"))]
@@ -34,7 +34,7 @@ Selected = Annotated[Selectors, options.Without(("rows", "seeds"))]
 
 @dataclass(frozen=True, kw_only=True)
 class Translating:
-    """Options of models that translate."""
+    """Options of `ablations generate` for models that translate."""
 
     beam_size: Annotated[int | None, _for_translation(metavar="N", min=1, help="The run's own beam size if unset.")] = (
         None
@@ -45,7 +45,7 @@ class Translating:
 
 @dataclass(frozen=True, kw_only=True)
 class Writing:
-    """Options of language models."""
+    """Options of `ablations generate` for language models."""
 
     prompt: Annotated[
         str, _for_language(metavar="TEXT", help="Text to continue; the start of a document if unset.")
@@ -116,13 +116,16 @@ def generate(
 
 
 def _use_of(task: str) -> Use:
-    """Return the use of a model of a task; that of translation for a folder whose task is unknown."""
-    own_function = ":" in task  # it is not imported for the name in a file
+    """Return how the models of a task are used.
+
+    Returns TRANSLATE for an unknown task, for a user's function, and for a task that declares no use.
+    """
+    own_function = ":" in task  # a user's function, not imported only because a file names it
     return (load_task(task).use if task and not own_function else None) or TRANSLATE
 
 
 def _task_of(model: Path) -> str:
-    """The task of an exported model; "" if the folder has none (its loader then explains the error)."""
+    """Return the task of an exported model; "" if the folder names none. The loader then explains the error."""
     with contextlib.suppress(UserError, OSError):
         config = (read_json(model / "config.json") or {}).get("config")
         return str(config["task"]) if isinstance(config, dict) else ""
@@ -144,7 +147,7 @@ def _translate(translator: "Translator", file: Path | None, how: Translating, as
         raise UserError(f"--nbest {nbest} is more than the beam size {beam}. Set --beam-size to {nbest} or more.")
     alpha = translator.settings.length_penalty if how.length_penalty is None else how.length_penalty
     settings = replace(translator.settings, beam_size=beam, length_penalty=alpha, nbest=nbest)
-    typed = {"windows": (1,)} if file is None and sys.stdin.isatty() else {}  # each line is answered at once
+    typed = {"windows": (1,)} if file is None and sys.stdin.isatty() else {}  # translate each typed line at once
     out = for_data()
     with _progress() as progress:
         found = translator.stream(_lines(file), settings, progress=progress, **typed)
@@ -167,7 +170,10 @@ def _write(sampler: Any, how: Writing, as_json: bool) -> None:
 
 
 def _lines(path: Path | None) -> Iterator[str]:
-    """Lines of the input, split at "\\n" only: other line separators belong to the text. Raises UserError."""
+    """Yield the lines of the input, split only at "\\n". Other line separators are part of the text.
+
+    Raises UserError if the input cannot be read or is not UTF-8.
+    """
     try:
         source = sys.stdin.buffer if path is None else path.open("rb")
     except OSError as error:
@@ -199,7 +205,7 @@ def _shown(number: int, found: Iterable["Translation"], nbest: int, as_json: boo
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Callable[[int], None]]:
-    """The number of lines on standard error, where that is a terminal and the output is not."""
+    """Show the number of translated lines on standard error, if it is a terminal and standard output is not."""
     terminal = unguarded(sys.stderr)
     shown = terminal.isatty() and not unguarded(sys.stdout).isatty()
     yield lambda done: print(f"\r{number(done, 'line')}", end="", file=terminal, flush=True) if shown else None

@@ -1,4 +1,4 @@
-"""Command-line options that verbs share: single ones, and groups that fill a dataclass (`spread`)."""
+"""Command-line options that several commands share: single options, and groups that fill a dataclass (`spread`)."""
 
 import dataclasses
 import functools
@@ -18,7 +18,7 @@ from model.extensions import added
 
 
 def _studies(incomplete: str) -> list[str]:
-    """Completions in a shell: built-in studies, files and folders."""
+    """Return the shell completions for a study: built-in studies, files and folders."""
     from ablations.study.study_file import builtin_studies
 
     there = Path(incomplete).parent if "/" in incomplete else Path()
@@ -38,7 +38,7 @@ StudyName = Annotated[str, _study("STUDY", f"A built-in study (`ablations studie
 MaybeStudy = Annotated[str | None, _study("[STUDY]", f"A built-in study, or {_FILE}.")]
 StudyOrBundle = Annotated[str, _study("STUDY", f"A built-in study, {_FILE}, or {_BUNDLE}.")]
 
-OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose options stand in this order in --help
+OPTIONS = {  # name of a parameter or dataclass field → its option; --help lists the fields in this order
     "run": typer.Option("--run", metavar="RUN_ID", help="A trained run, or the beginning of its id."),
     "row": typer.Option("--row", metavar="KEY", help="The study's row; base if unset."),
     "seed": typer.Option("--seed", metavar="N", help="The row's seed; the first if unset."),
@@ -108,7 +108,7 @@ OPTIONS = {  # by the name of a parameter or of a dataclass's field, whose optio
     "wide": typer.Option("--wide/--no-wide", help="LaTeX: print across both columns of a page (table*)."),
 }
 
-_PANELS = {  # the groups of --help below the options that most people need
+_PANELS = {  # groups of less common options in --help
     "Store and queue": ("state_dir", "stale", "yes", "priority", "hang_after"),
     "Several devices and clusters": ("devices_per_run", "engine", "engine_set", "address", "workers", "setup"),
     "Accounting": ("sinks",),
@@ -159,7 +159,7 @@ Precision = Annotated[str, typer.Option(metavar="fp32|bf16|auto", callback=_prec
 
 
 class Without(tuple[str, ...]):
-    """Fields of a dataclass for which a verb has no option: Annotated[Selectors, Without(("seeds",))]."""
+    """Names of dataclass fields for which a command has no option: Annotated[Selectors, Without(("seeds",))]."""
 
 
 Because = Annotated[
@@ -171,13 +171,13 @@ Because = Annotated[
 
 
 def spread(verb: Callable[..., None], recorded_as: str = "") -> Callable[..., None]:
-    """Replace each parameter of a verb that is a dataclass by one option per field, for typer.
+    """Replace each dataclass parameter of a command by one option per field, for typer.
 
-    A field's option is that of its annotation, else the one of its name in OPTIONS. recorded_as: the verb's name, if
-    its requests are in the ledger; then it has --because too.
+    The option comes from the field's annotation, otherwise from OPTIONS by the field's name. recorded_as: the name of
+    the command if its requests are written to the ledger. Such a command also gets the option --because.
     """
     parameters: list[inspect.Parameter] = []
-    made: dict[str, tuple[Any, list[str]]] = {}  # parameter → its class, and its fields with an option
+    made: dict[str, tuple[Any, list[str]]] = {}  # parameter → its class and the fields that have an option
     for parameter in inspect.signature(verb, eval_str=True).parameters.values():
         annotated = get_origin(parameter.annotation) is Annotated
         kind, *about = get_args(parameter.annotation) if annotated else (parameter.annotation,)

@@ -1,4 +1,4 @@
-"""Progress in the terminal: a line with a bar per running row; plain lines where output is not a terminal."""
+"""Progress display: one bar per running row if the output is a terminal, plain lines otherwise."""
 
 import contextlib
 import sys
@@ -30,28 +30,28 @@ from reports.render.formats import render
 from reports.render.terminal import so_far
 from reports.results.table import Table
 
-PLAIN_EVERY_S = 2.0  # at most, where output is no terminal, and only if something has changed
-PLAIN_SILENT_S = 600.0  # at least: a long training gives a sign of life
-SO_FAR_S = 120.0  # where output is no terminal, the table so far is printed after this time, then after twice as long …
-BUILDING = 0.05  # the table so far takes at most this share of the time: it is built in the coordinator's process
-BAR = 20  # characters
+PLAIN_EVERY_S = 2.0  # minimum seconds between plain lines; a line is printed only if something has changed
+PLAIN_SILENT_S = 600.0  # seconds after which a plain line is printed even if nothing has changed
+SO_FAR_S = 120.0  # seconds until the partial table is printed first without a terminal; each later wait doubles
+BUILDING = 0.05  # maximum share of the time spent on building the partial table, in the coordinator's process
+BAR = 20  # width of a bar in characters
 STOPPING = f"stopping after checkpoints, within {duration(GRACE_S)} (press Ctrl-C again to stop at once)"
 
 
 @dataclass(frozen=True)
 class Watched:
-    """The table that is trained: its runs, of which a store may hold others too."""
+    """The table that is being trained, with its run_ids. The store may contain other runs too."""
 
     name: str
     run_ids: Collection[str]
-    expected_s: float | None = None  # predicted before the start, from what the store has measured
-    table: Callable[[], Table] | None = None  # as it is now, without notes; None: not shown
+    expected_s: float | None = None  # predicted seconds, from measurements in the store
+    table: Callable[[], Table] | None = None  # builds the present table without notes; None: show no table
 
 
 def work_on(store: Store, options: WorkOptions, until: Until = "empty", watched: Watched | None = None) -> Summary:
     """Work on the store's queue, show progress, and print why held runs were not started.
 
-    watched: only the runs of this table start; others stay queued.
+    watched: start only the runs of this table. Other runs stay queued.
     """
     with Live(store, watched) as live:
         summary = options.start(store, until, live.update, only=watched.run_ids if watched else None)
@@ -61,20 +61,20 @@ def work_on(store: Store, options: WorkOptions, until: Until = "empty", watched:
 
 
 class Live:
-    """Live progress of the coordinator, which calls `update` about twice a second."""
+    """A live display of progress. The coordinator calls `update` about twice a second."""
 
     def __init__(self, store: Store, watched: Watched | None = None) -> None:
-        """Without `watched` the counts are those of the whole queue."""
+        """Create the display. Without `watched`, it counts the runs of the whole queue."""
         self._console = Console(file=unguarded(sys.stderr))
         self._live = RichLive(console=self._console, auto_refresh=False, transient=True)
         self._began = self._printed_at = time.monotonic()
-        self._printed: object = None  # what the last plain line told, but for steps and times
+        self._printed: object = None  # the facts of the last plain line (see `_told`)
         self._store, self._watched = store, watched
-        self._counted: dict[State, int] = {}  # of the whole queue, when `_counts` was made
+        self._counted: dict[State, int] = {}  # counts of the whole queue when `_counts` was computed
         self._counts: dict[State, int] = {}
-        self._shown: RenderableType = ""  # the table so far
-        self._finished = 0  # runs in it
-        self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S  # since the start
+        self._shown: RenderableType = ""  # the partial table
+        self._finished = 0  # finished runs when the partial table was built
+        self._next_table_s = 0.0 if self._console.is_terminal else SO_FAR_S  # seconds since the start
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -86,7 +86,7 @@ class Live:
             self._live.stop()
 
     def update(self, view: View) -> None:
-        """Show the coordinator's state: redrawn in a terminal, otherwise a line when runs begin or end."""
+        """Show the coordinator's state: redraw the terminal, or print a plain line when runs start or end."""
         if self._console.is_terminal:
             summary = Text(visible(self._summary(view)), overflow="ellipsis", no_wrap=True)
             self._live.update(Group(summary, _bars(view), self._table_so_far(view)), refresh=True)
@@ -98,7 +98,7 @@ class Live:
         self._print_table_so_far(view)
 
     def _table_so_far(self, view: View) -> RenderableType:
-        """Built again when a run has finished."""
+        """Return the partial table. It is built again after a run has finished."""
         finished, began = view.counts.get(State.FINISHED, 0), time.monotonic()
         due = finished > self._finished and began - self._began >= self._next_table_s
         if self._watched and self._watched.table and due:
@@ -110,7 +110,7 @@ class Live:
         return self._shown
 
     def _print_table_so_far(self, view: View) -> None:
-        """Print the table as Markdown after SO_FAR_S, twice that time, four times …"""
+        """Print the partial table as Markdown after SO_FAR_S, and again whenever the elapsed time has doubled."""
         passed, finished = time.monotonic() - self._began, view.counts.get(State.FINISHED, 0)
         if self._watched and self._watched.table and passed >= self._next_table_s and finished > self._finished:
             with contextlib.suppress(UserError):
@@ -119,7 +119,7 @@ class Live:
             self._finished, self._next_table_s = finished, 2 * passed
 
     def _told(self, view: View) -> object:
-        """The facts that a plain line reports; a new line is printed when they change."""
+        """Return the facts that a plain line reports. A new line is printed when they change."""
         running = {live.run_id for live in view.running}
         return dict(self._counts_of(view.counts)), view.preparing.rstrip("0123456789,/ "), view.stopping, running
 
@@ -135,7 +135,10 @@ class Live:
         return progress_text.summary(counted, view.preparing, left, STOPPING if view.stopping else "")
 
     def _counts_of(self, queue: Mapping[State, int]) -> Mapping[State, int]:
-        """The states of the table's runs, read again when the queue's counts have changed."""
+        """Return the number of the table's runs in each state.
+
+        The states are read again when the queue's counts have changed.
+        """
         if self._watched is None:
             return queue
         if queue != self._counted:
@@ -147,7 +150,7 @@ class Live:
 
 
 def _bars(view: View) -> RichTable:
-    """A line per running row: name, bar, step, numbers, time left, device."""
+    """Return a grid with one line per running row: name, bar, step, numbers with the time left, device."""
     grid = RichTable.grid(padding=(0, 1))
     for _ in range(5):
         grid.add_column(no_wrap=True)

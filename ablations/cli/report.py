@@ -1,4 +1,4 @@
-"""The verb that prints results: `ablations report`, the table, its figures or single examples."""
+"""The command `ablations report`, which prints the table of a study, its figures, or single examples."""
 
 import csv
 import io
@@ -121,7 +121,10 @@ def print_table(
     provisional: bool = False,
     printing: TableOptions = BY_STUDY,
 ) -> Table:
-    """Build the table and print it, or write it to `out` atomically; "" is the format for where it goes."""
+    """Build the table. Print it, or write it to `out` atomically.
+
+    format_: "" selects the format terminal if the output is a terminal, and markdown otherwise.
+    """
     screen = unguarded(sys.stdout) if out is None and unguarded(sys.stdout).isatty() else None
     format_ = format_ or ("terminal" if screen else "markdown")
     if format_ not in formats():
@@ -145,15 +148,15 @@ def print_table(
 
 
 def _say_what_it_needs(latex: str) -> None:
-    """Repeat what the file's first lines tell: packages for the preamble, the width."""
+    """Print the hints in the first lines of a LaTeX file: packages for the preamble, and the width."""
     for line in itertools.takewhile(lambda each: each.startswith("% "), latex.splitlines()):
         if not line.startswith(f"% {MADE_BY}"):
             typer.echo(line.removeprefix("% "), err=True)
 
 
 def page(table: Table, chosen: SelectedTable) -> str:
-    """The table as an HTML page, with figures and failures from the store."""
-    from reports.figures.draw import for_page  # imported late: matplotlib takes a second
+    """Return the table as an HTML page, with figures and failures from the store."""
+    from reports.figures.draw import for_page  # imported late, because importing matplotlib takes a second
     from reports.render import html
 
     return html.render(table, for_page(table, chosen.store), failures(table.outcomes, chosen.store))
@@ -171,15 +174,15 @@ def write_out(out: Path, data: bytes) -> None:
         write_bytes(out.absolute(), data)
 
 
-# --- `ablations report --figures`: the table's figures as files for a paper
+# --- `ablations report --figures`: write the table's figures to files for a paper
 
 
 def draw_figures(chosen: SelectedTable, significance: str, formats_: str, folder: Path) -> list[str]:
-    """Changes from base, learning curves, scores by sentence length: the files written."""
+    """Draw changes from base, learning curves, and scores by sentence length. Return the paths of the files."""
     wanted = [part.strip() for part in formats_.split(",")]
     if not all(part in FORMATS for part in wanted):
         raise UserError(f"--figures {formats_}: choose from {', '.join(FORMATS)}, separated by commas.")
-    from reports.figures.draw import draw  # imported late: matplotlib takes a second
+    from reports.figures.draw import draw  # imported late, because importing matplotlib takes a second
 
     if drawn := draw(table_of(chosen, significance), chosen.store, wanted):
         with explain_os_errors(f"write to {folder}"):
@@ -189,7 +192,7 @@ def draw_figures(chosen: SelectedTable, significance: str, formats_: str, folder
     return [str(folder / name) for name in drawn]
 
 
-# --- `ablations report --examples`: single examples with the output of each row, of trainers that record outputs
+# --- `ablations report --examples`: print the rows' outputs for single examples, if their trainers record outputs
 
 
 def _examples(

@@ -1,4 +1,4 @@
-"""Verbs from the plan to finished runs: `ablations queue`, `work`, `run`, `evaluate` and `tune`."""
+"""Commands that queue, train and score runs: `ablations queue`, `work`, `run`, `evaluate` and `tune`."""
 
 import time
 from collections import Counter
@@ -86,7 +86,7 @@ def work_command(
         return
     if detach and working.engine == "local":
         raise UserError("--detach is only for clusters. On this machine, use `ablations run STUDY --detach`.")
-    assert working.slots  # mistakes in --devices are found before a store is made
+    assert working.slots  # reports a mistake in --devices before a store is created
     opened = store_options.open(create=True)
     for study in trust or ():
         _trust(opened, study)
@@ -134,7 +134,7 @@ def run(
             rich_help_panel="Store and queue",
         ),
     ] = False,
-    turn: Annotated[bool, typer.Option("--in-turn", hidden=True)] = False,  # this is that process
+    turn: Annotated[bool, typer.Option("--in-turn", hidden=True)] = False,  # set in the process that --detach starts
     as_json: options.Json = False,
     printing: TableOptions,
 ) -> None:
@@ -153,7 +153,7 @@ def run(
 
 
 def _detach(chosen: Selected, stale: str, as_json: bool) -> None:
-    """Queue the missing runs, leave them to a process of their own, and say how to ask for them."""
+    """Queue the missing runs, start a background process that trains them, and print the next commands."""
     plan, store = chosen.plan, chosen.store
     runs, holder, pid, log = wanted(plan, stale), store.coordinator(), None, None
     counts = {"done": len(plan.trainings), "queued_now": 0, "queued_before": 0}
@@ -175,7 +175,7 @@ def _detach(chosen: Selected, stale: str, as_json: bool) -> None:
 
 
 def _try_all(chosen: Selected, working: WorkOptions, format_: str) -> None:
-    """Two steps of every row. Exits 1 if one failed, with 128 + the signal if interrupted."""
+    """Train two steps of every row. Exits with 1 if a row failed, with 128 + the signal if interrupted."""
     began = time.monotonic()
     with tried(chosen, plain_progress) as small:
         with Live(small.store) as live:
@@ -203,13 +203,14 @@ def run_chosen(
     printing: TableOptions = BY_STUDY,
     turn: bool = False,
 ) -> None:
-    """plan − valid results → queue → work → report. Exits 1 if a run failed, with 128 + the signal if interrupted.
+    """Queue the runs without valid results, work on them, and print the table.
 
-    turn: wait for another coordinator of the store, and train what it leaves.
+    Exits with 1 if a run failed or stayed in the queue, with 128 + the signal if interrupted. turn: wait until no other
+    coordinator works on the store, then train the remaining runs.
     """
 
     def work(plan: Plan, runs: list[PlannedRun]) -> Summary:
-        # with the time that measurements of this store predict
+        # The time is predicted only for this machine, from measurements in the store.
         here = working.engine == "local"
         expected = forecast(chosen, plan, runs, working.slots, stale).makespan_s if here else None
         so_far = partial(table_of, chosen, provisional=True, printing=replace(printing, notes="none"))
@@ -224,7 +225,10 @@ def run_chosen(
 
 
 def _trust(store: Store, study: str) -> None:
-    """Allow a study's own commands and tasks, queued by another user or from another machine. Raises UserError."""
+    """Allow the commands and functions of a study that another user, or another machine, has queued.
+
+    Raises UserError if the study is not queued.
+    """
     with Queue(store.queue_db) as queue:
         studies = sorted({member.study for row in queue.status() for member in row.members})
         jobs = queue.trust(study)
@@ -249,11 +253,14 @@ def _exit_if_bad(summary: Summary) -> None:
         raise typer.Exit(FAILED)
 
 
-REASONS, LINES = 3, 6  # different reasons that are printed, and lines of each
+REASONS, LINES = 3, 6  # maximum number of different reasons printed, and of lines of each
 
 
 def _say_failures(failures: Mapping[str, str]) -> None:
-    """The last lines of failed runs; of those that end alike but for their numbers, the lines of the first."""
+    """Print the last lines of failed runs.
+
+    If the last lines of several runs differ only in numbers, print those of the first run.
+    """
     by_reason: dict[str, list[str]] = {}
     for run, error in failures.items():
         by_reason.setdefault(lines_in_short(error), []).append(run)
@@ -282,7 +289,7 @@ def evaluate(
     plan = chosen.plan
     needed = {
         run_id for run in plan.runs for run_id in run.spec.members or (run.run_id,)
-    }  # of a branch not its parent run
+    }  # a branch does not need its parent run here
     trained = {run_id for run_id in needed if chosen.store.result(run_id)}
     untrained = [run.name for run in plan.trainings if run.run_id in needed - trained]
     if untrained:
@@ -306,7 +313,7 @@ def evaluate(
     run_chosen(chosen, working, "keep", "json" if as_json else "")
 
 
-# --- `ablations tune`: search the best settings of every row with equal budgets, and print the table of the tuned rows
+# --- `ablations tune`: search for the best settings of every row with equal budgets, and print the tuned table
 
 
 def tune(
@@ -345,14 +352,17 @@ def tune(
         _search(chosen, searching, slots)
     tuned = _tuned(chosen, selected, searching)
     format_ = "json" if as_json else format_
-    printing = TableOptions(notes="full")  # what was searched is in its notes
+    printing = TableOptions(notes="full")  # the notes describe the search
     run_chosen(tuned, WorkOptions(devices=devices), "keep", format_, show=out is None, printing=printing)
     if out is not None:
         print_table(tuned, format_, out, printing=printing)
 
 
 def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
-    """Run trials until every row's budget is spent. Exits 128 + the signal if interrupted, 1 if a row is given up."""
+    """Run trials until every row's budget is spent.
+
+    Exits with 128 + the signal if interrupted, with 1 if a failed trial has stopped the search of a row.
+    """
     prepare(chosen, chosen.plan.runs, plain_progress)
     spent = {row: len(search.trials) - len(search.running) for row, search in searching.searches.items()}
     typer.echo(
@@ -372,7 +382,10 @@ def _search(chosen: Selected, searching: Trials, slots: list[Slot]) -> None:
 
 
 def _tuned(chosen: Selected, selected: Selection, searching: Trials) -> Selected:
-    """The study with tuned rows, also scored on the test sets if the task has a setting for sets. Raises UserError."""
+    """Return the selection with tuned rows. They are also scored on test sets if the task has a setting for sets.
+
+    Raises UserError if no trial of a row gave a score.
+    """
     lost = [row for row, search in searching.searches.items() if searching.budget(row) and search.best is None]
     if lost:
         raise UserError(

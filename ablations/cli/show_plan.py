@@ -1,4 +1,4 @@
-"""Verbs before training: `ablations plan` and `noise` (spread over seeds)."""
+"""The commands `ablations plan` and `ablations noise` (the spread between seeds of base)."""
 
 import os
 from collections.abc import Sequence
@@ -84,7 +84,7 @@ def plan(
 
 
 def _budget_in_words(store: Store) -> str:
-    """Return the rest of the budget in words, or why it is unknown if the ledger is damaged."""
+    """Return the remaining budget in words, or the reason why it is unknown if the ledger is damaged."""
     try:
         return Account(store).in_words()
     except UserError as error:
@@ -94,7 +94,7 @@ def _budget_in_words(store: Store) -> str:
 def _predicted_as_json(
     planned: Plan, predicted: Forecast, found: Sequence[Refusal], again: Sequence[PlannedRun]
 ) -> list[dict[str, Any]]:
-    """The plan as JSON, with predictions for runs that are not done."""
+    """Return the plan as JSON, with predictions for runs that are not done."""
     rows = plan_as_json(planned)
     for row in rows:
         row["trained_again"] = any(run.run_id == row["run_id"] for run in again)
@@ -110,7 +110,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
     width = max(len(run.row) for run in planned.trainings)
     states = [run.state_in_words for run in planned.trainings]
     wide = max(8, *map(len, states))
-    described: set[str] = set()  # rows, once for all seeds
+    described: set[str] = set()  # rows that were described; all seeds share one description
     typer.echo(f"{planned.study.title} — profile {planned.profile}, store {store}")
     for run, state in zip(planned.trainings, states, strict=True):
         changes = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in run.planned_row.overrides.items())
@@ -133,7 +133,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
             for line in run.config.described():
                 typer.echo(f"  {'':<{width}}  {line}")
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    # rows may share a training and differ in decoding; an ensemble trains nothing
+    # Rows that differ only in decoding share a training. An ensemble trains nothing.
     trainings = {run.run_id: run for run in planned.trainings if not run.spec.members}
     shared = "" if len(trainings) == len(states) else f"; {number(len(trainings), 'training')}"
     total = sum(run.spec.cost for run in trainings.values())
@@ -144,7 +144,7 @@ def _print(planned: Plan, store: Path, predicted: Forecast) -> None:
 
 
 def _size(run: PlannedRun, predicted: Forecast) -> str:
-    """Parameters and cost, as far as the task can predict them."""
+    """Return the number of parameters and the cost, as far as the task predicts them."""
     params = "" if run.spec.num_params is None else f"  {run.spec.num_params / 1e6:8.2f}M params"
     devices = predicted.devices.get(run.run_id)
     memory, seconds = predicted.memory_bytes.get(run.run_id), predicted.seconds.get(run.run_id)
@@ -157,7 +157,7 @@ def _size(run: PlannedRun, predicted: Forecast) -> str:
     )
 
 
-# --- `ablations noise`: how much base varies with its seed, and how many seeds a difference needs
+# --- `ablations noise`: the spread between seeds of base, and the number of seeds that detect a difference
 
 
 SEEDS = (2, 3, 4, 5, 7, 10, 15, 20, 30, 50, 100)
@@ -212,7 +212,7 @@ def _spreads(found: Sequence[Noise]) -> str:
 
 
 def _shown(found: Sequence[Noise], per_seed: float | None) -> str:
-    """A line for each number of seeds."""
+    """Return a table of the detectable differences and the hours of work, with one line per number of seeds."""
     heads = ["seeds per row", *(one.column.header + (" Δ ln" if one.column.logarithmic else " Δ") for one in found)]
     lines = []
     for seeds in SEEDS:

@@ -1,6 +1,6 @@
-"""Verbs on the queue: `ablations status`, `log`, `cancel` and `retry`.
+"""Commands on the queue: `ablations status`, `log`, `cancel` and `retry`.
 
-`status` shows waiting runs with the reason, running ones with progress, ended ones with the outcome.
+`status` shows why runs wait, the progress of running runs, and the errors of failed runs.
 """
 
 import codecs
@@ -34,7 +34,7 @@ from experiments.store.durable import open_regular
 from experiments.store.layout import LOG, Store
 from experiments.tracking.rebuild import lacking
 
-SHOWN = 20  # waiting and cancelled runs listed; the rest is only counted
+SHOWN = 20  # maximum number of waiting rows listed per reason, and of cancelled runs listed
 
 
 def status(
@@ -50,7 +50,7 @@ def status(
     opened = selectors.open()
     collect_detached(opened)
     table = choose(study, selectors, there=True) if study else None
-    plan = table.plan if table else None  # once: a plan of 10,000 runs takes seconds
+    plan = table.plan if table else None  # computed once, because a plan of 10,000 runs takes seconds
     only = {run.run_id for run in plan.trainings} if plan else None
     work = f"ablations work {selectors.where}"
     command = f"ablations run {table.to_paste}" if table else work
@@ -65,12 +65,15 @@ def status(
         if not opened.coordinator():
             for line in _lacking_in_mlflow(lacking(opened), work):
                 typer.echo(line)
-    except UserError as error:  # of MLflow's database
+    except UserError as error:  # MLflow's database cannot be read
         say(str(error))
 
 
 def _lacking_in_mlflow(found: Mapping[str, bool], command: str) -> Iterator[str]:
-    """Count the finished runs that MLflow lacks, and those that it shows in an earlier state (see `lacking`)."""
+    """Yield a line on the finished runs that MLflow lacks, and one on those that it shows in an older state.
+
+    found: the result of `lacking`. command: the command that updates MLflow.
+    """
     updated = sum(found.values())
     for count, older in ((len(found) - updated, False), (updated, True)):
         one = count == 1
@@ -85,20 +88,23 @@ def _lacking_in_mlflow(found: Mapping[str, bool], command: str) -> Iterator[str]
 
 
 def _of_plan(plan: Plan) -> str:
-    """ "table3, profile demo: 20 runs: 12 finished, 1 running, 7 waiting"."""
+    """Return the counts of a plan: "table3, profile demo: 20 runs: 12 finished, 1 running, 7 waiting"."""
     counts = Counter(run.state_in_words for run in plan.trainings)
     words = ", ".join(f"{count} {word}" for word, count in counts.items())
     return f"{plan.study.name}, profile {plan.profile}: {number(len(plan.trainings), 'run')}: {words}"
 
 
 def _no_longer(table: Selected, plan: Plan) -> list[str]:
-    """Runs of the table that its study does not have any more."""
+    """Return lines on the runs in the store that the study no longer contains, or contains with other settings."""
     held = [one for one in store_tables(table.store_options, plan.study.name) if one.name.profile == plan.profile]
     return [f"  {note(one)}: {number(len(one.runs), 'run')} of {', '.join(one.rows)}" for one in held if note(one)]
 
 
 def _of_runs(store: Store, queue: Queue, command: str, only: set[str]) -> list[str]:
-    """Return the lines about some runs of the queue; finished ones are counted with the table. command: trains them."""
+    """Return the lines on the runs `only` of the queue, except finished runs, which `_of_plan` counts.
+
+    command: the command that trains the waiting runs.
+    """
     waiting = [row for row in queue.rows(State.WAITING, queue.counts()[State.WAITING]) if row.run_id in only]
     lines = _notes(queue, store.coordinator(), (SHARING,)) if queue.counts()[State.RUNNING] else []
     lines += _waiting(store, queue, command, waiting)
@@ -128,14 +134,17 @@ def _of_queue(store: Store, queue: Queue, command: str) -> list[str]:
 
 
 def _notes(queue: Queue, holder: str, names: Sequence[str] = ()) -> list[str]:
-    """The coordinator's notes of these names, or all; how many runs share a GPU only while it works."""
+    """Return the coordinator's notes with these names, or all notes.
+
+    The note on runs that share a GPU is returned only while a coordinator works.
+    """
     notes = queue.notes()
     shown = [name for name in sorted(notes) if name in (names or notes) and (holder or name != SHARING)]
     return [line for name in shown for line in notes[name].splitlines()]
 
 
 def _waiting(store: Store, queue: Queue, command: str, waiting: Sequence[JobStatus]) -> Iterator[str]:
-    """One line per cause, with the keys of the rows that wait for it, in the order of the queue."""
+    """Yield one line per reason for waiting, with the keys of its rows in the order of the queue."""
     why, causes = _reasons(store, queue, command), dict[str, dict[str, list[int]]]()
     studies = {member.study for row in waiting for member in row.members}
     for row in waiting:
@@ -151,13 +160,13 @@ def _waiting(store: Store, queue: Queue, command: str, waiting: Sequence[JobStat
 
 
 def _seeds(seeds: Sequence[int]) -> str:
-    """ "seed 2", "seeds 1, 2, 3"; "ensemble"."""
+    """Return "seed 2", "seeds 1, 2, 3" or "ensemble"."""
     first, *others = [seed_in_words(seed) for seed in seeds]
     return f"seeds {', '.join(map(str, sorted(seeds)))}" if others else first
 
 
 def _damaged(store: Store, queue: Queue) -> Iterator[str]:
-    """Runs with unreadable lines in their events: these lines are lost, the others count."""
+    """Yield one line per attempt whose event file has unreadable lines. Its other events are still used."""
     found = list(damaged_events(store, queue.damaged_lines()))
     labels = {row.run_id: label(row) for row in queue.status()} if found else {}
     for run_id, attempt, line in found:
@@ -174,9 +183,9 @@ def _line(row: JobStatus) -> str:
 
 
 def _reasons(store: Store, queue: Queue, command: str) -> Callable[[JobStatus, int | None], str]:
-    """Return a function that gives the reason why a run waits. command: trains the waiting runs.
+    """Return a function that gives the reason why a run waits. command: the command that trains the waiting runs.
 
-    The function takes the run and the number of runs before it; None if the reason should not contain that number.
+    The function takes the run and the number of runs before it. With None, the reason does not contain that number.
     """
     holder, draining = store.coordinator(), "drain" in queue.notes()
 
@@ -203,7 +212,7 @@ def _as_json(store: Store, command: str, only: set[str] | None) -> list[dict[str
             damaged.setdefault(run_id, []).append(line)
         for row in queue.status():
             value: dict[str, Any] = {**asdict(row), "members": [member._asdict() for member in row.members]}
-            # of the last attempt, relative to the store
+            # The path of the last attempt's log, relative to the store.
             value["log"] = f"runs/{row.run_id}/attempts/{row.attempt:04d}/log.txt" if row.attempt else None
             value["damaged"] = damaged.get(row.run_id, [])
             value["why"] = ""
@@ -218,9 +227,9 @@ def _as_json(store: Store, command: str, only: set[str] | None) -> list[dict[str
 # --- `ablations log RUN`: a run's attempts, and the log of the last one
 
 
-FOLLOW_S = 0.5
-RECENT = 10  # points of the curve that --follow begins with
-SPOKEN = {  # events that explain a run
+FOLLOW_S = 0.5  # seconds between two reads of the log with --follow
+RECENT = 10  # number of earlier points of the training curve that --follow prints first
+SPOKEN = {  # kind of event → the text printed below its attempt
     "resumed": "resumed at step {step}, from {path}",
     "branched": "begins with the state of run {run} after step {step}",
     "restarted": "restarted from step 0: {why}",
@@ -319,12 +328,12 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
         with open_regular(folder / LOG) as file:
             _echo(file)
             while follow:
-                # before reading: what it wrote last is read too
+                # The state is read before the log, so that the last lines of a run that ends now are printed too.
                 running = any(row.state is State.RUNNING for row in chosen(store, [run_id]) if row.run_id == run_id)
                 for line in [*points, *_points(tail)]:
                     typer.echo(line)
                 points = []
-                if file.tell() > os.fstat(file.fileno()).st_size:  # its middle was left out
+                if file.tell() > os.fstat(file.fileno()).st_size:  # the middle of the log was removed
                     typer.echo("… lines in the middle of the log were removed …")
                     file.seek(0, os.SEEK_END)
                 _echo(file)
@@ -338,7 +347,7 @@ def _print(store: Store, run_id: str, folder: Path, follow: bool) -> None:
 
 
 def _echo(file: IO[bytes]) -> None:
-    """Print what is left of a file, which may have gigabytes in one line."""
+    """Print the rest of a file in blocks, because a single line may have gigabytes."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     while data := file.read(1 << 16):
         typer.echo(decoder.decode(data), nl=False)
@@ -346,7 +355,7 @@ def _echo(file: IO[bytes]) -> None:
 
 
 def _points(tail: Tail) -> Iterator[str]:
-    """The new points of the training curve."""
+    """Yield a line for each new point of the training curve."""
     for event in tail.read():
         if event["kind"] == "metrics":
             numbers = (
@@ -355,7 +364,7 @@ def _points(tail: Tail) -> Iterator[str]:
             yield f"step {event['step']:,}  {'  '.join(numbers)}"
 
 
-# --- `ablations cancel` and `retry`: requests to the coordinator, at any time, from any shell
+# --- `ablations cancel` and `retry`: send requests to the coordinator at any time, from any shell
 
 
 Names = Annotated[
@@ -398,7 +407,7 @@ def retry(
 
 
 def _records(rows: Iterable[JobStatus]) -> list[dict[str, str]]:
-    """The runs of a request, with the states that they were in."""
+    """Return the runs of a request as JSON, with their states before the request."""
     return [{"run_id": row.run_id, "row": label(row), "state": row.state.value} for row in rows]
 
 

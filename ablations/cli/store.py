@@ -1,4 +1,4 @@
-"""Verbs on a whole store: `ablations tables` and `forget`."""
+"""Commands on a whole store: `ablations tables` and `forget`."""
 
 import contextlib
 import shlex
@@ -22,7 +22,7 @@ from experiments.store.layout import Store
 from experiments.store.retention import FOLDER, removable, remove, size
 
 HEADS = ("study", "profile", "corpus", "rows", "runs", "state", "last change", "")
-LEFT = (0, 1, 2, 5, 6, 7)  # the columns of words
+LEFT = (0, 1, 2, 5, 6, 7)  # columns of text, aligned at the left
 
 
 def tables(store_options: StoreOptions, as_json: options.Json = False) -> None:
@@ -65,10 +65,10 @@ def _as_json(table: StoreTable) -> dict[str, Any]:
     }
 
 
-# --- `ablations forget`: put runs aside, so that no table counts them
+# --- `ablations forget`: move runs aside, so that no table counts them
 
 
-SHOWN = 20
+SHOWN = 20  # maximum number of runs listed before the question
 
 
 def forget(
@@ -168,7 +168,7 @@ def _remove_checkpoints(opened: Store, yes: bool, as_json: bool) -> None:
 
 
 def _busy(store: Store) -> set[str]:
-    """Runs that wait or run, and those that they read: a parent run's checkpoint is the beginning of its branches."""
+    """Return the waiting and running runs, and the runs that these read (parent runs and members of ensembles)."""
     with Queue(store.queue_db, create=False) as queue:
         found = {row.run_id for row in queue.status() if row.state in (State.WAITING, State.RUNNING)}
         for run_id in list(found):
@@ -178,7 +178,7 @@ def _busy(store: Store) -> set[str]:
 
 
 def alone(store: Store) -> contextlib.AbstractContextManager[None]:
-    """Lock the store, so that no other command works on it meanwhile. Raises UserError if it holds no runs."""
+    """Return a context that locks the store against other commands. Raises UserError if the store has no runs."""
     if not store.runs.is_dir():
         raise UserError(f"{store.root} is not a store with runs. Name the store with --store.")
     return store.coordinator_lock()

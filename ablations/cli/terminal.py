@@ -1,9 +1,9 @@
-"""Output to the terminal: control characters in names, paths, logs and errors are shown as text, never sent.
+"""Safe output to the terminal: control characters in names, paths, logs and errors are printed as text.
 
-A row's label or a line of a log may come from another person, and a terminal executes control characters: they can
-hide text, rename the window or type input. `guard` filters standard output and standard error, and masks the passwords
-of addresses (experiments/masking.py). The program's own
-control characters (colours of --help, a line that is overwritten) go through `unguarded`.
+A row's label or a line of a log may come from another person. A terminal executes control characters, which can hide
+text, rename the window or type input. `guard` filters standard output and standard error. It also masks passwords in
+addresses (experiments/masking.py). Control characters of this program, such as the colours of --help, are written to
+the stream that `unguarded` returns.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def visible(text: str) -> str:
-    r"""Replace control characters other than newline and tab by \u001b and the like; in JSON this keeps the text.
+    r"""Replace control characters except newline and tab by escapes such as \u001b, which JSON reads as the same text.
 
-    Also replaces lone surrogates: file names that are not UTF-8 contain them, and streams cannot encode them.
+    Lone surrogates are replaced too: file names that are not UTF-8 contain them, and streams cannot encode them.
     """
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -32,7 +32,7 @@ def visible(text: str) -> str:
 class Guarded:
     """A text stream that writes only `visible` text without credentials.
 
-    It claims to be no terminal, so that libraries add no colour. mask: how credentials are masked.
+    `isatty` returns False, so that libraries add no colour. mask: the function that masks credentials.
     """
 
     def __init__(self, stream: TextIO, mask: Callable[[str], str] = masked) -> None:
@@ -62,18 +62,21 @@ def guard() -> None:
 
 
 def unguarded(stream: TextIO) -> TextIO:
-    """The stream without the filter, for our own control characters. Pass other text through `visible` first."""
+    """Return the stream without the filter, for control characters of this program.
+
+    Pass all other text through `visible` first.
+    """
     return stream.stream if isinstance(stream, Guarded) else stream
 
 
 def for_data() -> TextIO:
-    """Standard output for text that another program reads (translations): unchanged, but visible on a terminal."""
+    """Return standard output for data such as translations. The data are filtered only on a terminal."""
     below = unguarded(sys.stdout)
     return sys.stdout if below.isatty() else below
 
 
 def print_json(value: Any) -> None:
-    """The one form of --json: indented, with letters as they are; null for NaN and infinity, which JSON lacks."""
+    """Print a value as indented JSON, without escapes for letters. NaN and infinity, which JSON lacks, become null."""
     print(json.dumps(_finite(value), indent=1, ensure_ascii=False, allow_nan=False))
 
 
@@ -86,7 +89,7 @@ def _finite(value: Any) -> Any:
 
 
 def answer(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
-    """Print a command's facts as JSON, or its lines of text, which are not computed for JSON if they are lazy."""
+    """Print a command's facts as JSON, or its lines of text. JSON output does not read the iterable of lines."""
     if as_json:
         print_json(facts)
     else:
@@ -95,12 +98,15 @@ def answer(as_json: bool, facts: Any, lines: Iterable[str]) -> None:
 
 
 def say(line: str) -> None:
-    """A line on standard error: standard output is for tables and data."""
+    """Print a line on standard error. Standard output is for tables and data."""
     print(line, file=sys.stderr, flush=True)
 
 
 def aligned(lines: Sequence[Sequence[str]], left: Collection[int] = (0,)) -> list[str]:
-    """Lines of cells as columns of equal width; `left`: the columns of words, which begin at the left."""
+    """Return lines of text with their cells padded to aligned columns.
+
+    left: indices of the columns that are aligned at the left. The other columns are aligned at the right.
+    """
     from rich.cells import cell_len
 
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
@@ -121,7 +127,7 @@ def plain_progress(what: str, done: int, total: int) -> None:
 
 
 class Help:
-    """--help in colour: its text is our own."""
+    """A mixin that prints --help in colour, past the filter of `guard`."""
 
     def format_help(self, *arguments: Any) -> None:
         with contextlib.redirect_stdout(unguarded(sys.stdout)):
@@ -136,12 +142,12 @@ class VerbsWithHelp(Help, TyperGroup):
     pass
 
 
-# --- The exit codes of `ablations` (those of a run's child: experiments/records.py)
+# --- Exit codes of `ablations` (exit codes of a run's child process: experiments/records.py)
 
 
 DONE = 0
 # A run failed or was left in the queue by `work --drain`, a verified table has changed, a table has gaps under
 # --strict, or this program has a bug.
 FAILED = 1
-MISTAKE = 2  # of the user's
-INTERRUPTED = 128  # plus the number of the signal
+MISTAKE = 2  # a mistake of the user
+INTERRUPTED = 128  # the exit code is this number plus the number of the signal

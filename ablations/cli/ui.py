@@ -1,4 +1,4 @@
-"""`ablations ui`: serve MLflow on this store at 127.0.0.1, with a study's table as a prepared comparison."""
+"""The command `ablations ui`, which serves MLflow on a store at 127.0.0.1, with a study's table as a comparison."""
 
 import contextlib
 import errno
@@ -44,8 +44,8 @@ from reports.results.table import Table as Printed
 from reports.results.table import change_digits
 from reports.table.settings import at, show
 
-MLFLOW = "mlflow"  # of --rebuild; the other views are sinks
-LEAVE_S = 10.0  # time for MLflow to end after Ctrl-C
+MLFLOW = "mlflow"  # a value of --rebuild; the other values are sinks
+LEAVE_S = 10.0  # seconds for MLflow to end after Ctrl-C
 FILES = {"markdown": "table.md", "latex": "table.tex", "csv": "table.csv", "json": "table.json", "setup": "setup.md"}
 
 
@@ -93,8 +93,11 @@ def ui(
 
 
 def _serve(command: Sequence[str], server: str) -> int:
-    """Run MLflow's server until it ends or Ctrl-C; no process of it outlives this one."""
-    # its own children too import nothing from the working directory
+    """Run MLflow's server until it ends or Ctrl-C is pressed. Return its exit code; 0 after Ctrl-C.
+
+    None of the server's processes outlives this process.
+    """
+    # With PYTHONSAFEPATH, the server and its child processes import nothing from the working directory.
     environment = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "PYTHONSAFEPATH": "1"}
     with kept(command, env=environment, stdin=subprocess.DEVNULL) as served:
         typer.echo(f"MLflow on {server} (press Ctrl-C to stop)")
@@ -121,7 +124,10 @@ def _refuse_used_port(port: int) -> None:
 
 
 def _publish(chosen: Selected, uri: str) -> Published:
-    """Add missing runs to MLflow, then the table. Raises UserError if the server cannot be reached."""
+    """Write missing runs to MLflow, then the table.
+
+    Raises UserError if no run of the table is finished, or if the server cannot be reached.
+    """
     from experiments.tracking.mlflow import Tracker
 
     try:
@@ -153,7 +159,7 @@ def _publish(chosen: Selected, uri: str) -> Published:
 
 
 def _lines(table: Printed) -> Iterator[RowLine]:
-    """The rows with what they print: settings with base's where they are blank, means, deviations, changes."""
+    """Yield one line per row: settings (base's value in a blank cell), means, standard deviations and changes."""
     varying = list(dict.fromkeys(name for row in table.rows for name in row.settings))
     names = _distinct({name: table.settings.get(name, name.rpartition(".")[2]) for name in varying})
     heads = _heads(table)
@@ -174,20 +180,20 @@ def _lines(table: Printed) -> Iterator[RowLine]:
 
 
 def _heads(table: Printed) -> dict[str, str]:
-    """Short heads of the columns, by their keys: `BLEU dev` and `BLEU test`; `BLEU` where dev is the only set."""
+    """Return short heads of the columns by key: `BLEU dev` and `BLEU test`, or `BLEU` if dev is the only set."""
     bare = {column.key: column.header.removesuffix(f" ({column.set})") for column in table.listed}
     alone = {column.set for column in table.listed} == {"dev"}
     return _distinct({c.key: bare[c.key] if alone else f"{bare[c.key]} {c.set}" for c in table.listed})
 
 
 def _parts(column: Column, heads: Mapping[str, str]) -> tuple[str, str, str]:
-    """The names of a column's mean, standard deviation and change from base."""
+    """Return the names of a column's mean, standard deviation and change from base."""
     head = heads[column.key]
     return head, f"{head} sd", f"Δ ln {head}" if column.logarithmic else f"Δ{head}"
 
 
 def _distinct(heads: dict[str, str]) -> dict[str, str]:
-    """Replace a head that several columns share by their keys. heads: by key."""
+    """Replace each head that several columns share by the keys of these columns. heads: key → head."""
     several = {head for head, count in Counter(heads.values()).items() if count > 1}
     return {name: name if head in several else head for name, head in heads.items()}
 
@@ -205,7 +211,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
     ]
     where = {"profile": plan.profile, "corpus": member(plan, plan.runs[0]).corpus}
     tuning = {f"tuning_{name}": value for name, value in table.spent.tuning.known().items()}
-    cost = {**table.spent.total.known(), **tuning}  # as far as it is known
+    cost = {**table.spent.total.known(), **tuning}  # only the known parts
     return Table(
         study=plan.study.name,
         profile=plan.profile,
@@ -221,7 +227,7 @@ def _table(chosen: Selected, plan: Plan, table: Printed) -> Table:
 
 
 def _scores(outcome: Outcome, table: Printed, heads: Mapping[str, str]) -> dict[str, float]:
-    """Scores of one run, under the heads of the rows' means; NaN for a missing score."""
+    """Return the scores of one run under the same heads as the rows' means; NaN for a missing score."""
     values = {heads[c.key]: _rounded(outcome.measured(c.set, c.metric), c.digits) for c in table.listed}
     return {head: math.nan if value is None else value for head, value in values.items()}
 
@@ -231,7 +237,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None else round(value, digits)
 
 
-# --- `ablations ui --rebuild`: MLflow's database, or a sink's files, written again from the runs
+# --- `ablations ui --rebuild`: write MLflow's database, or a sink's files, again from the records of the runs
 
 
 def _rebuild(store: Store, view: str, as_json: bool) -> None:
@@ -250,7 +256,7 @@ def _rebuild(store: Store, view: str, as_json: bool) -> None:
 
 
 def _rebuild_sink(store: Store, sink: str, runs: Iterable[TrackedRun]) -> list[str]:
-    """The sink's folder, new; returns what could not be written."""
+    """Write the sink's folder again. Return a message for each run that could not be written."""
     remove_folder(folder_of(store, sink))
     writer, problems = SinkProcess(store, sink), list[str]()
     for run in runs:

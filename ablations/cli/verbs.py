@@ -1,4 +1,4 @@
-"""The verbs of the command `ablations`: this program's, and those that extras and installed packages add."""
+"""The verbs (subcommands) of `ablations`: those of this program, of extras and of installed packages."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -11,21 +11,21 @@ from model.extensions import ExtensionError, added, load
 
 
 class Verb(NamedTuple):
-    """A verb: the place of its function, its group in --help, and an example."""
+    """A verb (subcommand of `ablations`)."""
 
     place: str  # module:FUNCTION; the function's parameters are the verb's arguments and options
-    group: str
-    example: str  # after "ablations "
-    gives_reason: bool = False  # whether it has --because, and its requests are in the ledger
+    group: str  # heading in --help
+    example: str  # an example of use, without "ablations "
+    gives_reason: bool = False  # whether it has the option --because and writes its requests to the ledger
 
     @property
     def function(self) -> Any:
-        """The verb's function; its module is imported only now."""
+        """The verb's function. Its module is imported when this property is read."""
         return load(self.place)
 
     @property
     def docstring(self) -> str:
-        """The function's docstring, read without importing its module."""
+        """The docstring of the verb's function, read without importing its module."""
         module, _, name = self.place.partition(":")
         return _docstrings(module).get(name, "")
 
@@ -33,7 +33,7 @@ class Verb(NamedTuple):
 @cache
 def _docstrings(module: str) -> Mapping[str, str]:
     found = find_spec(module)
-    if found is None or found.origin is None:  # its package is missing: the verb says so when called
+    if found is None or found.origin is None:  # its package is missing, which a call of the verb reports
         return {}
     tree = ast.parse(Path(found.origin).read_text(encoding="utf-8"))
     return {node.name: ast.get_docstring(node) or "" for node in tree.body if isinstance(node, ast.FunctionDef)}
@@ -73,9 +73,10 @@ CORE = {  # by name, in the order of --help
 
 
 def verbs() -> dict[str, Verb]:
-    """The verbs by name. An extra adds a mapping of names to verbs, which the extension point `commands` names.
+    """Return all verbs by name.
 
-    A package that cannot be imported adds none; `refused` says why.
+    An extra or a package adds a mapping of names to verbs through the extension point `commands`. A package that cannot
+    be imported adds no verbs; `refused` returns the reason.
     """
     found = dict(CORE)
     for added_verbs in _added():
