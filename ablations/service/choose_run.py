@@ -49,9 +49,10 @@ class Named:
 def study_first(
     named: Named, words: Sequence[str], others: Sequence[str], without: bool = False
 ) -> tuple[Named, list[str]]:
-    """Take STUDY from a command line's words, unless --run or another option names the model (`without`).
+    """Take STUDY from a command's arguments, unless --run or another option (`without`) names the model.
 
-    others: names of the words that may follow. Returns the rest of the words. Raises UserError if there are too many.
+    others: names of the arguments that may follow. Returns the named run and the remaining arguments. Raises UserError
+    if there are too many arguments.
     """
     left = list(words)
     if not (without or named.run) and left:
@@ -65,9 +66,10 @@ def study_first(
 
 
 def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("translate",)) -> Trained:
-    """The named run. Raises UserError if it is unknown, not trained or ambiguous, or if it does nothing of `does`.
+    """Return the named run.
 
-    does: values of `Use.does` (experiments/tasks/base.py).
+    does: accepted values of `Use.does` (experiments/tasks/base.py). Raises UserError if the run is unknown, ambiguous,
+    not trained or an ensemble, or if the use of its task is not in `does`.
     """
     if (named.run is None) == (named.study is None):
         raise UserError("No model was named. Name it with STUDY, --row KEY and --seed N, or with --run RUN_ID.")
@@ -76,7 +78,7 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
     result, attempt = store.result(run_id), store.weights_folder(run_id)
     if result is None or attempt is None:
         raise UserError(f"The run {run_id} is not trained in {store.root}. Train it with `ablations run`.")
-    own_function = ":" in result.task  # it has no network of this program, and is not imported here
+    own_function = ":" in result.task  # a user's function, which has no network of this program
     use = None if own_function else load_task(result.task).use
     can = use.does if use else ""
     if can not in does:
@@ -88,15 +90,15 @@ def find_trained(named: Named, selectors: Selectors, does: Sequence[str] = ("tra
         members = ", ".join(f"--run {member.run_id}" for member in result.ensemble)
         raise UserError(f"The run {run_id} is an ensemble, which has no weights. Name a member: {members}.")
     config = _recorded_config(run_id, result)
-    if own is not None:  # what was recorded is how the row decodes that came first
+    if own is not None:  # the recorded decoding may be that of another row with this run
         config = config.model_copy(update={"evaluation": own})
     return Trained(run_id, config, attempt, result)
 
 
 def _recorded_config(run_id: str, result: TrainingResult) -> RunConfig:
-    """Return the settings of a run. Those of its evaluation that this version does not know have their defaults.
+    """Return the recorded settings of a run, without evaluation settings that this version does not know.
 
-    Raises UserError for unknown settings of its training.
+    Raises UserError for unknown settings of the training.
     """
     kind, recorded = load_task(result.task).config_type, result.config
     try:
@@ -120,7 +122,7 @@ def _by_id(store: Store, run: str) -> str:
 
 
 def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, EvaluationConfig | None]:
-    """The run, and how this row decodes where the record may tell another row's way."""
+    """Return the run_id, and the row's decoding settings if the recorded ones may be those of another row."""
     name, seed, profile = str(named.study), named.seed, selectors.profile
     study = load_study(name)
     wanted = named.row or (study.base_row or study.variations[0]).key
@@ -128,7 +130,7 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, Eval
         known = _recorded(store, study.name, wanted, seed, profile)
         if len(known) == 1:
             return known[0].run_id, _own_decoding(study, wanted, known[0])
-    # Several sizes or corpora, or a removed queue: plan the study, which reads the corpus.
+    # The queue names no run or several runs (profiles, corpora). Plan the study, which reads the corpus.
     chosen = choose(name, replace(selectors, rows=only_row(study, wanted)))
     runs = [run for run in chosen.plan.runs if run.row == wanted and seed in (None, run.seed)]
     if not runs:
@@ -138,7 +140,10 @@ def _by_row(store: Store, named: Named, selectors: Selectors) -> tuple[str, Eval
 
 
 def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | None:
-    """Return a row's decoding of a run that several rows share; None if only this row has the run, as recorded."""
+    """Return a row's decoding settings for a run that several rows share.
+
+    None if a single row has the run, because its recorded settings are those of this row.
+    """
     profiles = [m.profile for m in run.members if m.study == study.name and m.row == row]
     if len({m.row for m in run.members}) == 1 or not profiles:
         return None
@@ -148,7 +153,10 @@ def _own_decoding(study: Study, row: str, run: JobStatus) -> EvaluationConfig | 
 
 
 def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str | None) -> list[JobStatus]:
-    """Trained runs that the queue lists under this name; found without their training data."""
+    """Return the trained runs that the queue lists for a row. Does not read their training data.
+
+    seed: None selects the row's first seed.
+    """
     named = [
         queued
         for queued in all_rows(store)
@@ -159,7 +167,7 @@ def _recorded(store: Store, study: str, row: str, seed: int | None, profile: str
 
 
 def device_spec(devices: str) -> DeviceSpec:
-    """The first GPU that --devices names, or all its processor threads together.
+    """Return the first GPU of --devices. Without a GPU, return the CPU with the threads of all slots.
 
     Sets CUDA_VISIBLE_DEVICES for a GPU. Raises UserError (see `parse_slots`).
     """
@@ -177,12 +185,12 @@ HOW = (
     "Write a row (A-h16), the beginning of rows (A-h), a row with its seed (A-h16:2), a study (table3, or its file), "
     "the beginning of a run_id, or `all`."
 )
-NOT_TRAINING = "nothing is training"  # begins the reason of a run that waits for a command to train it
-SHORTEST = 4  # fewest digits of a run_id that select a run
+NOT_TRAINING = "nothing is training"  # first words of the reason why a run waits if no command is training
+SHORTEST = 4  # minimum number of digits of a run_id that select a run
 
 
 def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple(State)) -> list[JobStatus]:
-    """The queued runs that `names` select, among those in `states`. Raises UserError for a name that selects none."""
+    """Return the queued runs in `states` that `names` select. Raises UserError for a name that selects no run."""
     rows = all_rows(store)
     if not rows:
         held = "It has results (see `ablations tables`) but no queue. " if store.run_ids() else ""
@@ -200,7 +208,7 @@ def chosen(store: Store, names: Sequence[str], states: Collection[State] = tuple
 
 
 def of_study(store: Store, words: Sequence[str]) -> list[JobStatus]:
-    """The queued runs that RUN selects, or STUDY RUN among those of the study. Raises UserError for other words."""
+    """Return the queued runs that the arguments RUN, or STUDY RUN, select. Raises UserError for other arguments."""
     if len(words) > 2:
         raise UserError(f"{' '.join(words)}: write RUN, such as A-h16:2, or STUDY RUN.")
     rows = chosen(store, words[-1:])
@@ -215,24 +223,30 @@ def of_study(store: Store, words: Sequence[str]) -> list[JobStatus]:
 
 
 def study_name(given: str) -> str:
-    """The name of the study whose file is given; another text as it is. Raises UserError for a file with mistakes."""
+    """Return the name of the study in a study file; return other text unchanged.
+
+    Raises UserError for a file with mistakes.
+    """
     return load_study(given, many=True).name if given.endswith(".toml") and Path(given).is_file() else given
 
 
 def all_rows(store: Store) -> list[JobStatus]:
-    """All runs of the queue; an empty list if there is no queue."""
+    """Return all runs of the queue; an empty list if there is no queue."""
     with Queue(store.queue_db, create=False) as queue:
         return queue.status()
 
 
 def label(row: JobStatus) -> str:
-    """ "table3 A-h16 seed 2 (1f2e…)", with every table that the run belongs to; "averaging ensemble3 ensemble (…)"."""
+    """Return "table3 A-h16 seed 2 (1f2e…)", with every study and row that the run belongs to.
+
+    For an ensemble, return "averaging ensemble3 ensemble (…)".
+    """
     names = ", ".join(sorted({f"{member.study} {member.row}" for member in row.members})) or "run"
     return f"{names} {seed_in_words(row.seed)} ({row.run_id})"
 
 
 def labels(rows: Iterable[JobStatus]) -> str:
-    """One line per run: state and label."""
+    """Return one line per run, with its state and label."""
     return "".join(f"  {row.state.value:<9} {label(row)}\n" for row in rows)
 
 

@@ -1,6 +1,6 @@
-"""Turn planned runs into jobs of the queue: the desired state minus what is valid already.
+"""Turn planned runs without valid results into jobs of the queue.
 
-It also tells which parts of finished runs are made again, and what that costs.
+This module also describes which parts of finished runs are made again, and the cost.
 """
 
 import contextlib
@@ -33,9 +33,10 @@ STALE = ("keep", "rerun")
 
 
 def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
-    """The runs of which something is to be made, with their members and parent runs, never imported ones.
+    """Return the runs of a plan that need work, with the members and parent runs that they wait for.
 
-    Those that are not done, and finished ones whose kept logs are to be read again. Raises UserError.
+    A run needs work if it is not finished, if its kept logs must be read again, or if it is stale and `stale` is
+    "rerun". Imported runs are never included. Raises UserError if `stale` is neither "keep" nor "rerun".
     """
     if stale not in STALE:
         raise UserError(
@@ -48,10 +49,10 @@ def wanted(plan: Plan, stale: str) -> list[PlannedRun]:
 
 
 def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) -> None:
-    """Prepare the inputs of the runs, once per corpus, so that mistakes in them are reported before anything is queued.
+    """Prepare the inputs of the runs, once per corpus. Mistakes in them are reported before anything is queued.
 
-    Raises UserError for what preflight.py refuses, before the corpus is prepared and again once it is measured. If this
-    call created the store and fails, it removes the store again, so that a user's mistake leaves nothing behind.
+    Raises UserError if preflight.py refuses a run. The check runs before the corpus is prepared, and again afterwards,
+    when the corpus has been measured. If this call created the store and fails, it removes the store again.
     """
     runs = list(runs)
     refuse(chosen, runs)
@@ -74,12 +75,12 @@ def prepare(chosen: Selected, runs: Iterable[PlannedRun], progress: Progress) ->
 
 
 def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str, limit: int | None = None) -> int:
-    """Put runs into the queue; returns how many were not in it. `limit`: see Job."""
+    """Put runs into the queue. Return how many of them were not in the queue before. limit: see Job."""
     store, runs = chosen.store, list(runs)
     code = chosen.task.code
     keep_rows(chosen, plan, runs)
     for tree in dict.fromkeys(tree for run in runs for tree in run.spec.trainer.trees):
-        keep(tree, store.root)  # once more: `forget` may have removed it while no run had it
+        keep(tree, store.root)  # again, because `forget` removes trees that no run uses
     turn = turns(chosen, plan)
     jobs = [replace(_job(chosen, plan, run, stale, code), turn=turn(run), limit=limit) for run in runs]
     rows: dict[str, Any] = {}
@@ -97,22 +98,23 @@ def enqueue(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun], stale: str
 
 def turns(chosen: Selected, plan: Plan) -> Callable[[PlannedRun], int]:
     """Return a function that gives a run's place in the order of training (`Job.turn`)."""
-    seeds: dict[str, set[int]] = {}  # of the plan's rows
+    seeds: dict[str, set[int]] = {}  # row → its seeds in the plan
     for run in plan.trainings:
         seeds.setdefault(run.row, set()).add(run.seed)
     places = _places(plan, chosen.columns)
 
     def turn(run: PlannedRun) -> int:
-        # its seed's place among those of its row, then the row's; a trial of tuning is no run of the plan
+        # Order by the place of the seed in its row, then by the place of the row. A tuning trial is not in the plan.
         return sum(seed < run.seed for seed in seeds.get(run.row, ())) * (len(places) + 1) + places.get(run.row, 0)
 
     return turn
 
 
 def _places(plan: Plan, columns: Sequence[Column]) -> dict[str, int]:
-    """Row → its place in the order of training: base, then the rows with the largest published changes of a metric.
+    """Return each row's place in the order of training: base, then the rows with the largest published changes.
 
-    So a table says something early. Rows without a published number share the last place.
+    The changes are those of the first metric with a published number for base. This order gives an informative table
+    early. Rows without a published number share the last place.
     """
     rows, base = plan.study.variations, plan.study.base_row
     published = base.paper if base else {}
@@ -126,7 +128,7 @@ def _places(plan: Plan, columns: Sequence[Column]) -> dict[str, int]:
 
 
 def join(chosen: Selected, plan: Plan) -> None:
-    """Record that finished runs belong to this table too: another study may have trained them."""
+    """Record that finished runs belong to this table too, because another study may have trained them."""
     store = chosen.store
     if store.queue_db.exists():
         done = [run for run in plan.trainings if run.state in ("finished", "stale")]
@@ -136,10 +138,13 @@ def join(chosen: Selected, plan: Plan) -> None:
 
 
 def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
-    """Describe runs in their folders, and record their rows with the study's own decoding, whatever the command has."""
+    """Write the description and the rows of runs to their folders.
+
+    Rows are recorded with the decoding settings of the study, even if the command overrides them.
+    """
     own: dict[tuple[str, str], PlannedRun] = {}
     if chosen.own_plan is not None:
-        with contextlib.suppress(UserError):  # the study needs what the command sets
+        with contextlib.suppress(UserError):  # the study has no valid plan without the command's settings
             own = {(run.run_id, run.row): run for run in chosen.own_plan().trainings}
     with explain_os_errors(f"write to the store {chosen.store.root}"):
         for run in runs:
@@ -151,7 +156,7 @@ def keep_rows(chosen: Selected, plan: Plan, runs: Iterable[PlannedRun]) -> None:
 
 
 def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
-    """The row of a run with its decoding and its trees; its settings where they are not those in the run's folder."""
+    """Return the row of a run with its evaluations, its trees, and settings that differ from the run's record."""
     first = spec_of(store, run.run_id, forgiving=True)
     usual = dict(flatten(first.config)) if first else {}
     settings = {name: value for name, value in flatten(run.config) if usual.get(name, value) != value}
@@ -160,14 +165,14 @@ def row_of(plan: Plan, run: PlannedRun, store: Store) -> TableRow:
 
 
 def _prepared_key(task: Task, run: PlannedRun) -> str:
-    """The digest of what `Task.prepare` reads: equal for runs that share one preparation."""
+    """Return the digest of what `Task.prepare` reads. Runs that share one preparation have equal digests."""
     trainer = run.spec.trainer
     trees = {"code_tree": trainer.tree, "code_base": trainer.base} if trainer.tree else {}
     return digest({**settings_read(run.config, task.prepare_reads), **trees})
 
 
 def member(plan: Plan, run: PlannedRun) -> Member:
-    """A run's place in the plan's table."""
+    """Return a run's place in the plan's table."""
     corpus = str(dict(flatten(run.config)).get(CORPUS, ""))
     return Member(plan.study.name, plan.profile, Path(corpus).name, run.row, run.variation.group)
 
@@ -198,15 +203,15 @@ def _job(chosen: Selected, plan: Plan, run: PlannedRun, stale: str, code: Mappin
 
 
 def memory_gb(task: Task, run: PlannedRun, kind: str) -> float:
-    """Predicted: of a training; of an ensemble no less, and the weights of all its members."""
+    """Return the predicted memory of a run. An ensemble needs at least the memory of all its members' weights."""
     weights = 4.0 * (run.spec.num_params or 0) if run.spec.members else 0.0
     return max(task.memory_bytes(run.config, kind), weights) / 1e9
 
 
 def _renewed(store: Store, run: PlannedRun, code: Mapping[str, str] | None) -> dict[str, int]:
-    """The stored evaluations to make again, with the attempts that made them.
+    """Return the stored evaluations to make again: eval_id → the attempt that made the evaluation.
 
-    code: the digests of the present code, whose stale parts are made again; None: these stay.
+    code: digests of the present code; evaluations that other code made are included. None: they are not included.
     """
     found = {}
     for eval_id in run.eval_ids:
@@ -218,7 +223,7 @@ def _renewed(store: Store, run: PlannedRun, code: Mapping[str, str] | None) -> d
 
 
 def _shorter(store: Store, run: PlannedRun) -> list[str]:
-    """Runs of the same schedule with fewer steps, longest first: this run may continue from their checkpoints."""
+    """Return runs of the same schedule with fewer steps, longest first. This run may continue their checkpoints."""
     mine, steps = run.spec.lineage, run.spec.steps
     if steps is None or not run.config.roles().not_in_lineage:
         return []
@@ -231,32 +236,32 @@ def _shorter(store: Store, run: PlannedRun) -> list[str]:
 
 
 def _describe(store: Store, run: PlannedRun, row: TableRow) -> None:
-    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: its first."""
+    """Write runs/<run_id>/config.json, which describes the run to a reader of the folder. row: the first row."""
     record = {**run.spec.portable.to_json(), "row": asdict(row)}
     path = store.run_folder(run.run_id) / CONFIG
     path.parent.mkdir(parents=True, exist_ok=True)
     write_json(path, record)
 
 
-# --- Finished runs of which something is made again: which, and what that costs
+# --- Finished runs that are trained, scored or read again, and the cost
 
 
 def renewed(runs: Iterable[PlannedRun], stale: str) -> list[PlannedRun]:
-    """The runs that `--stale rerun` trains again, because their training code has changed."""
+    """Return the runs that `--stale rerun` trains again, because their training code has changed."""
     return [run for run in runs if stale == "rerun" and TRAINING in run.store_state.stale]
 
 
 def trained_again(chosen: Selected, runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    """Finished runs that kept too few checkpoints for what is to be made: an average, the best, a branch.
+    """Return the finished runs that kept too few checkpoints for a requested average, best checkpoint or branch.
 
-    Such a run is trained once more; its present result stays until then.
+    Such a run is trained again. Its present result stays until then.
     """
-    # of a damaged run the content is unknown
+    # The content of a damaged run is unknown.
     return [run for run in runs if run.state != "damaged" and lacks_checkpoints(run, chosen.store, chosen.task)]
 
 
 def say_trained_again(runs: Sequence[PlannedRun]) -> str:
-    """A message for the user; "" if there are none."""
+    """Return a message about the runs that are trained again; "" if there are none."""
     if not runs:
         return ""
     steps = sorted({step for run in runs for step in run.read_at})
@@ -268,7 +273,7 @@ def say_trained_again(runs: Sequence[PlannedRun]) -> str:
 
 
 def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
-    """A message on what `--stale rerun` makes again and its cost; "" for nothing."""
+    """Return a message about the work that `--stale rerun` repeats and its cost; "" if it repeats nothing."""
     if stale != "rerun":
         return ""
     trained = renewed(runs, stale)
@@ -280,7 +285,10 @@ def say_renewed(runs: Sequence[PlannedRun], stale: str) -> str:
 
 
 def say_read(plan: Plan, runs: Sequence[PlannedRun], stale: str) -> str:
-    """A message on what is read again from what finished runs kept, unless they are trained again; "" for nothing."""
+    """Return a message about the metrics that are read again from kept logs; "" if there are none.
+
+    Runs that are trained again are not mentioned.
+    """
     trained = {run.run_id for run in renewed(runs, stale)}
     reading = [run for run in runs if run.store_state.to_read and run.run_id not in trained]
     if not reading:
@@ -295,6 +303,6 @@ def _rows(runs: Iterable[PlannedRun]) -> str:
 
 
 def _cost(runs: Iterable[PlannedRun]) -> str:
-    """The cost of training the runs, in brackets; "" if it is not known."""
+    """Return the cost of training the runs, in brackets; "" if it is unknown."""
     cost = sum({run.run_id: run.spec.cost for run in runs}.values())
     return f" ({cost:.1e} FLOP)" if cost else ""

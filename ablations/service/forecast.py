@@ -1,4 +1,4 @@
-"""Predict what a plan needs, from measurements of this store: memory, disk, time on the given devices, and seeds."""
+"""Predict the memory, disk space and time of a plan from measurements in the store, and measure the noise of base."""
 
 import shlex
 import statistics
@@ -31,24 +31,24 @@ from reports.results.power import smallest_difference
 from reports.results.table import compared_values
 from reports.table.build import build_table
 
-PROBED_S = 120.0  # time limit for measuring more than the cheapest and the most expensive row
+PROBED_S = 120.0  # seconds after which only the cheapest and the most expensive rows are still measured
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """For runs that are not done. Seconds by run_id; `makespan_s` is None if some run's time is unknown."""
+    """Predictions for runs that are not done. The keys of all mappings are run_ids."""
 
     memory_bytes: dict[str, float]
     disk_bytes: dict[str, float]
     seconds: dict[str, float | None]
-    makespan_s: float | None
-    devices: dict[str, int]  # by run_id, for runs on more than one device
-    evaluations_known: bool
-    unknown: str = ""  # why no time is known, where none is
+    makespan_s: float | None  # seconds until all runs have ended; None if the time of a run is unknown
+    devices: dict[str, int]  # number of devices, only for runs on more than one
+    evaluations_known: bool  # whether the time of evaluations is known
+    unknown: str = ""  # the text to print if the time is unknown
 
     @property
     def total_s(self) -> float:
-        """Seconds of work of all runs, one after the other; unknown ones count 0."""
+        """Total seconds of all runs, one after the other. A run of unknown time counts 0."""
         return sum(seconds or 0.0 for seconds in self.seconds.values())
 
 
@@ -57,16 +57,17 @@ def forecast(
 ) -> Forecast:
     """Predict `runs` of the plan from measurements in the store on devices like the first of `slots`.
 
-    A GPU of `auto` counts once for each of the runs that share it at the start.
-
-    stale: "rerun" where runs whose training code has changed are trained again.
+    A GPU of `auto` counts once for each run that shares it at the start. stale: with "rerun", runs whose training code
+    has changed are trained again.
     """
     slots = seats(chosen, plan, runs, slots)
     slot, task = slots[0], chosen.task
     every = {run.run_id: step_cost(run) for run in plan.trainings if not run.spec.members}
     steps, evaluations = of_results(chosen.store, every)
     steps += kept(chosen.store)
-    unique = {run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))}  # members have none
+    unique = {
+        run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))
+    }  # the one with most evaluations
     precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
     scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
@@ -106,7 +107,7 @@ def forecast(
 
 
 def why_unknown(runs: Iterable[PlannedRun]) -> str:
-    """Return the reason why the time of runs without similar ones in the store is unknown, and the remedy."""
+    """Return the text to print if the store has no measurement of similar runs: how the time becomes known."""
     if any(run.spec.cost and run.spec.own_steps for run in runs):
         return "unknown; measure it with `ablations plan … --measure`, which trains a few steps"
     return "unknown until a run has finished"
@@ -115,11 +116,12 @@ def why_unknown(runs: Iterable[PlannedRun]) -> str:
 def measure(chosen: Selected, runs: Sequence[PlannedRun], slot: Slot, progress: Progress) -> None:
     """Train a few steps of each row with another cost or precision on one slot, and record the speeds in the store.
 
-    The cheapest and the most expensive row of each precision come first. After these and PROBED_S, the others are
-    interpolated. Raises UserError for a task that does not predict the cost of runs.
+    The cheapest and the most expensive row of each precision are measured first. The other rows are measured until
+    PROBED_S has passed; the speeds of the remaining rows are interpolated. Raises UserError if the task does not
+    predict the cost of runs.
     """
     prepare(chosen, runs, progress)
-    slot = seats(chosen, chosen.plan, runs, [slot])[0]  # with the threads of the runs
+    slot = seats(chosen, chosen.plan, runs, [slot])[0]  # a slot with as many threads as a run gets
     rows = {(chosen.task.precisions(run.config, slot.kind)[0], step_cost(run)): run for run in runs if run.spec.cost}
     if not rows:
         raise UserError(
@@ -149,9 +151,10 @@ def refuse_above(
     here: bool,
     stale: str = "keep",
 ) -> str:
-    """Raises UserError if the runs together would take longer than `max_hours`; else returns the predicted time.
+    """Raise UserError if the runs together would take longer than `max_hours`. Return the predicted time otherwise.
 
-    Unknown speeds are measured first, if the runs are trained on this machine (`here`).
+    Unknown speeds are measured first if the runs are trained on this machine (`here`). UserError is also raised if the
+    time stays unknown.
     """
     plan = chosen.plan
     predicted = forecast(chosen, plan, runs, slots, stale)
@@ -179,7 +182,7 @@ def refuse_above(
 
 
 def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[str]:
-    """Summary lines for the user."""
+    """Yield the lines that summarize a forecast for the user. devices: the value of --devices."""
     memory, disk = list(predicted.memory_bytes.values()), sum(predicted.disk_bytes.values())
     if any(memory):
         yield f"memory: up to {max(memory) / 1e9:.1f} GB a run on {slots[0].kind}; disk: {disk / 1e9:.2f} GB"
@@ -197,7 +200,7 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
         return
     median = statistics.median(
         value for value in predicted.seconds.values() if value
-    )  # of a run that trains nothing: 0
+    )  # without runs that take 0 s, because they train nothing
     yield (
         f"time: {duration(predicted.total_s)} of work (median run {duration(median)}), about "
         f"{duration(predicted.makespan_s)} on {devices}{scored}"
@@ -205,7 +208,7 @@ def lines(predicted: Forecast, slots: Sequence[Slot], devices: str) -> Iterable[
 
 
 def _limited(largest_gb: float, slots: Sequence[Slot]) -> Iterable[str]:
-    """Yield a remark if the largest run, which may take all slots of a device, reaches the memory limit."""
+    """Yield a remark if the largest run reaches the memory limit. A run may use all slots of a device."""
     limits = [slot.memory_gb for slot in slots if slot.unit == slots[0].unit and slot.memory_gb is not None]
     if limits and largest_gb > sum(limits):
         yield (
@@ -217,7 +220,11 @@ def _limited(largest_gb: float, slots: Sequence[Slot]) -> Iterable[str]:
 def _seconds(
     run: PlannedRun, steps: int | None, members: Sequence[float], speed: Speed, scoring: Speed
 ) -> float | None:
-    """Training and evaluations that are left; an ensemble evaluates with all members (the cost of a step of each)."""
+    """Return the predicted seconds of the remaining training and evaluations of a run; None if unknown.
+
+    steps: the remaining training steps. members: the cost of one step of each member of an ensemble, which evaluates
+    with all of them.
+    """
     cost = sum(members) if members else step_cost(run)
     if steps is None or (steps and not (speed and cost)):
         return None
@@ -227,7 +234,7 @@ def _seconds(
 
 
 def _of_finished_rows(chosen: Selected, plan: Plan, slot: Slot) -> dict[str, float]:
-    """Row → the median time of its finished runs on devices like the slot, for tasks that predict no cost."""
+    """Return each row's median time of finished runs on devices like the slot, for tasks that predict no cost."""
     found: dict[str, list[float]] = {}
     for run in plan.trainings:
         spent = None if run.spec.cost or run.spec.members else _trained_in(chosen.store, run.run_id, slot)
@@ -237,7 +244,10 @@ def _of_finished_rows(chosen: Selected, plan: Plan, slot: Slot) -> dict[str, flo
 
 
 def _usual_s(chosen: Selected, plan: Plan, of_rows: Mapping[str, float], slot: Slot) -> float | None:
-    """The median time of a run of the study: of the plan's rows, else of all rows of the study in the store."""
+    """Return the median time of the plan's rows (`of_rows`).
+
+    Without such times, return the median time of all runs in the store of the same study and profile.
+    """
     if of_rows:
         return statistics.median(of_rows.values())
     members, here = Members(chosen.store), (plan.study.name, plan.profile)
@@ -251,10 +261,10 @@ def _usual_s(chosen: Selected, plan: Plan, of_rows: Mapping[str, float], slot: S
 
 
 def _trained_in(store: Store, run_id: str, slot: Slot) -> float | None:
-    """Seconds that a finished training took on devices like the slot; None if there is none.
+    """Return the seconds that a finished training took on devices like the slot; None if there is no such training.
 
-    Of all attempts that contributed to the weights, so also before a resume. Attempts that only evaluate, that read a
-    log again or that made an earlier training of the run do not count.
+    All attempts that contributed to the weights count, including those before a resume. Attempts that only evaluated,
+    that read a log again, or that belong to an earlier training of the run do not count.
     """
     result = store.result(run_id)
     if result is None or result.ensemble or (result.device_kind, result.threads) != (slot.kind, slot.threads):
@@ -269,42 +279,48 @@ def _trained_in(store: Store, run_id: str, slot: Slot) -> float | None:
 
 
 def step_cost(run: PlannedRun) -> float:
-    """Predicted floating-point operations of one training step; 0: unknown."""
+    """Return the predicted floating-point operations of one training step; 0 if they are unknown."""
     return run.spec.cost / (run.spec.own_steps or 1)
 
 
 def short_spec(run: PlannedRun, steps: int = PROBE_STEPS) -> RunSpec:
-    """The run with only `steps` steps. Raises UserError for a task without a setting for steps."""
+    """Return the specification of a run with only `steps` steps.
+
+    Raises UserError if the task has no setting for steps.
+    """
     settings, name = dict(flatten(run.spec.config)), run.config.setting_roles.steps
     if not name or name not in settings:
         raise UserError(f"--measure: the task {run.config.task} names no setting for its training steps.")
     config = nested({**settings, name: steps})
-    inputs = without_runs(run.spec.inputs)  # a branch is measured from the start
+    inputs = without_runs(run.spec.inputs)  # a branch is measured without its parent run
     return replace(run.spec, run_id=PROBE_ID, config=config, inputs=inputs, steps=steps)
 
 
-# --- The spread of base between seeds, from the store, and which differences N seeds of every row can detect
+# --- The spread between seeds of base, from the store, and the differences that N seeds of every row can detect
 
 
 @dataclass(frozen=True)
 class Noise:
-    """A column's spread between the seeds of base; differences are on the scale on which the table compares."""
+    """A column's spread between the seeds of base.
+
+    The spread and the differences of a logarithmic column are those of logarithms; values and mean are not.
+    """
 
     column: Column
-    values: tuple[float, ...]  # as printed, one per seed
-    mean: float  # as printed
-    sd: float
+    values: tuple[float, ...]  # one per seed
+    mean: float
+    sd: float  # standard deviation between seeds
     low: float  # 95 % interval of the standard deviation
     high: float
-    rows: int  # that a table compares with base
+    rows: int  # number of rows that a table compares with base
 
     def shown_by(self, seeds: int) -> float | None:
-        """The smallest true difference from base that so many seeds a row show; None: one shows no spread."""
+        """Return the smallest true difference from base that `seeds` seeds per row detect; None for one seed."""
         return smallest_difference(self.sd, self.rows, seeds)
 
 
 def base_of(chosen: Selected) -> Variation:
-    """The study's base row. Raises UserError for an ensemble, which has no seeds."""
+    """Return the study's base row. Raises UserError for an ensemble, which has no seeds."""
     base = chosen.study.base_row or chosen.study.variations[0]
     if base.ensemble is not None:
         raise UserError(f'The base row "{base.key}" of {chosen.study.name} is an ensemble, which has no seeds.')
@@ -312,15 +328,16 @@ def base_of(chosen: Selected) -> Variation:
 
 
 def compared(plan: Plan, base: Variation) -> list[PlannedRun]:
-    """One run of each row that the table compares with base."""
+    """Return one run of each row that the table compares with base."""
     rows = {run.row: run for run in plan.runs if not run.spec.members and run.row != base.key}
     return [run for run in rows.values() if not plan.study.families or run.variation.group == base.group]
 
 
 def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> list[Noise]:
-    """The spread of each column over the seeds of base that the store has, of seeds 1 to `seeds`.
+    """Return the spread of each column between those seeds of base, from 1 to `seeds`, that the store has.
 
-    Columns without two values, or without any spread, are left out.
+    Columns with fewer than two values or without spread are left out. A logarithmic column is also left out if one of
+    its values is not positive.
     """
     base = base_of(chosen)
     alone = choose(study, replace(selectors, rows=only_row(chosen.study, base.key), seeds=seeds))
@@ -337,7 +354,7 @@ def noise_of(study: str, selectors: Selectors, chosen: Selected, seeds: int) -> 
 
 
 def hours_of_rows(study: str, selectors: Selectors, slots: Sequence[Slot]) -> dict[str, float | None]:
-    """Predicted hours of one seed of each row; None: unknown. An ensemble's are those of its evaluations."""
+    """Return the predicted hours of one seed of each row; None if unknown. An ensemble trains nothing."""
     chosen = choose(study, replace(selectors, seeds=1))
     plan = chosen.plan
     predicted = forecast(chosen, plan, plan.runs, slots)

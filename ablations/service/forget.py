@@ -1,4 +1,4 @@
-"""Selection of a table's runs that may be put aside, and of those that stay because something else needs them."""
+"""Put runs aside (`ablations forget`). Runs that another table or another run needs stay in the store."""
 
 import contextlib
 from collections.abc import Iterable, Mapping
@@ -20,14 +20,18 @@ from experiments.store.trees import remove_unused
 
 @dataclass(frozen=True)
 class Candidates:
-    """Runs to put aside, each with its tables, and those that stay with the reason."""
+    """The runs to put aside, with their tables, and the runs that stay, with the reason."""
 
     runs: Mapping[str, tuple[Member, ...]]
     stay: Mapping[str, str]
 
 
 def of_table(chosen: Selected, *, gone: bool) -> list[str]:
-    """The runs of a table that the store has. gone: instead those that are no longer in the study as it is now."""
+    """Return the runs of a table that the store has.
+
+    gone: return the runs of the same study and profile that the present study does not contain, or contains with other
+    settings.
+    """
     store, plan = chosen.store, chosen.plan
     known = {*store.run_ids(), *Members(store).queued}
     if not gone:
@@ -37,7 +41,7 @@ def of_table(chosen: Selected, *, gone: bool) -> list[str]:
 
 
 def of_names(store: Store, names: Iterable[str]) -> list[str]:
-    """Runs by run_id or its beginning. Raises UserError for a name that selects none, or several."""
+    """Return the runs whose run_ids begin with `names`. Raises UserError if a name selects no run or several runs."""
     known = sorted({*store.run_ids(), *Members(store).queued})
     found = []
     for name in names:
@@ -52,7 +56,11 @@ def of_names(store: Store, names: Iterable[str]) -> list[str]:
 
 
 def candidates(store: Store, run_ids: Iterable[str], study: str | None) -> Candidates:
-    """Sort out what stays: runs of other tables than the study's, and what other runs were made of."""
+    """Divide runs into those to put aside and those that stay.
+
+    A run stays if another run was made from it (a branch or an ensemble), or if it also belongs to another study than
+    `study`. With None, its studies do not matter.
+    """
     members, readers = Members(store), _readers(store)
     wanted = list(dict.fromkeys(run_ids))
     runs, stay = {}, {}
@@ -70,7 +78,7 @@ def candidates(store: Store, run_ids: Iterable[str], study: str | None) -> Candi
 
 
 def _readers(store: Store) -> dict[str, list[str]]:
-    """Run → the runs that were made of it: ensembles and branches."""
+    """Return for each run the ensembles and branches that were made from it."""
     found: dict[str, list[str]] = {}
     for run_id in store.run_ids():
         inputs = description_of(store, run_id, forgiving=True).get("inputs", {})
@@ -81,10 +89,10 @@ def _readers(store: Store) -> dict[str, list[str]]:
 
 
 def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
-    """Put runs aside: out of the queue, of the folder of runs, and of MLflow; trees of code that no run has go.
+    """Put runs aside: move their folders, and remove them from the queue and from MLflow.
 
-    The caller holds the coordinator lock. Without runs it completes what a killed call left of trees. Raises UserError
-    if one of them runs on a cluster.
+    Code trees that no run uses are removed, even without runs, because a killed call may have left some. The caller
+    holds the coordinator lock. Raises UserError if a run is training, which is then possible only on a cluster.
     """
     with Queue(store.queue_db, create=False) as queue:
         running = [row.run_id for row in queue.rows(State.RUNNING, 1_000_000) if row.run_id in runs]
@@ -93,8 +101,8 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
             f"Nothing was changed, because these runs are training: {', '.join(running)}. Cancel them, or wait."
         )
     ledger.append(store, "forget", run_ids=list(runs))
-    if store.mlflow_db.is_file():  # first: what is killed in between still finds the folders, and goes on
-        from experiments.tracking.mlflow import Tracker  # takes seconds
+    if store.mlflow_db.is_file():  # MLflow is first, so that a call after a killed one still finds the folders
+        from experiments.tracking.mlflow import Tracker  # imported late, because this import takes seconds
 
         tracker = Tracker(store)
         for run_id in runs:
@@ -105,5 +113,5 @@ def forget(store: Store, runs: Mapping[str, tuple[Member, ...]]) -> None:
             queue.forget(runs)
     for run_id in runs:
         put_aside(store, run_id)
-    with contextlib.suppress(Damaged):  # of a run whose description is damaged the tree is not known: all stay
+    with contextlib.suppress(Damaged):  # the tree of a run with a damaged description is unknown, so all trees stay
         remove_unused(store)

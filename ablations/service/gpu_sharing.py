@@ -1,4 +1,4 @@
-"""Runs that share a GPU of `--devices auto`: what `plan` and `run` say of them, and the slots of a forecast."""
+"""Predict which runs share a GPU of `--devices auto`, for the output of `plan` and `run` and for forecasts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,10 @@ from experiments.processes.processor import mps_serves
 def decisions(
     chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot], *, ask: bool = False
 ) -> dict[str, Decision]:
-    """The decision for each GPU of `auto`, by its slot's name. ask: whether others use it now (nvidia-smi)."""
+    """Return the decision for each GPU of `auto`, by the name of its slot.
+
+    ask: ask nvidia-smi which GPUs other processes use now.
+    """
     if not runs or not any(slot.most for slot in slots):
         return {}
     turn = turns(chosen, plan)
@@ -43,7 +46,7 @@ def decisions(
 
 
 def seats(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Slot]:
-    """The slots, those of `auto` once for each of the runs that share a GPU at the start."""
+    """Return the slots. A GPU of `auto` is repeated for each run that shares it at the start."""
     found: list[Slot] = []
     decided = decisions(chosen, plan, runs, slots)
     for slot in slots:
@@ -53,9 +56,10 @@ def seats(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Seque
 
 
 def sharing_lines(chosen: Selected, plan: Plan, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:
-    """Return the number of runs that share each GPU of `auto`, and why; GPUs with equal decisions share a line.
+    """Return lines with the number of runs that share each GPU of `auto`, and the reason.
 
-    GPUs that are in use are named, unless a coordinator of the store may use them itself.
+    GPUs with equal decisions share a line. GPUs that other processes use are detected only if no coordinator works on
+    the store, because it may use them itself.
     """
     ask = any(slot.most for slot in slots) and not chosen.store.coordinator()
     alike: dict[tuple[int, str], list[str]] = {}

@@ -1,4 +1,4 @@
-"""Table 1 of "Attention Is All You Need": types of layers, in symbols, in numbers, and measured."""
+"""Compare types of layers as Table 1 of "Attention Is All You Need" does: in symbols, in numbers, by measurement."""
 
 import itertools
 import json
@@ -15,13 +15,13 @@ from experiments.jobs.engines.engine import import_path
 from model.config import ModelConfig
 from model.paths import path_length, sequential_operations
 
-LONGEST = 1024  # positions up to which paths are propagated: it takes seconds
-LARGEST = 1_000_000
+LONGEST = 1024  # maximum number of positions for which paths are propagated, which takes seconds
+LARGEST = 1_000_000  # maximum value of each size
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """n positions, width d, kernel k, and a neighbourhood of r positions (section 4)."""
+    """The sizes of section 4: n positions, width d, kernel k, and a neighbourhood of r positions."""
 
     n: int = 70
     d: int = 512
@@ -29,7 +29,7 @@ class Sizes:
     r: int = 16
 
     def check(self) -> None:
-        """Raises UserError for sizes without a meaning."""
+        """Raise UserError for invalid sizes."""
         for name, value in vars(self).items():
             least = 2 if name == "k" else 1
             if not least <= value <= LARGEST:
@@ -44,18 +44,18 @@ class LayerType:
     name: str
     sublayer: str  # in the language of model.encoder
     complexity: str  # per layer
-    leading: int  # that term: products of two numbers
-    counted: int  # with the projections, and with what kernels compute for nothing
+    leading: int  # multiplications according to the complexity term
+    counted: int  # multiplications with projections, and with masked pairs that kernels compute
     sequential: str
-    operations: int
+    operations: int  # number of sequential operations
     path: str
-    formula: float
-    layers: int  # the fewest causal layers in which every output sees all of its inputs
-    exact: int | None  # the path in that many layers; None: never, or the sequence is too long to propagate
+    formula: float  # value of `path`
+    layers: int  # minimum number of causal layers after which every output sees all its inputs; 0: none is enough
+    exact: int | None  # longest path in that number of layers; None if `layers` is 0 or n > LONGEST
 
 
 def layer_types(sizes: Sizes) -> list[LayerType]:
-    """The types of layers that section 4 compares. Raises UserError for sizes without a meaning."""
+    """Return the types of layers that section 4 compares. Raises UserError for invalid sizes."""
     sizes.check()
     n, d, k, r = sizes.n, sizes.d, sizes.k, sizes.r
     convolution, dilated = f"convolution(kernel={k})", _power(n, k)
@@ -75,7 +75,7 @@ def layer_types(sizes: Sizes) -> list[LayerType]:
 
 
 def _power(n: int, k: int) -> int:
-    """The smallest exponent, at least 1, with k^exponent ≥ n."""
+    """Return the smallest exponent, at least 1, with k^exponent ≥ n."""
     exponent = 1
     while k**exponent < n:
         exponent += 1
@@ -92,7 +92,11 @@ def _type(
     one: str | None = None,
     window: int | None = None,
 ) -> LayerType:
-    """`sublayer`: one layer, or the whole stack if `one` names one of it. layers: 0 if no stack connects all."""
+    """Return one row of the table.
+
+    sublayer: one layer, or the whole stack if `one` is a single layer of the stack. layers: the number of layers that
+    connect every position with all earlier positions; 0 if no number does.
+    """
     single = _language_model(sizes, one or sublayer, window)
     (part,) = single.layers("decoder")[0]
     flops = part.options.cost(part.config, sizes.n, 0, "decoder").flops
@@ -108,7 +112,7 @@ def _type(
 
 
 def _language_model(sizes: Sizes, line: str, window: int | None) -> ModelConfig:
-    """A network of the line's sub-layers, with one head as wide as the model.
+    """Return a network of the sub-layers in `line`, with one head as wide as the model.
 
     The paper's terms do not depend on the number of heads.
     """
@@ -116,16 +120,16 @@ def _language_model(sizes: Sizes, line: str, window: int | None) -> ModelConfig:
     return ModelConfig(encoder="", decoder=line, positions="none", window=window, **width)  # type: ignore[arg-type]
 
 
-# --- Measured: CPU seconds of a sub-layer's forward and backward pass over one sequence, by one thread
+# --- Measurement: CPU seconds of a sub-layer's forward and backward pass over one sequence, with one thread
 
 
 LENGTHS, WIDTHS, ROUNDS = (16, 64, 256, 1024, 4096), (64, 256), 7
-Rounds = Mapping[int, Sequence[float]]  # seconds of each round, by length
+Rounds = Mapping[int, Sequence[float]]  # length → the seconds of each round
 
 
 @dataclass(frozen=True)
 class Times:
-    """`rounds`: by sub-layer and width. `load`: processors that other programs kept busy, of `processors`."""
+    """Measured times. rounds: by sub-layer and width. load: the number of processors that other programs kept busy."""
 
     rounds: Mapping[str, Mapping[int, Rounds]]
     load: float
@@ -133,12 +137,12 @@ class Times:
 
     @property
     def loaded(self) -> bool:
-        """Return whether others kept more than half of the processors busy: then times say little of the layers."""
+        """Whether other programs kept more than half of the processors busy, which makes the times unreliable."""
         return self.load > self.processors / 2
 
 
 def measure(sizes: Sizes) -> Times:
-    """Time the sub-layers in a child process, which loads torch. Raises UserError if that fails."""
+    """Time the sub-layers in a child process, which imports torch. Raises UserError if that process fails."""
     convolution = f"convolution(kernel={sizes.k}"
     lines = ["self_attention", f"self_attention(window={sizes.r})", "rnn", "lstm", f"{convolution})",
              f"{convolution}, separable=true)"]  # fmt: skip
@@ -156,16 +160,16 @@ def measure(sizes: Sizes) -> Times:
     found: dict[str, dict[int, dict[int, Sequence[float]]]] = {}
     for line, width, length, seconds in json.loads(done.stdout):
         found.setdefault(line, {}).setdefault(width, {})[length] = seconds
-    load = max(before, os.getloadavg()[0] - 1)  # the child itself is one
+    load = max(before, os.getloadavg()[0] - 1)  # minus the load of the child process
     return Times(found, load, os.cpu_count() or 1)
 
 
 def crossing(first: Rounds, second: Rounds) -> tuple[bool, float | None] | None:
-    """Return whether `first` is faster than `second` at the shortest lengths, and the length from which it is slower.
+    """Return whether `first` is faster than `second` at the shortest lengths, and the length at which this changes.
 
-    A length counts where three quarters of its rounds agree. No second value: it never changes. None, no conclusion:
-    at no length the rounds agree, or their answer changes more than once. The place is interpolated between the two
-    lengths where it changes, on logarithmic scales.
+    The length is None if the order is the same at all lengths. It is interpolated between two measured lengths on
+    logarithmic scales. A measured length counts only if three quarters of its rounds agree. The result is None (no
+    conclusion) if no length counts, or if the order changes more than once.
     """
     clear = []
     for length in sorted(first):

@@ -1,4 +1,4 @@
-"""Reasons why planned runs cannot run: settings, corpus or devices. Checked before anything is trained."""
+"""Check settings, corpus and devices of planned runs before anything is trained, and refuse runs that cannot run."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from experiments.messages import number
 
 @dataclass(frozen=True)
 class Refusal:
-    """One reason with the rows that it concerns."""
+    """A reason why rows cannot run, with these rows."""
 
     rows: tuple[str, ...]
     why: str
@@ -22,7 +22,10 @@ class Refusal:
 
 
 def refusals(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> list[Refusal]:
-    """Refusals of these runs, and of these devices if given; equal reasons of several rows are one."""
+    """Return the refusals of these runs. Devices are checked only if slots are given.
+
+    Rows that are refused for the same reason share one refusal.
+    """
     found: dict[tuple[str, bool], list[str]] = {}
     for run in _one_of_each_row(runs):
         if run.variation.refused:
@@ -37,19 +40,19 @@ def refusals(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
 
 
 def refuse(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot] = ()) -> None:
-    """Raises UserError if anything is refused."""
+    """Raise UserError if a run is refused."""
     if found := refusals(chosen, runs, slots):
         raise UserError(paragraphs(found, runs))
 
 
 def paragraphs(found: Sequence[Refusal], runs: Sequence[PlannedRun]) -> str:
-    """The refusals as text, one paragraph each; if one concerns all rows, they are not listed."""
+    """Return the refusals as text, one paragraph each. A refusal of all rows does not list them."""
     every = len(_one_of_each_row(runs))
     return "\n".join(one.why if len(one.rows) == every else f"{', '.join(one.rows)}: {one.why}" for one in found)
 
 
 def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[str]:
-    """Return warnings about work that these devices can do only slowly: one paragraph each."""
+    """Return warnings about work that is slow on these devices, one paragraph each."""
     slow = _by_message(chosen, runs, slots, chosen.task.device_warnings)
     found = paragraphs([Refusal(tuple(rows), why) for why, rows in slow.items()], runs).splitlines()
     threads, cores = sum(slot.threads for slot in slots if slot.kind == "cpu"), available_cores()
@@ -62,11 +65,11 @@ def warnings(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]
 
 
 def _one_of_each_row(runs: Iterable[PlannedRun]) -> list[PlannedRun]:
-    return list({run.row: run for run in runs}.values())  # a row's seeds have the same refusals
+    return list({run.row: run for run in runs}.values())  # all seeds of a row have the same refusals
 
 
 def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> list[Refusal]:
-    """Rows whose precision one of these devices cannot compute: that device might get the run."""
+    """Return refusals of rows whose precision one of the devices cannot compute, because it might get the run."""
     found = _by_message(chosen, runs, slots, chosen.task.device_preflight)
     return [Refusal(tuple(rows), f"{why} {_ELSEWHERE}") for why, rows in found.items()]
 
@@ -74,7 +77,7 @@ def missing_precisions(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequ
 def _by_message(
     chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot], ask: Callable[..., Iterable[object]]
 ) -> dict[str, list[str]]:
-    """Message of `ask` on a run and a kind of device → the rows that it concerns."""
+    """Return each message that `ask` gives for a run and a kind of device, with the rows that it concerns."""
     found: dict[str, dict[str, None]] = {}
     for run in _one_of_each_row(runs):
         trained = chosen.store.result(run.run_id) is not None
@@ -85,8 +88,8 @@ def _by_message(
 
 
 def _too_large(chosen: Selected, runs: Sequence[PlannedRun], slots: Sequence[Slot]) -> Iterator[Refusal]:
-    """Rows that need more memory than the largest device has."""
-    devices: dict[tuple[str, str], list[Slot]] = {}  # by device and kind; one run may use all slots of a device
+    """Yield a refusal of the rows that need more memory than any device has."""
+    devices: dict[tuple[str, str], list[Slot]] = {}  # (device, kind) → its slots, all of which one run may use
     for slot in slots:
         devices.setdefault((slot.unit, slot.kind), []).append(slot)
     rooms = {

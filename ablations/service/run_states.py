@@ -1,4 +1,4 @@
-"""The state of a planned run, from the store or else from the queue; and the tables that a run belongs to."""
+"""Look up the states of planned runs in the store and the queue, and the tables that runs belong to."""
 
 from collections.abc import Mapping
 
@@ -27,16 +27,16 @@ def lacks_checkpoints(run: PlannedRun, store: Store, task: Task) -> bool:
     lacking = [e for e in run.evaluations if store.evaluation(run.run_id, e.eval_id) is None]
     if not all(task.serves(spec, weights) for spec in (*lacking, *run.read_by)):
         return True
-    # branches begin with checkpoints of the present code
+    # A branch may begin only with a checkpoint of the present code.
     code = task.training_code(store.root) if run.read_at else ""
     return any(checkpoint_of(store, ParentRun(run.run_id, step), code) is None for step in run.read_at)
 
 
 def run_states(store: Store, task: Task) -> StateOf:
-    """A look-up of states for `plan_study`."""
+    """Return the function that `plan_study` calls for the state of a run."""
     with Queue(store.queue_db, create=False) as queue:
         queued = {row.run_id: row.state.value for row in queue.status()}
-        asked_of_failed = queue.asked_of_failed()  # the evaluations that were requested
+        asked_of_failed = queue.asked_of_failed()  # failed run → its requested evaluations
     parts = task.code
     first = "decode" if "decode" in parts else "score"
 
@@ -55,7 +55,7 @@ def run_states(store: Store, task: Task) -> StateOf:
             return RunState(in_queue, to_make=to_make, made=made, to_read=to_read)
         if result is not None and any(store.result(member.run_id) is None for member in result.ensemble):
             return RunState("missing")
-        if result is not None and result.imported is not None:  # no code of ours made it; a set may be lacking
+        if result is not None and result.imported is not None:  # it may lack a set; this program did not train it
             return RunState("finished")
         if result is None:
             return RunState("failed" if in_queue == "failed" else "missing")
@@ -72,18 +72,18 @@ def run_states(store: Store, task: Task) -> StateOf:
 
 
 def stale_parts(made: EvaluationResult, code: Mapping[str, str]) -> list[str]:
-    """The parts of an evaluation that were made by other code than the present one.
+    """Return the parts of an evaluation that other code than the present code made.
 
-    code: the digest of each part, in the order of the parts.
+    code: the digest of each part of the present code, in the order of the parts.
     """
     return [part for part, digest in code.items() if made.code.get(part) != digest]
 
 
-# --- The tables that a run belongs to: from the queue, and the rows in its folder
+# --- The tables that a run belongs to, from the queue and from the rows in the run's folder
 
 
 class Members:
-    """Looks up the tables of runs; reads the queue once."""
+    """A look-up of the tables that runs belong to. It reads the queue once."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -92,6 +92,6 @@ class Members:
             self._recorded = queue.members()
 
     def of(self, run_id: str) -> tuple[Member, ...]:
-        """Every table for which the run was queued."""
+        """Return every table that the run belongs to."""
         of_rows = (Member(*row.member) for row in rows_of(self._store, run_id))
         return tuple(dict.fromkeys([*self._recorded.get(run_id, ()), *of_rows]))

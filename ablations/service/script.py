@@ -1,7 +1,8 @@
-"""Write the study of a script that exists: its options become settings, what it prints becomes metrics.
+"""Write a study for an existing script: its options become settings, and the numbers that it prints become metrics.
 
-The script is read, not run: options of argparse, click, typer, absl, Fire, Hydra and of dataclasses, in it and in the
-files beside it that it uses (from_script). Only `--ask` runs it, up to the point where it reads its options.
+The script is parsed, not run. The package from_script finds options of argparse, click, typer, absl, Fire, Hydra and
+dataclasses in the script and in the local files that it imports. Only `--ask` runs the script, up to the point where it
+parses its options.
 """
 
 import ast
@@ -38,16 +39,17 @@ name = "accuracy"
 
 @dataclass(frozen=True)
 class WrittenStudy:
-    """The text of a study for a script, and remarks for the user about what was not read or left out."""
+    """The text of a study for a script, and remarks for the user about options that were not read or were left out."""
 
     text: str
     remarks: Sequence[str]
 
 
 def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> WrittenStudy:
-    """The study for a script or a command. Raises UserError if it names no script, or cannot be read.
+    """Return the study for a script or a command.
 
     ask_parser: run the script up to its parser, and leave out the settings whose defaults the parser contradicts.
+    Raises UserError if `given` names no script, or if the script cannot be read.
     """
     try:
         words = shlex.split(given)
@@ -94,7 +96,7 @@ def study_of(name: str, given: str, folder: Path, ask_parser: bool = False) -> W
 
 
 def _start(words: Sequence[str], script: Path) -> int:
-    """The place of the script, or of its module's name, among the words of a command."""
+    """Return the index of the script, or of its module's name, in the words of a command."""
     for place, word in enumerate(words):
         if Path(word).name == script.name:
             return place
@@ -133,11 +135,11 @@ def _parsed(file: Path) -> ast.Module:
             raise UserError(f"{file} is not valid Python: {error}.") from None
 
 
-# --- The files that it names
+# --- The files that the script needs
 
 
 def _links(code: Code, files: Iterable[Path], folder: Path) -> list[str]:
-    """The entries of the folder that it needs: its files, and what exists of the paths that its texts name."""
+    """Return the entries of the folder that the script needs: its files, and existing paths in its string literals."""
     texts = [node.node.value for node in code.nodes if isinstance(node.node, ast.Constant)]
     named = [text for text in texts if isinstance(text, str) and 0 < len(text) < 200 and "\0" not in text]
     paths = [Path(text) for text in named if not _WRITTEN.match(text) and text[0] != "/"]
@@ -148,18 +150,18 @@ def _links(code: Code, files: Iterable[Path], folder: Path) -> list[str]:
     return [name for name in found if not name.startswith(".") and not name.endswith(".toml")]
 
 
-# --- The study
+# --- The text of the study
 
 
 def _given(option: Option) -> str:
-    """The placeholder for an option that the run sets: {seed} or {device}; "" for every other option."""
+    """Return the placeholder for an option that the run sets: {seed} or {device}; "" for every other option."""
     if option.in_file:
         return ""
     return "{seed}" if option.name in SEEDS else "{device}" if _takes_device(option) else ""
 
 
 def _command(found: Options) -> str:
-    """The command, with the places of the settings behind the subcommands to which they belong."""
+    """Return the command with a placeholder for each setting, after the subcommand to which the setting belongs."""
     places: list[list[str]] = [[] for _ in range(len(found.cuts) + 1)]
     for option in found.options:
         place = places[min(option.level, len(found.cuts))]
@@ -176,7 +178,7 @@ def _command(found: Options) -> str:
 
 
 def _base(found: Options) -> Iterator[str]:
-    """The lines of [base]: settings with their defaults, and the other options as comments with the reason."""
+    """Yield the lines of [base]: settings with their defaults, and other options as comments with the reason."""
     for option in found.options:
         about = f"   # {one_line(f'{option.flag}: {option.about}')}".rstrip(": ")
         if is_setting(option):
@@ -193,9 +195,13 @@ def _takes_device(option: Option) -> bool:
 
 
 def _metrics(found: Sequence[Printed]) -> Iterator[str]:
-    """Two columns: numbers of a test set first, losses last; the others are comments."""
+    """Yield the entries of [[metric]]: numbers of test sets first, then dev, then train.
+
+    At most the first two entries are columns; the others are comments. A number of train is a column only if it is
+    first.
+    """
     lines = list(dict.fromkeys(one.line for one in found))
-    every = list({(one.set, one.name): one for one in found}.values())  # of equals the last printed
+    every = list({(one.set, one.name): one for one in found}.values())  # the last one of each set and name
     every.sort(key=lambda one: (("test", "dev", "train").index(one.set), -lines.index(one.line)))
     if not every:
         yield _NO_METRIC
@@ -212,7 +218,7 @@ def _metrics(found: Sequence[Printed]) -> Iterator[str]:
 
 
 def _rows(settings: Sequence[Option]) -> Iterator[str]:
-    """Base, and two examples that change one setting each."""
+    """Yield the row base, and at most two example rows that change one setting each."""
     yield '\n[[variation]]\nkey = "base"'
 
     def rank(option: Option) -> int:
@@ -227,7 +233,7 @@ def _rows(settings: Sequence[Option]) -> Iterator[str]:
 
 
 def _other(option: Option) -> Any:
-    """Another value for an example; None if none is known to be one."""
+    """Return another value of a setting for an example; None if no other valid value is known."""
     value = option.value
     if isinstance(value, bool):
         return not value
