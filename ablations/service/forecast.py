@@ -65,9 +65,8 @@ def forecast(
     every = {run.run_id: step_cost(run) for run in plan.trainings if not run.spec.members}
     steps, evaluations = of_results(chosen.store, every)
     steps += kept(chosen.store)
-    unique = {
-        run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))
-    }  # the one with most evaluations
+    # Of the entries of one run, keep the one with the most evaluations: a member of an ensemble has none.
+    unique = {run.run_id: run for run in sorted(runs, key=lambda run: len(run.evaluations))}
     precisions = {run_id: task.precisions(run.config, slot.kind) for run_id, run in unique.items()}
     speeds = {name: Speed(steps, slot.kind, slot.threads, name) for name, _ in precisions.values()}
     scorings = {name: Speed(evaluations, slot.kind, slot.threads, name) for _, name in precisions.values()}
