@@ -1,10 +1,10 @@
-"""Assign pairs to batches, as a pure function of (seed, step); the batches as padded arrays. Imports no torch.
+"""Assign sentence pairs to batches, as a pure function of (seed, step), and pad them to arrays. Imports no torch.
 
 "Sentence pairs were batched together by approximate sequence length. Each training batch contained a set of sentence
-pairs containing approximately 25000 source tokens and 25000 target tokens" (section 5.1). Here tokens are pieces,
-EOS counted, padding not, and no batch holds more than `tokens_per_batch` of either side.
+pairs containing approximately 25000 source tokens and 25000 target tokens" (section 5.1). Here a token is a piece of
+the tokenizer. EOS counts as a token, padding does not. No batch has more than `tokens_per_batch` tokens on either side.
 
-Randomness is raw bits of PCG64, and sorts are stable, so another version of numpy makes the same plan.
+All random numbers are raw bits of PCG64 and all sorts are stable, so every version of numpy makes the same plan.
 """
 
 import math
@@ -22,17 +22,20 @@ from experiments.errors import UserError
 
 Indices = NDArray[np.int64]
 
-# Measured on multi30k (V 8,000), German news (V 8,000) and the built-in corpus at 4,096 tokens: padding 5 to 7 %, and
-# two pairs of a batch share a batch in the next epoch in about a third of the cases (2.0: a quarter, padding 7 %).
+# Measured on multi30k (V 8,000), German news (V 8,000) and the built-in corpus, with 4,096 tokens per batch: padding is
+# 5 to 7 %. Two pairs of one batch are in one batch again in the next epoch in about a third of the cases. With
+# MIXING = 2.0, they are in a quarter of the cases, and padding is 7 %.
 BAND = 1.05  # lengths within 5 % count as equal
-MIXING = 1.25  # a pair moves from its place in the order of lengths by up to so many batches' tokens …
-MIXING_SHARE = 1 / 40  # … and by at most this fraction of the epoch, so that few, large batches have little padding
+# The order by length is shuffled locally: a pair moves by at most MIXING batches, measured in tokens.
+MIXING = 1.25
+MIXING_SHARE = 1 / 40  # a pair moves by at most this fraction of the epoch, so that large batches have little padding
 
 
 class BatchPlan:
-    """Batches of pairs of similar length; every pair occurs once per epoch, in different batches and another order.
+    """A plan of batches in which all pairs have a similar length.
 
-    source_lengths, target_lengths: pieces of every pair, EOS counted. Steps and epochs count from 0.
+    Every epoch has every pair once. The batches and their order differ between epochs. Steps and epochs count from 0.
+    source_lengths, target_lengths: the number of pieces of every pair, EOS counted.
     Raises UserError if a single pair exceeds `tokens_per_batch`.
     """
 
@@ -42,29 +45,29 @@ class BatchPlan:
         self._longest = np.maximum(self._source, self._target)
         self.tokens_per_batch = tokens_per_batch
         self.seed = seed
-        self._starts = [0]  # the first step of each epoch seen so far, and of the next
+        self._starts = [0]  # the first step of every epoch planned so far, and of the epoch after them
         self._cached: tuple[int, list[Indices]] = (-1, [])
         self._check()
 
     @property
     def lengths(self) -> tuple[Indices, Indices]:
-        """Source and target pieces of every pair."""
+        """The number of source pieces and of target pieces of every pair."""
         return self._source, self._target
 
     def batch(self, step: int) -> Indices:
-        """Indices of the pairs of update number `step`."""
+        """Return the indices of the pairs of update number `step`."""
         epoch, index = self.locate(step)
         return self.epoch(epoch)[index]
 
     def locate(self, step: int) -> tuple[int, int]:
-        """(epoch, batch within it) of a step."""
+        """Return the epoch of a step and the number of its batch within the epoch."""
         while self._starts[-1] <= step:
             self._starts.append(self._starts[-1] + len(self.epoch(len(self._starts) - 1)))
         epoch = int(np.searchsorted(self._starts, step, side="right")) - 1
         return epoch, step - self._starts[epoch]
 
     def seen(self, steps: int) -> Indices:
-        """Count the uses of each pair in the first `steps` updates: one per complete epoch, and the current epoch's."""
+        """Return how often the first `steps` updates use each pair."""
         epoch, index = self.locate(steps)
         counts = np.full(len(self._longest), epoch)
         for batch in self.epoch(epoch)[:index]:
@@ -72,7 +75,7 @@ class BatchPlan:
         return counts
 
     def epoch(self, epoch: int) -> list[Indices]:
-        """All batches of an epoch, in the order of its steps. The last epoch is cached."""
+        """Return all batches of an epoch, in the order of its steps. The epoch requested last is cached."""
         if self._cached[0] != epoch:
             self._cached = (epoch, self._plan(epoch))
         return self._cached[1]
@@ -85,16 +88,20 @@ class BatchPlan:
         return [batches[i] for i in np.argsort(bits.random_raw(len(batches)), kind="stable")]
 
     def _by_length(self, bits: np.random.PCG64) -> Indices:
-        """Sort by bands of the longer side; within a band by the difference of the sides, up and down; random ties."""
-        shift = int(bits.random_raw()) / 2**64  # where the bands begin differs by epoch
+        """Sort pairs by bands of the longer side, and within a band by the difference between the two sides.
+
+        The difference rises in one band and falls in the next. Ties are broken at random.
+        """
+        shift = int(bits.random_raw()) / 2**64  # the bands begin at other lengths in every epoch
         band = np.floor(np.log(self._longest) / np.log(BAND) + shift).astype(np.int64)
         difference = np.clip(self._source - self._target, -(2**19), 2**19 - 1)
         snake = np.where(band % 2, difference, ~difference) + 2**19
         chance = (bits.random_raw(len(band)) >> np.uint64(31)).astype(np.int64)
-        return np.argsort((band << 53) | (snake << 33) | chance, kind="stable")  # one key: a fifth of lexsort's time
+        # Sorting by one combined key takes a fifth of the time of np.lexsort.
+        return np.argsort((band << 53) | (snake << 33) | chance, kind="stable")
 
     def _mixed(self, order: Indices, bits: np.random.PCG64) -> Indices:
-        """Move pairs a little from their places, so that epochs differ even if few pairs are equally long."""
+        """Shuffle the order locally, so that epochs differ even if few pairs have equal lengths."""
         places = np.cumsum(self._longest[order])
         reach = int(min(MIXING * self.tokens_per_batch, MIXING_SHARE * int(places[-1])))
         moved = places + (bits.random_raw(len(order)) % np.uint64(reach + 1)).astype(np.int64)
@@ -113,7 +120,10 @@ class BatchPlan:
 
 
 def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
-    """Cut a row of pairs into batches, each as full as `cap` allows; sums (N+1,) start with 0."""
+    """Return the bounds that cut a sequence of N pairs into batches, each as full as `cap` allows.
+
+    source_sums, target_sums: (N+1,) cumulative lengths, which start with 0.
+    """
     bounds = [0]
     while bounds[-1] < len(source_sums) - 1:
         start = bounds[-1]
@@ -123,13 +133,13 @@ def _bounds(source_sums: Indices, target_sums: Indices, cap: int) -> list[int]:
 
 
 def _even_bounds(source: Indices, target: Indices, cap: int) -> list[int]:
-    """Return bounds of as few batches as `_bounds` gives, but about equally full, without a small last one."""
+    """Return bounds of as few batches as `_bounds` gives, but evenly full: the last batch is not small."""
     source_sums, target_sums = (np.concatenate([[0], np.cumsum(lengths)]) for lengths in (source, target))
     return _evened(lambda tried: _bounds(source_sums, target_sums, tried), int(max(source.max(), target.max())), cap)
 
 
 def _evened(cut: Callable[[int], list[int]], low: int, cap: int) -> list[int]:
-    """The result of `cut` for the smallest cap from `low` that gives as many parts as `cap` does."""
+    """Return the result of `cut` for the smallest value from `low` to `cap` that gives as few parts as `cap`."""
     bounds, high = cut(cap), cap
     while low < high:
         middle = (low + high) // 2
@@ -142,7 +152,7 @@ def _evened(cut: Callable[[int], list[int]], low: int, cap: int) -> list[int]:
 
 
 def deal(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, share: tuple[int, int]) -> Indices:
-    """Part `share[0]` of `share[1]` of some pairs, with as many pairs of each length as other parts; may be empty."""
+    """Divide pairs into `share[1]` parts with similar lengths and return part number `share[0]`, which may be empty."""
     rank, parts = share
     if parts == 1:
         return indices
@@ -151,9 +161,10 @@ def deal(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices,
 
 
 def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices, max_tokens: int) -> list[Indices]:
-    """Cut pairs into micro-batches of at most `max_tokens` places per side, padding counted; at least one pair each.
+    """Cut pairs into micro-batches of at most `max_tokens` positions per side, padding counted.
 
-    As few as possible, about equally full, each with pairs of similar length.
+    There are as few micro-batches as possible. They are about equally full, and the pairs of each have similar lengths.
+    A micro-batch has at least one pair, also if that pair is longer than `max_tokens`.
     """
     if not len(indices):
         return []
@@ -172,7 +183,7 @@ def split(source_lengths: ArrayLike, target_lengths: ArrayLike, indices: Indices
 
 
 # --- Pairs as padded arrays: B batch, S source, T target
-# PAD fills up; masks are where an array differs from PAD.
+# Rows are padded with PAD. A mask is true where an array differs from PAD.
 
 
 Array = TypeVar("Array")
@@ -181,22 +192,22 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Batch(Generic[Array]):
-    """Sentence pairs of one (micro-)batch; knows no device. `Array` is numpy's here, torch's in training."""
+    """The sentence pairs of one batch or micro-batch. `Array` is a numpy array here and a torch tensor in training."""
 
     source: Array  # (B, S) int64: pieces EOS PAD…
-    target_input: Array  # (B, T) int64: BOS pieces PAD…, what the decoder reads
+    target_input: Array  # (B, T) int64: BOS pieces PAD…, the input of the decoder
     target_output: Array  # (B, T) int64: pieces EOS PAD…, the labels
     num_source_tokens: int  # EOS counted, padding not
     num_target_tokens: int
-    # (N,) int64: places in target_output, flattened: of all real labels, and of padding behind them where the loss has
-    # a fixed number of rows; None: not made ahead
+    # (N,) int64: indices of the labels that are not padding, in the flattened target_output. If the loss has a fixed
+    # number of rows, indices of padding follow. None if the indices are not computed in advance.
     real: Array | None = None
 
 
 def collate(pairs: Sides, indices: Ids, shape: tuple[int, int, int] | None = None) -> Batch[Ids]:
-    """Make the batch of some pairs: as small as possible, or of the given shape (B, S, T), padded with rows of PAD.
+    """Make a batch from pairs. It is as small as possible, or padded to the given shape (B, S, T).
 
-    No pairs give one row of PAD: a process with no pairs of a batch still takes part in the step.
+    Without pairs, the batch is one row of PAD: a process that has no pairs of a batch still takes part in the step.
     """
     source_lengths, target_lengths = (side.lengths[indices] for side in pairs.values())
     tight = (max(1, len(indices)), *(int(lengths.max(initial=1)) for lengths in (source_lengths, target_lengths)))
@@ -216,35 +227,38 @@ def collate(pairs: Sides, indices: Ids, shape: tuple[int, int, int] | None = Non
     return Batch(source, target_input, target_output, int(source_lengths.sum()), int(target_lengths.sum()))
 
 
-# --- Few shapes for many batches: the shapes to which micro-batches are padded
-# A compiled step has a graph per shape; a processor's bf16 products have kernels per shape, which oneDNN builds at the
-# first use. On an Intel Xeon with AMX, a training on free shapes spent 37 % of its time building them.
-# A shape is (B sentences, S source, T target). Micro-batches of the first epochs are grouped; a group is as large as
-# the largest of its members. Groups whose union costs least are joined until few are left. Towards the end, after every
-# joining, each micro-batch moves to the cheapest group that holds it, and groups shrink to their members.
+# --- A small set of shapes to which micro-batches are padded
+# A compiled step needs one graph per shape. On a CPU, oneDNN builds the kernels of bf16 matrix products once per shape,
+# at the first use. On an Intel Xeon with AMX, training without fixed shapes spent 37 % of its time building kernels.
+# A shape is (B sentences, S source, T target). The algorithm puts micro-batches of the first epochs into groups. The
+# shape of a group is large enough for all its members. The algorithm repeatedly joins the two groups whose union adds
+# the fewest positions. When few groups are left, two things happen after every join: each micro-batch moves to the
+# smallest group into which it fits, and each group shrinks to its members.
 
 
-# Graphs to compile, or sets of kernels. Padding of later epochs at 25,000 tokens a step in micro-batches of 4,096:
-# multi30k 6.8 %, German news 10.8 %; at 4,096 tokens a step, uncut, 8.2 and 12.2 % (with free shapes 5.4 and 5.1 %).
+# The number of graphs to compile, or of sets of kernels. Padding in later epochs, with 25,000 tokens per step in
+# micro-batches of 4,096, is 6.8 % for multi30k and 10.8 % for German news. With 4,096 tokens per step in one
+# micro-batch, it is 8.2 % and 12.2 %; without fixed shapes, 5.4 % and 5.1 %.
 MOST_SHAPES = 64
-# Rows that a GPU's shapes have to spare, as a share: a micro-batch that no shape holds becomes two, which is twice the
-# launches. Of 300,000 pairs with log-normal lengths, 4,096 tokens a batch, 10 % of later batches were cut without.
+# The share of rows by which the shapes of a GPU are enlarged. A micro-batch that fits no shape is cut in two, which
+# doubles its kernel launches. Without spare rows, 10 % of later batches were cut (300,000 pairs with log-normal
+# lengths, 4,096 tokens per batch).
 SPARE_ROWS = 0.02
-SEEN = 4000  # micro-batches examined, over as many epochs as necessary …
-EPOCHS = 20  # … but at most so many
-START = 1500  # initial groups: joining them takes a second
-TIGHTENED_FROM = 3  # shrink groups from 3 × the final number on: earlier it costs seconds and gains nothing
+SEEN = 4000  # micro-batches to examine, from two epochs or more
+EPOCHS = 20  # maximum number of epochs to examine
+START = 1500  # maximum number of initial groups; joining them takes a second
+TIGHTENED_FROM = 3  # shrink groups from 3 × the final number on; starting earlier takes seconds and gains nothing
 NEVER = np.iinfo(np.int64).max
 
 Shape = tuple[int, int, int]
-Triples = NDArray[np.int64]  # (n, 3): rows, source width, target width
+Triples = NDArray[np.int64]  # (n, 3): number of rows, source width, target width
 Count = TypeVar("Count", int, NDArray[np.int64])
 
 
 class Shapes:
-    """The shapes of a plan, and the assignment of micro-batches to them.
+    """The shapes of a plan, and the assignment of micro-batches to shapes.
 
-    lengths: source and target pieces of every pair. shapes: of which one holds any single pair.
+    lengths: the number of source and target pieces of every pair. shapes: every single pair must fit into one of them.
     """
 
     def __init__(self, lengths: tuple[Indices, Indices], shapes: Iterable[Shape]) -> None:
@@ -259,19 +273,20 @@ class Shapes:
         most: int = MOST_SHAPES,
         spare: float = 0.0,
     ) -> "Shapes":
-        """At most `most` shapes, a pure function of the plan. cut(batch): its micro-batches, of all processes.
+        """Return at most `most` shapes for the micro-batches of a plan. The result depends only on the arguments.
 
-        spare: share of rows that are added to each shape, for later micro-batches.
+        cut: returns the micro-batches of a batch, for all processes. spare: the share of rows to add to each shape, so
+        that later micro-batches fit.
         """
         source, target = plan.lengths
-        widest = (1, int(source.max()), int(target.max()))  # any single pair fits
+        widest = (1, int(source.max()), int(target.max()))  # every single pair fits
         triples = [_triple(part, source, target) for part in _seen(plan, cut)]
         groups = _fewer(np.array(triples), most - 1)
         shapes = {(math.ceil(rows * (1 + spare)), wide, long) for rows, wide, long in groups.tolist()}
         return cls(plan.lengths, {*shapes, widest})
 
     def fit(self, part: Indices) -> list[tuple[Indices, Shape]]:
-        """The micro-batch with the smallest shape that holds it; cut in halves if none does."""
+        """Return a micro-batch with the smallest shape into which it fits. If it fits no shape, cut it in halves."""
         rows, source, target = _triple(part, self._source, self._target)
         for shape in self.shapes:
             if rows <= shape[0] and source <= shape[1] and target <= shape[2]:
@@ -296,12 +311,12 @@ def _triple(part: Indices, source: Indices, target: Indices) -> Shape:
 
 
 def _places(rows: Count, source: Count, target: Count) -> Count:
-    """Number of places of a shape, or of each of many."""
+    """Return the number of array positions of a shape, or of each of several shapes."""
     return rows * (source + target)
 
 
 def _fewer(triples: Triples, most: int) -> Triples:
-    """At most `most` triples with few places; each given triple fits into at least one."""
+    """Return at most `most` triples with few positions, such that each given triple fits into at least one of them."""
     groups = _joined(triples, TIGHTENED_FROM * most)
     triples, counts = np.unique(triples, axis=0, return_counts=True)
     while True:
@@ -316,7 +331,7 @@ def _fewer(triples: Triples, most: int) -> Triples:
 
 
 def _tightened(groups: Triples, triples: Triples) -> tuple[Triples, NDArray[np.int64]]:
-    """The groups shrunk to their members, and the cheapest group that holds each triple."""
+    """Shrink the groups to their members. Return them, and for each triple the smallest group into which it fits."""
     while True:
         holds = (triples[:, None] <= groups).all(-1)
         used, taken = np.unique(np.where(holds, _places(*groups.T), NEVER).argmin(1), return_inverse=True)
@@ -327,7 +342,7 @@ def _tightened(groups: Triples, triples: Triples) -> tuple[Triples, NDArray[np.i
 
 
 def _joined(triples: Triples, most: int) -> Triples:
-    """At most `most` triples; each given triple fits into at least one."""
+    """Return at most `most` triples such that each given triple fits into at least one of them."""
     groups, counts = _coarse(triples)
     waste = np.stack([_waste(groups, counts, one) for one in range(len(groups))])
     left, least = np.ones(len(groups), bool), waste.min(1)
@@ -346,7 +361,7 @@ def _joined(triples: Triples, most: int) -> Triples:
 
 
 def _waste(groups: Triples, counts: NDArray[np.int64], one: int) -> NDArray[np.int64]:
-    """Places that joining one group with each of the others would add, over all their micro-batches."""
+    """Return how many positions joining group `one` with each other group would add, over all their micro-batches."""
     own, places = _places(*groups.T), _places(*np.maximum(groups, groups[one]).T)
     added: NDArray[np.int64] = counts * (places - own) + counts[one] * (places - own[one])
     added[one] = NEVER
@@ -354,7 +369,7 @@ def _waste(groups: Triples, counts: NDArray[np.int64], one: int) -> NDArray[np.i
 
 
 def _coarse(triples: Triples) -> tuple[Triples, NDArray[np.int64]]:
-    """Distinct triples and their counts; rows rounded up as far as necessary to have few."""
+    """Return distinct triples and their counts. Sizes are rounded up until at most START triples are distinct."""
     step = 1
     while True:
         rounded = triples.copy()

@@ -1,4 +1,4 @@
-"""Produce the next items while the last one is used. Imports no torch."""
+"""Produce items in a background thread. Imports no torch."""
 
 from collections import deque
 from collections.abc import Generator, Iterable
@@ -9,10 +9,10 @@ Item = TypeVar("Item")
 
 
 def prefetch(items: Iterable[Item], depth: int = 2) -> Generator[Item]:
-    """Yield `items` in order; a thread produces up to `depth` of them ahead, and one more.
+    """Yield `items` in order. A thread produces up to `depth` + 1 of them ahead of the consumer.
 
-    An exception of the iterable is raised here, after the items before it. Closing the generator early (for example by
-    `contextlib.closing`) stops the thread and waits for it.
+    An exception of the iterable is raised here, after the items before it. Closing the generator early, for example
+    with `contextlib.closing`, stops the thread and waits for it.
     """
     source, end = iter(items), object()
     with ThreadPoolExecutor(1, "prefetch") as thread:

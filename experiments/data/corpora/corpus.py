@@ -1,6 +1,7 @@
-"""A corpus: text in named sets, read from files or generated, and the digests that identify it. Imports no torch.
+"""The base class of corpora, and functions that find their sets and files. Imports no torch.
 
-Parallel text (parallel.py) has pairs of lines; the corpora of other tasks may have one side.
+A corpus has text in named sets, read from files or generated. Parallel text (parallel.py) has pairs of lines. The
+corpora of other tasks may have one side.
 """
 
 import difflib
@@ -16,51 +17,51 @@ from experiments.identity import digest
 
 SIDES = ("source", "target")
 DEV_NAMES = ("dev", "val", "valid")
-SHOWN = 24  # names listed in a message
+SHOWN = 24  # maximum number of names listed in a message
 
 Files = tuple[Path, ...]
 
 
 @dataclass(frozen=True)
 class Corpus(ABC):
-    """Rows of text in named sets: "train", "dev" and test sets, each with its files. A row has a line for each side.
+    """A corpus with named sets: "train", "dev" and test sets. Each row of a set has one line per side.
 
-    `source` and `target` name the sides, for instance the languages; running text has no source.
+    `source` and `target` name the sides, for instance the languages. Running text has no source.
     """
 
     sides: ClassVar[tuple[str, ...]] = SIDES
 
-    name: str  # in messages
+    name: str  # name for messages
     source: str = ""
     target: str = ""
     train: tuple[Any, ...] = ()  # files: paths, or pairs of them
     dev: tuple[Any, ...] = ()
     tests: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
-    generated: int = 0  # rows of "train" that are generated; 0: all is read from files
-    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # of the files, once `pinned`
-    raw: bool = False  # the files may hold any bytes
+    generated: int = 0  # number of rows of "train" to generate; 0: the corpus is read from files
+    facts: Mapping[Path, FileFacts] = field(default_factory=dict)  # facts of the files of a pinned corpus
+    raw: bool = False  # the files may contain bytes that are not UTF-8
 
     @property
     def sets(self) -> tuple[str, ...]:
-        """The sets that can be evaluated: "dev", then the test sets."""
+        """The names of the sets that can be evaluated: "dev", then the test sets."""
         return ("dev", *self.tests)
 
     @abstractmethod
     def read(self, set_name: str) -> Iterator[Any]:
-        """The rows of "train", "dev" or a test set, one at a time. Raises UserError for files that changed."""
+        """Yield the rows of "train", "dev" or a test set. Raises UserError for files that changed."""
 
     def files(self, set_name: str) -> tuple[Any, ...]:
-        """The files of "train", "dev" or a test set."""
+        """Return the files of "train", "dev" or a test set. A file may be a path or a pair of paths."""
         return {"train": self.train, "dev": self.dev}.get(set_name) or self.tests[set_name]
 
     def paths(self, set_name: str) -> Files:
-        """Each of these files."""
+        """Return the paths of all files of a set."""
         return self.files(set_name)
 
     def pinned(self, cache_dir: Path | None = None) -> Self:
-        """This corpus fixed to the present content of its files: reading other content raises UserError.
+        """Return this corpus with the present hashes of its files. Reading changed content then raises UserError.
 
-        So the encoded content is the one that the digest names, even if someone edits the files meanwhile.
+        This guarantees that the encoded content matches the digest, even if someone edits the files in the meantime.
         """
         if self.generated:
             return self
@@ -74,21 +75,24 @@ class Corpus(ABC):
 
     @abstractmethod
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read and check every file once; returns set → number of pairs. Raises UserError for unusable files."""
+        """Check every file and return the number of rows of each set. Raises UserError for unusable files.
+
+        Running text is not counted: its corpus returns an empty dict.
+        """
 
     def training_digest(self, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of train and dev; names and places of files do not matter.
+        """Return 16 hex digits that identify the content of train and dev, but not the names or paths of files.
 
-        Raises UserError for a missing or empty file, and for one that is not UTF-8.
+        Raises UserError if a file is missing, empty or not UTF-8.
         """
         return self._digest({name: self._content(name, cache_dir) for name in ("train", "dev")})
 
     def set_digest(self, set_name: str, cache_dir: Path | None = None) -> str:
-        """16 hex digits of the content of one evaluated set. Raises UserError as `training_digest`."""
+        """Return 16 hex digits that identify the content of an evaluated set. Errors are those of `training_digest`."""
         return self._digest({"set": self._content(set_name, cache_dir)})
 
     def sha256(self, path: Path) -> str:
-        """The hash that a file must have; "" if the corpus is not pinned."""
+        """Return the hash that a file must have, or "" if the corpus is not pinned."""
         return self.facts[path].sha256 if path in self.facts else ""
 
     def _digest(self, content: Mapping[str, Any]) -> str:
@@ -96,7 +100,7 @@ class Corpus(ABC):
         return digest(content)
 
     def _content(self, set_name: str, cache_dir: Path | None) -> list[Any]:
-        """The recipe of a generated set, or the content of a set's files."""
+        """Return the recipe of a generated set, or the hashes of a set's files."""
         if self.generated:
             return self._recipe(set_name)
         with self.fingerprints(cache_dir) as known:
@@ -111,9 +115,9 @@ class Corpus(ABC):
 
 
 def select_sets(corpus: Corpus, names: Sequence[str]) -> tuple[str, ...]:
-    """Resolve `evaluation.sets`: "dev", names of test sets, "test" for all of them; each once, in this order.
+    """Return the sets that `evaluation.sets` names, each once, in the given order. "test" means all test sets.
 
-    Raises UserError for an unknown name, with the nearest names.
+    Raises UserError for an unknown name, with similar names.
     """
     chosen: list[str] = []
     for name in names:
@@ -132,7 +136,10 @@ def select_sets(corpus: Corpus, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def named_sets(names: Sequence[str]) -> dict[str, str]:
-    """Each test set's own name → what `data.test` calls it. Raises UserError for two sets of one name."""
+    """Return a mapping from the name of each test set, without its folder, to its entry in `data.test`.
+
+    Raises UserError if two sets have the same name, or if a test set is named "dev" or "train".
+    """
     named: dict[str, str] = {}
     for name in names:
         key = Path(name).name
@@ -144,17 +151,17 @@ def named_sets(names: Sequence[str]) -> dict[str, str]:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Names for a message, the first ones if there are many."""
+    """Join names for a message. Of more than SHOWN names, only the first are listed."""
     return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
 
 
 def refuse_no_folder(folder: Path, expected: str) -> None:
-    """Raises UserError for a corpus that is no folder. expected: what data.corpus may be besides "builtin"."""
+    """Raise UserError if the corpus folder does not exist. expected: description of a valid folder, for the message."""
     if not folder.is_dir():
         what = "is not a folder" if folder.exists() else "does not exist"
         raise UserError(f'The corpus folder {folder} {what}. data.corpus (--corpus) is "builtin" or {expected}.')
 
 
 def files_in(folder: Path) -> str:
-    """The names of a folder's files, for a message."""
+    """Return the names of a folder's files for a message."""
     return listed(sorted(path.name for path in folder.iterdir() if path.is_file())) or "none"

@@ -1,7 +1,7 @@
-"""Text files, plain or .gz: their lines, and a checked fingerprint of their content. Imports no torch.
+"""Read text files, plain or .gz, and compute fingerprints of their content. Imports no torch.
 
-A line ends only at "\n" (`str.splitlines` also breaks at U+2028, U+0085 and six more characters, which real text
-contains). One "\r" before the "\n" belongs to the line end and is removed; so is a byte order mark at the start.
+A line ends only at "\n". (`str.splitlines` also breaks at U+2028, U+0085 and six more characters, which occur in real
+text.) A "\r" before the "\n" belongs to the line end and is removed. A byte order mark at the start is removed, too.
 """
 
 import codecs
@@ -19,23 +19,23 @@ from experiments.errors import UserError
 from experiments.store.checksummed import read_json, write_json
 
 BLOCK = 1 << 20  # bytes per read
-LONGEST_LINE = 1 << 20  # characters; a longer line is no sentence, and its pieces would need more memory than there is
-RECENT_S = 2.0  # a file changed so recently may change again without a new time stamp: not remembered
+LONGEST_LINE = 1 << 20  # characters; a longer line is not a sentence, and encoding it could exhaust the memory
+RECENT_S = 2.0  # facts of a file changed within this time are not stored: it may change again with the same time stamp
 
 
 @dataclass(frozen=True)
 class FileFacts:
-    """Facts from one pass over a file: SHA-256 of its (unpacked) bytes, number of lines."""
+    """The SHA-256 of a file's unpacked bytes, and its number of lines."""
 
     sha256: str
     lines: int
 
 
 def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
-    """Yield the lines without their ends.
+    """Yield the lines of a file without their line ends.
 
-    sha256: expected hash of the unpacked bytes; "" checks nothing.
-    Raises UserError for an unreadable file and, after the last line, for content with another hash.
+    sha256: the expected hash of the unpacked bytes; "" skips the check.
+    Raises UserError if the file cannot be read and, after the last line, if the hash differs.
     """
     with _explained(path):
         for number, line in enumerate(read_raw(path, sha256)):
@@ -44,7 +44,7 @@ def read_lines(path: Path, sha256: str = "") -> Iterator[str]:
 
 
 def read_raw(path: Path, sha256: str = "") -> Iterator[bytes]:
-    """Yield the lines with their ends, as bytes; `sha256` and errors as in `read_lines`."""
+    """Yield the lines of a file with their line ends, as bytes. `sha256` and errors are as in `read_lines`."""
     content = hashlib.sha256()
     with _explained(path), _open_bytes(path) as file:
         for line in file:
@@ -60,10 +60,11 @@ def read_raw(path: Path, sha256: str = "") -> Iterator[bytes]:
 
 
 def inspect(path: Path, *, raw: bool = False) -> FileFacts:
-    """Hash, count and check a file in one pass of bounded memory.
+    """Hash a file, count its lines and check its content, in one pass with bounded memory.
 
-    raw: it may hold any bytes. Raises UserError if it cannot be read, is empty, is not UTF-8 (with the line's number),
-    or has other line ends.
+    raw: the file may contain any bytes.
+    Raises UserError if the file cannot be read or is empty. Unless `raw`, raises UserError also if the file is not
+    UTF-8 or if its only line ends are carriage returns.
     """
     content = hashlib.sha256()
     decoder = codecs.getincrementaldecoder("utf-8")()
@@ -95,11 +96,11 @@ def _open_bytes(path: Path) -> BinaryIO:
 
 
 def _check_utf8(path: Path, decoder: codecs.IncrementalDecoder, block: bytes, lines_before: int) -> None:
-    """Decode a block; an empty block is the end of the file."""
+    """Raise UserError if a block is not UTF-8. An empty block marks the end of the file."""
     try:
         decoder.decode(block, final=not block)
     except UnicodeDecodeError as error:
-        # What the decoder kept of the block before is part of a character: it contains no newline.
+        # error.object may begin with bytes of the previous block. They are part of one character, not a newline.
         line = lines_before + error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
         raise UserError(
@@ -118,21 +119,21 @@ def _explained(path: Path) -> Iterator[None]:
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be unpacked ({error}): it is cut off or not gzip. Copy it again.") from None
     except UnicodeDecodeError:
-        inspect(path)  # says which line
+        inspect(path)  # raises a UserError with the line number
         raise
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}. Check its permissions.") from None
 
 
-_seen: dict[str, tuple[list[int], FileFacts]] = {}  # cache of this process: path → (stamp, facts)
+_seen: dict[str, tuple[list[int], FileFacts]] = {}  # in-process cache: path → (stamp, facts)
 
 
 class Fingerprints:
-    """Remembers FileFacts by path and stamp, so that a second look at a corpus is free.
+    """A cache of FileFacts by path and stamp, so that unchanged files are read only once.
 
-    The facts are stored in a JSON file in `folder`; without a folder, or in a read-only one, they are not stored.
-    Paths are hashed, because a store contains no absolute path. `pinned` facts are not checked again. raw: the files
-    may hold any bytes.
+    The facts are stored in a JSON file in `folder`. Without a folder, or if it is read-only, they are not stored.
+    The JSON file contains hashes of paths, because a store must not contain absolute paths.
+    pinned: facts to return without checking the file. raw: the files may contain any bytes.
     """
 
     def __init__(
@@ -144,18 +145,18 @@ class Fingerprints:
         self._known: dict[str, dict[str, Any]] = {}
         self._fresh = False
         if self._path:
-            with contextlib.suppress(UserError):  # damaged: the corpus is read once more
+            with contextlib.suppress(UserError):  # the JSON file is damaged: read the corpus again
                 self._known = read_json(self._path) or {}
 
     def facts(self, path: Path) -> FileFacts:
-        """`inspect(path)`, remembered."""
+        """Return the facts of a file, from the cache if the file has not changed. Errors are those of `inspect`."""
         if path in self._pinned:
             return self._pinned[path]
         try:
             status = path.stat()
         except OSError:
             return inspect(path)  # raises a UserError with the reason
-        # changes with the content, even if a copy keeps size and time (`cp -p`, rsync)
+        # The inode and the change time detect new content even if a copy preserves size and time (`cp -p`, rsync).
         stamp = [status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns]
         name = f"{path.absolute()}{' raw' * self._raw}"
         if name in _seen and _seen[name][0] == stamp:
@@ -175,22 +176,22 @@ class Fingerprints:
         return self
 
     def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
-        """Store new facts, unless a file was refused; of two writers at once, one loses only time."""
+        """Store new facts, unless an error was raised. Concurrent writers may lose facts, which are computed again."""
         if self._fresh and error is None and self._path and self._path.parent.is_dir():
             with contextlib.suppress(OSError):
                 write_json(self._path, self._known)
 
 
-# --- Lines of this program's own files: the text of an evaluated set, and outputs
+# --- Files of lines that this program writes: the text of evaluated sets, and outputs
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write lines in the given order. A line feed within a line is written as a blank."""
+    """Write lines in the given order. A line feed within a line is written as a space."""
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(line.replace("\n", " ") + "\n" for line in lines)
 
 
 def written_lines(path: Path) -> list[str]:
-    """Read lines of `write_lines`: only a line feed ends a line."""
+    """Return the lines of a file that `write_lines` wrote. Only a line feed ends a line."""
     with path.open(encoding="utf-8", newline="\n") as file:
         return [line.removesuffix("\n") for line in file]

@@ -1,4 +1,4 @@
-"""The words of the built-in corpora, read from words.toml, and the chance that chooses among them."""
+"""The words of the built-in corpora, read from words.toml, and the random numbers that choose among them."""
 
 import random
 import tomllib
@@ -15,7 +15,7 @@ class Noun(NamedTuple):
     plural_de: str
     gender: str  # grammatical gender of the German word: m, f, n
     pronoun: str  # English pronoun of the singular: he, she, it
-    classes: str
+    classes: str  # letters of its classes, such as h (human), a (animal), t (thing), p (place)
 
 
 class Verb(NamedTuple):
@@ -27,8 +27,8 @@ class Verb(NamedTuple):
     plural_de: str  # third person plural and infinitive, without the prefix
     participle: str
     auxiliary: str  # haben or sein
-    subjects: str  # classes of nouns that may do it
-    objects: str  # classes of its object
+    subjects: str  # classes of nouns that may be its subject
+    objects: str  # classes of nouns that may be its object
 
 
 _READ = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding="utf-8"))
@@ -44,13 +44,13 @@ def _verbs(name: str) -> tuple[Verb, ...]:
 
 
 def _tuples(value: Any) -> Any:
-    """Lists as tuples, also those in a dict."""
+    """Convert lists to tuples, also within lists and dicts."""
     if isinstance(value, dict):
         return {name: _tuples(item) for name, item in value.items()}
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
-Pairs = tuple[tuple[str, str], ...]  # English, German; or a name and its gender
+Pairs = tuple[tuple[str, str], ...]  # (English, German), or (name, gender)
 
 NOUNS = tuple(Noun(*row) for row in _rows(_READ["nouns"]))
 VERBS = _verbs("plain_or_direct")
@@ -69,26 +69,29 @@ MODIFIERS, NAMES, NUMBERS, TENS, DAYS, FREQUENCIES, CONJUNCTIONS = (
 )
 SURNAME_STARTS, SURNAME_ENDS = (cast(tuple[str, ...], _tuples(_READ[f"surname_{part}"])) for part in ("starts", "ends"))
 TIMES, PLACE_PREPOSITIONS = (cast(dict[str, Pairs], _tuples(_READ[name])) for name in ("times", "place_prepositions"))
-MODALS: tuple[tuple[str, str, str], ...] = _tuples(_READ["modals"])  # after "not" must becomes may (see NOT_MODALS)
+MODALS: tuple[tuple[str, str, str], ...] = _tuples(_READ["modals"])  # NOT_MODALS has the negated forms
 NOT_MODALS: dict[str, tuple[str, str]] = _tuples(_READ["not_modals"])
 INTO: dict[str, str] = _READ["into"]
-FORMS: dict[str, dict[str, tuple[str, str, str, str]]] = _tuples(_READ["forms"])  # German, by gender and case
+FORMS: dict[str, dict[str, tuple[str, str, str, str]]] = _tuples(_READ["forms"])  # German forms by gender and case
 
 
-# --- Chance for the grammars: a few integer rules over Mersenne Twister bits, the same on every Python and platform
+# --- Random numbers for the grammars: integer arithmetic on Mersenne Twister bits, equal on every Python and platform
 
 
 T = TypeVar("T")
 
 
 class Dice:
-    """Every draw takes 32 random bits and only integer arithmetic; no method of `random` whose recipe may change."""
+    """A random generator that gives the same numbers on every version of Python.
+
+    Every draw uses 32 random bits and integer arithmetic. Other methods of `random` may change between versions.
+    """
 
     def __init__(self, seed: int) -> None:
         self._bits = random.Random(seed).getrandbits
 
     def below(self, count: int) -> int:
-        """0 … count − 1, evenly."""
+        """Return a uniform random integer from 0 to count − 1."""
         return (self._bits(32) * count) >> 32
 
     def chance(self, percent: int) -> bool:
@@ -98,6 +101,9 @@ class Dice:
         return options[(self._bits(32) * len(options)) >> 32]
 
     def pick_early(self, options: Sequence[T]) -> T:
-        """Early options more often than late ones, as words of a text are: P(among the first i of n) = √(i / n)."""
+        """Return an early option more often than a late one: P(one of the first i of n) = √(i / n).
+
+        This imitates the uneven frequencies of words in real text.
+        """
         bits = self._bits(32)
         return options[(bits * bits * len(options)) >> 64]

@@ -1,4 +1,4 @@
-"""A parallel corpus: its files, their content, and the digests that identify them. Imports no torch."""
+"""The parallel corpus: sentence pairs in two languages, from files or generated. Imports no torch."""
 
 import difflib
 import re
@@ -18,7 +18,7 @@ from experiments.messages import number
 
 
 class FilePair(NamedTuple):
-    """Two files with corresponding lines, by number."""
+    """Two files: line n of one is the translation of line n of the other."""
 
     source: Path
     target: Path
@@ -26,14 +26,14 @@ class FilePair(NamedTuple):
 
 @dataclass(frozen=True)
 class ParallelCorpus(Corpus):
-    """Sentence pairs in two languages. `train` and `dev` may join several pairs of files."""
+    """A corpus of sentence pairs in two languages. `train` and `dev` may consist of several pairs of files."""
 
-    version: int = 1  # of generated pairs
+    version: int = 1  # version of the generated pairs
 
     def read(self, set_name: str) -> Iterator[tuple[str, str]]:
-        """The (source, target) lines of "train", "dev" or a test set, one at a time.
+        """Yield the (source, target) lines of "train", "dev" or a test set.
 
-        Raises UserError for files that changed, and for a line of an evaluated set that is no sentence.
+        Raises UserError for files that changed, and for lines of an evaluated set that are too long for a sentence.
         """
         if self.generated:
             pairs = generate(set_name, self.generated, self.version)
@@ -60,7 +60,10 @@ class ParallelCorpus(Corpus):
         return tuple(path for pair in self.files(set_name) for path in pair)
 
     def check(self, cache_dir: Path | None = None) -> dict[str, int]:
-        """Read and check every file once; returns set → number of pairs. Raises UserError also for unequal sides."""
+        """Check every file and return the number of pairs of each set.
+
+        Raises UserError for unusable files, and for sides with different numbers of lines.
+        """
         if self.generated:
             return {"train": self.generated, **{name: sum(1 for _ in self.read(name)) for name in self.sets}}
         with self.fingerprints(cache_dir) as known:
@@ -78,7 +81,7 @@ class ParallelCorpus(Corpus):
 
 
 def _builtin(data: DataConfig) -> ParallelCorpus:
-    """The generated corpus, in one of its two directions."""
+    """Return the generated corpus, in one of its two directions."""
     direction = (data.source or ("de" if data.target == "en" else "en"), data.target or "")
     direction = (direction[0], direction[1] or ("en" if direction[0] == "de" else "de"))
     if sorted(direction) != ["de", "en"]:
@@ -97,7 +100,7 @@ def _builtin(data: DataConfig) -> ParallelCorpus:
 
 
 def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]:
-    """Content hashes of both sides, and their number of lines."""
+    """Return the content hashes of both sides and their number of lines. Raises UserError if the numbers differ."""
     source, target = fingerprints.facts(pair.source), fingerprints.facts(pair.target)
     if source.lines != target.lines:
         raise UserError(
@@ -110,17 +113,17 @@ def _checked(pair: FilePair, fingerprints: Fingerprints) -> tuple[str, str, int]
 
 # --- A folder of parallel files: find its languages and its train, dev and test files
 #     train.<lang>   dev.<lang> (or val, valid)   test*.<lang>          each plain or .gz, one sentence per line
-# `data.train`, `data.dev` and `data.test` give other names ("newstest2013" for newstest2013.en.gz and
-# newstest2013.de.gz). Several for train and dev are joined; each for test is its own test set.
+# `data.train`, `data.dev` and `data.test` set other names: "newstest2013" means newstest2013.en.gz and
+# newstest2013.de.gz. Several files for train or dev are joined. Each name in `data.test` is a separate test set.
 
 
 LANGUAGE = re.compile(r"[A-Za-z]{2,3}([-_][A-Za-z0-9]{2,8})*")  # en, deu, pt-BR, zho_Hans
 
 
 def resolve(data: DataConfig) -> ParallelCorpus:
-    """The corpus of a configuration, found by file names; does not read files.
+    """Return the corpus of a configuration. Files are found by their names and not read.
 
-    Raises UserError for missing folders or files, and for languages that the names do not determine.
+    Raises UserError if a folder or file is missing, or if the file names do not determine the languages.
     """
     if data.corpus == "builtin":
         return _builtin(data)
@@ -168,7 +171,7 @@ def _is_english(language: str) -> bool:
 
 
 def _sides(folder: Path, name: str) -> dict[str, Path]:
-    """The files <name>.<suffix>[.gz] by suffix."""
+    """Return the files <name>.<suffix>[.gz] by suffix."""
     place = folder / name
     by_language: dict[str, Path] = {}
     for path in sorted(place.parent.glob("*")) if place.parent.is_dir() else []:

@@ -1,8 +1,7 @@
-"""Noun phrases and clauses in English and German.
+"""Build noun phrases and clauses in English and German.
 
-Noun phrases have gender, case, number, determiners, adjective endings, pronouns, compounds. Cases are indices in this
-order everywhere: nominative, accusative, dative, genitive. A phrase's German gender is m, f, n, or p for every plural,
-because German does not tell genders apart in the plural.
+Cases are indices in this order: nominative, accusative, dative, genitive. The German gender of a phrase is m, f, n, or
+p for every plural, because German plurals have the same forms for all genders.
 """
 
 from typing import NamedTuple
@@ -14,23 +13,23 @@ Forms = tuple[str, str, str, str]
 
 
 class Phrase(NamedTuple):
-    """A noun phrase or pronoun: English as subject and as object, German in four cases."""
+    """A noun phrase or pronoun in English and German."""
 
-    en: str
-    en_object: str
-    de: Forms
+    en: str  # as a subject
+    en_object: str  # as an object
+    de: Forms  # in four cases
     gender: str  # m, f, n, p
-    pronoun: str  # the English pronoun that takes it up: he, she, it, they, we
+    pronoun: str  # the English pronoun that refers to it: he, she, it, they, we
     letter: str  # main class of its noun: h, a, t, p
     is_pronoun: bool = False
-    negative: bool = False  # its determiner is kein: the clause needs no nicht
+    negative: bool = False  # the determiner is "kein", so a negated clause needs no "nicht"
 
     @property
     def plural(self) -> bool:
         return self.gender == "p"
 
     def extended(self, en: str, de: str) -> "Phrase":
-        """The phrase with something after it in every case: a relative clause, a place, a possessor."""
+        """Return the phrase followed by a relative clause, a place or a possessor, in every case."""
         nominative, accusative, dative, genitive = (f"{form} {de}" for form in self.de)
         return self._replace(
             en=f"{self.en} {en}",
@@ -43,7 +42,7 @@ class Determiner(NamedTuple):
     en_singular: str
     en_plural: str
     forms: dict[str, Forms]  # German forms by gender
-    adjective: dict[str, Forms]  # endings of an adjective after it, by gender
+    adjective: dict[str, Forms]  # endings of a following adjective, by gender
     negative: bool = False
 
 
@@ -68,7 +67,10 @@ NOT_A = Determiner("a", "", _inflected("kein", _EIN_ENDINGS), _MIXED, negative=T
 
 
 def possessive(owner: Phrase) -> Determiner:
-    """his, her, its, their, our: German agrees with the owner in stem, with what is owned in ending."""
+    """Return the possessive determiner for an owner: his, her, its, their or our.
+
+    The German stem agrees with the owner. The German ending agrees with the possessed noun.
+    """
     stem = "unser" if owner.pronoun == "we" else _DE_POSSESSIVE[owner.gender]
     return POSSESSIVES[_EN_POSSESSIVE[owner.pronoun], stem]
 
@@ -81,12 +83,15 @@ POSSESSIVES = {
 
 
 def number(en: str, de: str) -> Determiner:
-    """A number from two on: a plural whose adjective shows the case."""
+    """Return the determiner for a number of two or more. Only a following adjective shows the case."""
     return Determiner("", en, {"p": (de, de, de, de)}, {"p": _STRONG["p"]})
 
 
 def noun_forms(noun: Noun, plural: bool) -> Forms:
-    """The German noun in four cases. Weak masculines (der Junge, den Jungen) show in their genitive."""
+    """Return a German noun in four cases.
+
+    A masculine noun whose genitive ends in "n" is weak: its oblique cases equal the genitive (der Junge, den Jungen).
+    """
     if plural:
         dative = noun.plural_de if noun.plural_de[-1] in "ns" else noun.plural_de + "n"
         return (noun.plural_de, noun.plural_de, dative, noun.plural_de)
@@ -96,7 +101,7 @@ def noun_forms(noun: Noun, plural: bool) -> Forms:
 
 
 def compound(modifier: tuple[str, str], head: Noun) -> Noun:
-    """English writes apart what German joins; gender and inflection are the head's."""
+    """Return a compound noun: two words in English, one in German. The head determines gender and inflection."""
     en, stem = modifier
     return head._replace(
         singular=f"{en} {head.singular}",
@@ -110,7 +115,7 @@ def compound(modifier: tuple[str, str], head: Noun) -> Noun:
 def noun_phrase(
     noun: Noun, determiner: Determiner, adjective: tuple[str, str] | None = None, plural: bool = False
 ) -> Phrase:
-    """Determiner, adjective (English, German stem) and noun, agreeing in gender, number and case."""
+    """Return a phrase of a determiner, an adjective (English, German stem) and a noun, with agreement in German."""
     gender = "p" if plural else noun.gender
     words = f"{adjective[0]} " if adjective else ""
     words += noun.plural if plural else noun.singular
@@ -130,20 +135,20 @@ def noun_phrase(
 
 
 def name_phrase(en: str, de: str, gender: str, de_oblique: str = "") -> Phrase:
-    """A person by name; "Herr" is the one name that changes outside the nominative."""
+    """Return the phrase for a person's name. Only "Herr" has another form outside the nominative: `de_oblique`."""
     oblique = de_oblique or de
     return Phrase(en, en, (de, oblique, oblique, oblique), gender, _EN_NAMED[gender], "h")
 
 
 def pair_phrase(first: Phrase, second: Phrase) -> Phrase:
-    """Two phrases joined by "and": a plural."""
+    """Return two phrases joined by "and", which is a plural."""
     forms = tuple(f"{one} und {two}" for one, two in zip(first.de, second.de, strict=True))
     en = f"{first.en} and {second.en}"
     return Phrase(en, en, forms, "p", "they", first.letter)  # type: ignore[arg-type]
 
 
 def pronoun_for(antecedent: Phrase) -> Phrase:
-    """The pronoun that takes up the antecedent: English by sex, German by grammatical gender."""
+    """Return the pronoun for an antecedent. English depends on its sex, German on its grammatical gender."""
     if antecedent.pronoun == "we":
         return WE
     en, forms = antecedent.pronoun, _PRONOUNS[antecedent.gender]
@@ -154,15 +159,15 @@ WE = Phrase("we", "us", ("wir", "uns", "uns", "unser"), "p", "we", "h", is_prono
 
 
 def relative_pronoun(antecedent: Phrase) -> Phrase:
-    """who or which; German by gender and number of the antecedent, by case of its part in the clause."""
+    """Return the relative pronoun for an antecedent: "who" or "which", and German forms for its gender and number."""
     en = "who" if antecedent.letter == "h" else "which"
     return antecedent._replace(en=en, en_object=en, de=FORMS["relative"][antecedent.gender], is_pronoun=True)
 
 
 # --- Clauses: agreement, tenses, do-support, verb-second and verb-final order, separable verbs
-# A Clause holds its pieces in the order each language needs; `english`, `main`, `subordinate` and `question` read
-# them off. German: the finite verb stands second in a main clause and last in a subordinate one; participle, infinitive
-# or separated prefix end the main clause.
+# A Clause has the parts of a clause in both languages. Its methods join them in the required order. In German, the
+# finite verb is in the second position of a main clause and at the end of a subordinate clause. A participle,
+# infinitive or separated prefix ends the main clause.
 
 
 Words = tuple[str, str]  # English, German
@@ -175,7 +180,7 @@ _CONTRACTIONS = {"in dem": "im", "in das": "ins"}
 
 
 class Content(NamedTuple):
-    """Content of a clause. `tense` is present, past, future, or one of lexicon.MODALS."""
+    """The content of a clause. `tense` is "present", "past", "future", or one of lexicon.MODALS."""
 
     subject: Phrase
     verb: Verb
@@ -191,15 +196,15 @@ class Content(NamedTuple):
 
 class Clause(NamedTuple):
     subject_en: str
-    auxiliary_en: str  # "" if the verb stands alone
+    auxiliary_en: str  # "" if there is no auxiliary
     predicate_en: str
     subject_de: str
     finite: str
-    pronouns: str  # objects that come before everything else
+    pronouns: str  # pronouns as objects, which come before other objects
     middle: str
     end: str  # prefix, participle or infinitive; "" if none
-    final: str  # end and finite verb as they close a subordinate clause
-    time: Words | None  # placed by whoever reads the clause: in front or inside
+    final: str  # the words that end a subordinate clause: `end` and the finite verb
+    time: Words | None  # adverb of time inside the clause; the caller may move it to the front
 
     def english(self) -> str:
         return _join(self.subject_en, self.auxiliary_en, self.predicate_en, self.time[0] if self.time else "")
@@ -211,7 +216,7 @@ class Clause(NamedTuple):
         return _join(self.subject_de, self.finite, self.pronouns, self._time(), self.middle, self.end)
 
     def inverted(self) -> str:
-        """A main clause after something in front of its verb; also a question."""
+        """Return a main clause whose verb precedes the subject: after an adverb or another clause, or in a question."""
         return _join(self.finite, self.subject_de, self.pronouns, self._time(), self.middle, self.end)
 
     def subordinate(self) -> str:
@@ -226,7 +231,7 @@ def _join(*parts: str) -> str:
 
 
 def place_phrase(preposition: Words, phrase: Phrase, towards: bool = False) -> Words:
-    """Return a phrase of place (dative) or direction (accusative), with the contractions of spoken German."""
+    """Return a phrase of place (dative) or direction (accusative), with contractions such as "im"."""
     en, de = preposition
     en = INTO.get(en, en) if towards else en
     words = f"{de} {phrase.de[ACCUSATIVE if towards else DATIVE]}"
@@ -237,7 +242,7 @@ def place_phrase(preposition: Words, phrase: Phrase, towards: bool = False) -> W
 
 
 def build(content: Content) -> Clause:
-    """The clause in both languages."""
+    """Return the clause with the given content, in both languages."""
     auxiliary, verb_en = _english_verb(content)
     finite, end, final = _german_verb(content)
     direct, indirect = content.direct, content.indirect
@@ -261,7 +266,7 @@ def build(content: Content) -> Clause:
 
 
 def copula(subject: Phrase, adjective: Words, tense: str, negated: bool, time: Words | None) -> Clause:
-    """Subject is adjective; tense is present, past or future."""
+    """Return a clause of the form "subject is adjective". tense: "present", "past" or "future"."""
     auxiliary, finite = _BE[tense][1 if subject.plural else 0]
     be, end = ("be", "sein") if tense == "future" else ("", "")
     return Clause(
@@ -279,7 +284,7 @@ def copula(subject: Phrase, adjective: Words, tense: str, negated: bool, time: W
 
 
 def _german_objects(content: Content) -> tuple[str, str]:
-    """Pronouns, which come first, and full objects: dative before accusative."""
+    """Return the pronouns and the other objects. In each, the dative precedes the accusative."""
     pronouns, full = "", ""
     for phrase, case in ((content.indirect, DATIVE), (content.direct, ACCUSATIVE)):
         if phrase and phrase.is_pronoun:
@@ -307,7 +312,7 @@ def _english_verb(content: Content) -> Words:
 
 
 def _german_verb(content: Content) -> tuple[str, str, str]:
-    """Finite verb, what ends the main clause, what ends the subordinate clause."""
+    """Return the finite verb, the end of a main clause and the end of a subordinate clause."""
     verb, plural, tense = content.verb, content.subject.plural, content.tense
     if tense == "present":
         finite = verb.plural_de if plural else verb.singular_de

@@ -1,8 +1,9 @@
-"""An encoded corpus in the store: tokenizers, pieces, facts. prepare.py writes it. Imports no torch.
-<root>/<digest>/facts.json                     what was read, kept, dropped; rates; sums of the tokenizers
-               /tokenizer.model                or source.model and target.model where vocabularies are separate
-               /train/                         sides.py says how pieces are laid out; running text has one side
-               /sets/<name>-<set digest>/      an evaluated set: pieces, facts.json; of pairs source.txt, target.txt
+"""Read an encoded corpus: tokenizers, pieces and facts. prepare.py writes it. Imports no torch.
+
+<root>/<digest>/facts.json                     counts of rows read, kept and dropped; rates; hashes of the tokenizers
+               /tokenizer.model                or source.model and target.model for separate vocabularies
+               /train/                         the pieces of the training set, in the format of sides.py
+               /sets/<name>-<set digest>/      an evaluated set: pieces, facts.json; for pairs source.txt, target.txt
 """
 
 import glob
@@ -22,11 +23,11 @@ from experiments.errors import Damaged, UserError
 from experiments.identity import digest
 from experiments.store.checksummed import check_file, read_json
 
-FORMAT = 2  # format of the folder; part of the digest
+FORMAT = 2  # version of the folder's format; part of the digest
 
 
 def encoded_digest(training_digest: str, data: DataConfig, shared: bool = True) -> str:
-    """The name of an encoded corpus: digest of its content, tokenizer settings, dropping rule and format."""
+    """Return the name of an encoded corpus: a digest of its text, tokenizer settings, `max_pieces` and format."""
     return digest(
         {
             "format": FORMAT,
@@ -38,13 +39,13 @@ def encoded_digest(training_digest: str, data: DataConfig, shared: bool = True) 
 
 
 def model_names(shared: bool) -> tuple[str, str]:
-    """File names of the source and target tokenizers."""
+    """Return the file names of the source and target tokenizers."""
     return ("tokenizer.model", "tokenizer.model") if shared else ("source.model", "target.model")
 
 
 @dataclass(frozen=True)
 class EncodedSet:
-    """An evaluated set: all its rows, in order, as pieces; of pairs also as text."""
+    """An evaluated set: all its rows in order, as pieces. Sentence pairs are also stored as text."""
 
     name: str
     digest: str
@@ -54,13 +55,13 @@ class EncodedSet:
     target: tuple[str, ...] = ()  # the reference text
 
     def first(self, count: int | None) -> "EncodedSet":
-        """The set with so many lines of text, the first ones; None: itself."""
+        """Return the set cut to its first `count` lines. None cuts nothing."""
         sides = {name: side.first(count) for name, side in self.sides.items()}
         return replace(self, sides=sides, source=self.source[:count], target=self.target[:count])
 
 
 class EncodedCorpus:
-    """The encoded corpus as a run reads it."""
+    """An encoded corpus, as runs read it."""
 
     def __init__(self, folder: Path, facts: dict[str, Any]) -> None:
         self.folder = folder
@@ -71,19 +72,19 @@ class EncodedCorpus:
 
     @cached_property
     def train(self) -> Sides:
-        """The training rows; their files are hashed once, here. Raises Damaged."""
+        """The training rows. The first access checks the hashes of their files, and raises Damaged if one differs."""
         self._check(self.folder, self._files)
         return self._sides(self.folder / "train")
 
     @cached_property
     def tokenizers(self) -> tuple[Tokenizer, Tokenizer]:
-        """Source and target tokenizers, one object for a shared vocabulary; checked by the facts. Raises Damaged."""
+        """The source and target tokenizers: one object for a shared vocabulary. Raises Damaged for changed files."""
         source, target = model_names(self.shared)
         first = Tokenizer(self.tokenizer_model(source))
         return first, first if self.shared else Tokenizer(self.tokenizer_model(target))
 
     def tokenizer_model(self, name: str) -> bytes:
-        """The bytes of a tokenizer file that encoded this corpus. Raises Damaged."""
+        """Return the bytes of a tokenizer file. Raises Damaged if it is not the tokenizer that encoded this corpus."""
         path = self.folder / name
         try:
             model = path.read_bytes()
@@ -96,22 +97,23 @@ class EncodedCorpus:
         return model
 
     def longest(self, name: str, set_digest: str = "") -> int:
-        """Pieces of the longest line of either side of "train" or of a prepared set, EOS counted.
+        """Return the number of pieces of the longest row on either side of "train" or a prepared set, EOS counted.
 
-        Reads only the offsets: no pieces, no hashes.
+        This reads only the offsets, and checks no hashes.
         """
         folder = self.folder / ("train" if name == "train" else f"sets/{name}-{set_digest}")
         return max(int(side.lengths.max(initial=0)) for side in self._sides(folder).values())
 
     def set_digests(self, name: str) -> list[str]:
-        """Digests of the prepared sets with this name; one, unless the set's files have changed."""
+        """Return the digests of the prepared sets with this name. There are several if the set's files have changed."""
         folders = (self.folder / "sets").glob(f"{glob.escape(name)}-{'[0-9a-f]' * 16}")
         return sorted(folder.name.removeprefix(f"{name}-") for folder in folders)
 
     def set(self, name: str, set_digest: str | None = None) -> EncodedSet:
-        """A prepared set. The digest is optional if only one set has the name.
+        """Return a prepared set. The digest is optional if only one set has the name.
 
-        Raises UserError if the set was not prepared, ValueError if the digest is needed.
+        Raises UserError if the set was not prepared, and ValueError if several sets have the name and no digest is
+        given.
         """
         there = self.set_digests(name)
         if set_digest is None and len(there) > 1:
@@ -137,7 +139,7 @@ class EncodedCorpus:
         return {side: Side(folder, side, piece_dtype(size)) for side, size in self.facts["vocab_size"].items()}
 
     def _check(self, folder: Path, files: Mapping[str, Mapping[str, Any]]) -> None:
-        """Raises Damaged for changed files; each file is hashed once per process."""
+        """Raise Damaged if a file has changed. Each version of a file is hashed once per process."""
         for name, written in files.items():
             try:
                 version = _version(folder / name)
@@ -152,7 +154,7 @@ class EncodedCorpus:
         return f"Delete {self.folder}: the next run creates it again."
 
 
-_checked: set[tuple[object, ...]] = set()  # versions of files that this process has checked
+_checked: set[tuple[object, ...]] = set()  # file versions that this process has checked
 
 
 def _version(path: Path) -> tuple[object, ...]:
@@ -164,7 +166,10 @@ def _version(path: Path) -> tuple[object, ...]:
 
 
 def open_encoded(root: Path, digest: str) -> EncodedCorpus:
-    """Open an encoded corpus of `prepare`. Raises UserError if it is missing or incomplete."""
+    """Open an encoded corpus that `prepare` wrote.
+
+    Raises UserError if it is missing or incomplete, and Damaged if the folder contains another corpus.
+    """
     folder = root / digest
     facts = read_json(folder / "facts.json")
     if facts is None:

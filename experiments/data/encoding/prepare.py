@@ -1,7 +1,7 @@
-"""Create an encoded corpus: train the tokenizer, encode once, store it. Imports no torch.
+"""Create an encoded corpus: train the tokenizer, encode the text and store the pieces. Imports no torch.
 
-Everything is streamed, so millions of pairs need no more memory than the tokenizer's sample. Encoding uses
-SentencePiece's own threads; no process is started.
+The text is streamed, so even millions of pairs need no more memory than the sample that trains the tokenizer.
+SentencePiece encodes with its own threads; no processes are started.
 """
 
 import contextlib
@@ -35,18 +35,18 @@ from experiments.errors import UserError, explain_os_errors
 from experiments.store.checksummed import describe_files, write_json
 from experiments.store.durable import locked, make_once, whole_folder
 
-# --- Encode rows to pieces on disk, with counts for the table's notes
-# A row is a pair of sentences, or a line of running text and whether it begins a document.
+# --- Encode rows to pieces on disk, with counts for the notes of the table
+# A row is a sentence pair, or a line of running text with a flag that is true if the line begins a document.
 
 
-CHUNK, CHUNK_CHARACTERS = 16_384, 1 << 22  # rows encoded at once, and characters, beyond which no row is added
-PIECE = 16  # characters of SentencePiece's longest piece
+CHUNK, CHUNK_CHARACTERS = 16_384, 1 << 22  # a chunk ends at this number of rows, or beyond this number of characters
+PIECE = 16  # maximum number of characters of a SentencePiece piece
 
 Row = tuple[Any, ...]
 
 
 def chunks(rows: Iterable[Row], sides: int) -> Iterator[list[Row]]:
-    """Lists of rows, as many as are encoded at once."""
+    """Yield lists of rows that are encoded together."""
     chunk: list[Row] = []
     size = 0
     for row in rows:
@@ -60,18 +60,18 @@ def chunks(rows: Iterable[Row], sides: int) -> Iterator[list[Row]]:
 
 
 class _Chunk(NamedTuple):
-    read: int  # rows, those with an empty side or one that is no sentence too
-    over_long: int  # pairs with a side that is no sentence
+    read: int  # number of rows read, dropped rows included
+    over_long: int  # number of pairs dropped before encoding, because a side has too many characters
     rows: Sequence[Row]
-    lines: list[list[list[int]]]  # by side: the pieces of each
+    lines: list[list[list[int]]]  # the pieces of each row, by side
 
 
 class Encoder:
-    """Writes one set into a folder. Lines are encoded by `threads` threads of SentencePiece.
+    """A writer that encodes one set into a folder, with `threads` threads of SentencePiece.
 
-    tokenizers: of each side; one for running text. With `max_pieces` (training pairs), pairs with an empty side or a
-    side of more pieces (EOS counted) are dropped and counted. Without it, every row is kept. `measured`: of each line
-    of running text its place, bytes and words are kept.
+    tokenizers: the tokenizer of each side; running text has one side.
+    max_pieces: drop and count pairs if a side is empty or has more pieces, EOS counted. None keeps every row.
+    measured: store the position, bytes and words of each line of running text.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class Encoder:
         self.read = self.kept = self.dropped_empty = self.dropped_long = 0
 
     def add(self, rows: Iterable[Row]) -> None:
-        """Encode and write rows in chunks: one is written while the next is read and encoded."""
+        """Encode and write rows in chunks. One chunk is written while the next is read and encoded."""
         encoded = map(self._encode, chunks(rows, len(self._tokenizers)))
         with contextlib.closing(prefetch(encoded, depth=1)) as ahead:
             for chunk in ahead:
@@ -102,7 +102,7 @@ class Encoder:
         read, over_long = len(rows), 0
         if self._max_pieces:
             rows = [row for row in rows if row[0].strip() and row[1].strip()]
-            longest = max(LONGEST_LINE, PIECE * self._max_pieces)  # of more characters none fits
+            longest = max(LONGEST_LINE, PIECE * self._max_pieces)  # a longer line has more than max_pieces pieces
             over_long = sum(max(map(len, row)) > longest for row in rows)
             rows = [row for row in rows if max(map(len, row)) <= longest] if over_long else rows
         lines = [
@@ -133,7 +133,7 @@ class Encoder:
                 writer.add(side_lines)
 
     def _write_text(self, rows: Sequence[Row], lines: Sequence[list[int]]) -> None:
-        """Documents with EOS before each."""
+        """Write lines of running text, with EOS before each document."""
         [(side, writer)] = self._writers.items()
         starts = np.fromiter((row[1] for row in rows), bool, len(rows))
         places = writer.add(
@@ -147,14 +147,14 @@ class Encoder:
             self._lines.append(np.stack([places + starts, np.array(sizes), np.array(words)], axis=1))
 
     def close(self) -> None:
-        """Finish the files."""
+        """Finish and close the files."""
         for writer in self._writers.values():
             writer.close()
         if self._lines:
             np.save(self._folder / "lines.npy", np.concatenate(self._lines), allow_pickle=False)
 
     def facts(self) -> dict[str, Any]:
-        """Counts; of pairs also rates over the kept ones, without EOS."""
+        """Return the counts for facts.json. For pairs, they include rates over the kept pairs, EOS not counted."""
         sides = {side: self._side_facts(side) for side in self._writers}
         if len(sides) > 1:
             dropped = {"dropped_empty": self.dropped_empty, "dropped_long": self.dropped_long}
@@ -178,7 +178,7 @@ class Encoder:
 # --- Count evaluated rows that occur, character by character, in the training set
 
 
-SHORTEST = 20  # characters of a line of running text: shorter ones occur twice by chance
+SHORTEST = 20  # characters; shorter lines of running text are not compared: they occur twice by chance
 
 Key = Callable[[Row], Hashable]
 OF_PAIRS: Mapping[str, Key] = {"source": itemgetter(0), "target": itemgetter(1), "pair": tuple}
@@ -192,9 +192,10 @@ def _long_line(line: Row) -> str | None:
 def seen_in_train(
     train: Iterable[Row], sets: Mapping[str, Sequence[Row]], keys: Mapping[str, Key] = OF_PAIRS
 ) -> dict[str, dict[str, int]]:
-    """Set → how many of its sources, of its targets and of its whole pairs (`keys`) occur in `train`. None: no key.
+    """Return for each set how many of its sources, targets and pairs occur in `train`.
 
-    Memory is that of the evaluated sets; `train` is read once, as a stream.
+    keys: functions that return the value of a row to compare. Rows whose value is None are not counted.
+    `train` is streamed once, so the memory needed is that of the evaluated sets.
     """
     wanted = {what: {key(row) for rows in sets.values() for row in rows} - {None} for what, key in keys.items()}
     seen: dict[str, set[Hashable]] = {what: set() for what in keys}
@@ -208,15 +209,15 @@ def seen_in_train(
     }
 
 
-# --- The whole corpus: tokenizer, sets, facts
+# --- Prepare a whole corpus: tokenizers, sets, facts
 
 
-# training sets up to this size are read once and kept in memory (about 60 MB); larger ones are streamed
+# Training sets up to this size are read once and kept in memory (about 60 MB). Larger sets are streamed.
 HELD_PAIRS = 200_000
 
-MOST_UNKNOWN = 0.5  # share of a side's words
+MOST_UNKNOWN = 0.5  # maximum share of unknown words on a side
 
-Progress = Callable[[str, int, int], None]  # what is being done, done, total (0: unknown)
+Progress = Callable[[str, int, int], None]  # (activity, rows done, total rows or 0 if unknown)
 
 
 def prepare(
@@ -227,11 +228,11 @@ def prepare(
     progress: Progress,
     workers: int | None = None,
 ) -> EncodedCorpus:
-    """The encoded corpus under `root` (a store's corpora), created if missing; missing test sets are added.
+    """Return the encoded corpus under `root`, the folder of a store's corpora. Create what is missing.
 
-    shared: one vocabulary for both sides. workers: threads; all cores of this process if None.
-    Raises UserError for an unreadable or changing corpus, for a `data.vocab_size` that the text does not allow, and for
-    a full or read-only disk. May be interrupted, and called twice at once.
+    shared: use one vocabulary for both sides. workers: number of threads; None uses all cores of this process.
+    Raises UserError if the corpus is unreadable or changes, if the text does not allow `data.vocab_size`, and if the
+    disk is full or read-only. Interrupted and concurrent calls are safe.
     """
     corpus = corpus.pinned(root)
     counts = corpus.check(root)
@@ -262,11 +263,12 @@ class _Work:
         threads: int,
     ) -> None:
         self.corpus, self.data, self.shared = corpus, data, shared
-        self.pairs, self.progress, self.threads = pairs, progress, threads  # pairs of train; 0: lines, not counted
-        self._held: list[Row] | None = None  # a small training set, read (or generated) once for all steps
+        # pairs: number of training pairs; 0 for running text, which is not counted
+        self.pairs, self.progress, self.threads = pairs, progress, threads
+        self._held: list[Row] | None = None  # a small training set, read or generated once for all steps
 
     def make_train(self, folder: Path, name: str) -> None:
-        """Write the tokenizers, train/ and facts.json, with the corpus's digest and those of its files."""
+        """Write the tokenizers, train/ and facts.json, which includes the corpus's digest and the files' hashes."""
         started = time.monotonic()
         doing = "training the tokenizer"
         models = learn_tokenizers(
@@ -310,7 +312,7 @@ class _Work:
         write_json(folder / "facts.json", facts)
 
     def make_sets(self, encoded: EncodedCorpus, digests: dict[str, str]) -> None:
-        """Write the missing sets/<name>-<digest>. No row of an evaluated set is dropped."""
+        """Write the missing folders sets/<name>-<digest>. No row of an evaluated set is dropped."""
         missing = {each: digest for each, digest in digests.items() if digest not in encoded.set_digests(each)}
         texts = {each: list(self.corpus.read(each)) for each in missing}
         keys = OF_PAIRS if self.pairs else {"lines": _long_line}
@@ -364,9 +366,9 @@ def learn_tokenizers(
     read: Callable[[], Iterator[Row]],
     pairs: int,
 ) -> tuple[Tokenizer, Tokenizer]:
-    """Train source and target tokenizers on the training set alone, write them to `folder`, and load them.
+    """Train source and target tokenizers on the training set alone, write them to `folder`, and return them.
 
-    read: begins with the first row of train, of which there are so many `pairs`.
+    read: returns a new iterator over the training set. pairs: number of training pairs; 0 for running text.
     """
     names = model_names(shared)
     columns = range(len(corpus.sides))
@@ -380,7 +382,7 @@ def learn_tokenizers(
 
 
 def _sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> Iterator[Row]:
-    """The rows that tokenizers learn from: all, or some at even distances."""
+    """Yield the rows that train the tokenizers: all rows, or an evenly spaced sample."""
     if len(corpus.sides) == 1:
         every = sum(len(line[0]) for line in read()) // SAMPLE_BYTES + 1
         yield from (line for number, line in enumerate(read()) if number % every == 0)
@@ -389,7 +391,10 @@ def _sampled(corpus: Corpus, read: Callable[[], Iterator[Row]], pairs: int) -> I
 
 
 def _check_words(data: DataConfig, sides: Sequence[str], facts: Mapping[str, Any], corpus: str) -> None:
-    """Raises UserError if most words of a side are unknown: the vocabulary is too small, or spaces part no words."""
+    """Raise UserError if most words of a side are unknown.
+
+    Then the vocabulary is too small, or the language does not separate words by spaces.
+    """
     for side in sides if data.units == "word" else ():
         if (rate := facts[side]["unknown_rate"]) > MOST_UNKNOWN:
             raise UserError(

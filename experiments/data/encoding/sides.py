@@ -1,9 +1,9 @@
-"""One side of an encoded set on disk, read through a memory map. Imports no torch.
+"""Write and read one side of an encoded set on disk. Reading uses a memory map. Imports no torch.
 
-SIDE.pieces: all pieces end to end (uint16 or uint32), and EOS behind them. SIDE.offsets (int64): the place of each
-row's first piece, and the end of the last row. A row of sentence pairs is a sentence without special symbols; a row of
-running text is a document with EOS before it. An evaluated set of text also has lines.npy (int64): of each line the
-place of its first piece, its bytes and its words.
+SIDE.pieces (uint16 or uint32) contains the pieces of all rows without separators, and one EOS at the end. SIDE.offsets
+(int64) contains the index of each row's first piece, and the end of the last row. For sentence pairs, a row is a
+sentence without special symbols. For running text, a row is a document with EOS before it. An evaluated set of running
+text also has lines.npy (int64): for each line, the index of its first piece, its bytes and its words.
 """
 
 import copy
@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from experiments.data.encoding.tokenizer import EOS_ID, UNK_ID
 from experiments.errors import Damaged
 
-MAPPED_BYTES = 8 << 20  # most bytes of a file that a process keeps mapped …
-FAULT_BYTES = 64 << 10  # … counting what Linux maps around each place that is read; 0.8 ms for 190 lines
+MAPPED_BYTES = 8 << 20  # maximum number of bytes of a file that stay mapped
+FAULT_BYTES = 64 << 10  # bytes that Linux maps around each position that is read
 
 Places = NDArray[np.int64]
 Pieces = NDArray[np.unsignedinteger[Any]]
@@ -31,7 +31,7 @@ def piece_dtype(vocab_size: int) -> np.dtype[Any]:
 
 
 class SideWriter:
-    """Appends encoded lines to one side of a folder."""
+    """A writer that appends encoded lines to one side of a folder."""
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
         self._dtype = dtype
@@ -39,7 +39,10 @@ class SideWriter:
         self.pieces = self.unknown = 0
 
     def add(self, lines: Sequence[Sequence[int]], starts: NDArray[np.bool_] | None = None) -> Places:
-        """Write a chunk of lines; returns the place of each. starts: those that begin a row; None: all."""
+        """Write a chunk of lines and return the index of the first piece of each line.
+
+        starts: flags of the lines that begin a row; None if every line does.
+        """
         lengths = np.fromiter(map(len, lines), np.int64, len(lines))
         pieces = np.fromiter(itertools.chain.from_iterable(lines), self._dtype, int(lengths.sum()))
         places: Places = self.pieces + np.cumsum(lengths) - lengths
@@ -50,7 +53,7 @@ class SideWriter:
         return places
 
     def close(self) -> None:
-        """Write the end of the last row, and the EOS behind it."""
+        """Write the end of the last row and the final EOS, and close the files."""
         self._offsets.write(np.array([self.pieces], np.int64).tobytes())
         self._pieces.write(np.array([EOS_ID], self._dtype).tobytes())
         for file in (self._pieces, self._offsets):
@@ -58,8 +61,10 @@ class SideWriter:
 
 
 class Side:
-    """The rows of one side. What was read is unmapped, so memory is constant; it stays in the page cache, which runs
-    share.
+    """The rows of one side, read through a memory map.
+
+    Pages that were read are unmapped again, so the memory of the process stays constant. They remain in the page
+    cache, which all runs share.
     """
 
     def __init__(self, folder: Path, side: str, dtype: np.dtype[Any]) -> None:
@@ -74,7 +79,7 @@ class Side:
             raise Damaged(f"The encoded corpus in {folder} cannot be read ({error}). {_REDO}") from None
         if len(self.pieces) - 1 != (self.offsets[-1] if len(self.offsets) else None):
             raise Damaged(f"{folder}: the pieces and offsets of its {side} do not fit: it is damaged. {_REDO}")
-        self.lengths: Places = np.diff(self.offsets) + 1  # pieces of every row, EOS counted: (N,)
+        self.lengths: Places = np.diff(self.offsets) + 1  # (N,): number of pieces of every row, EOS counted
         self._touched = 0
 
     def __len__(self) -> int:
@@ -84,7 +89,7 @@ class Side:
         return self.pieces[self.offsets[index] : self.offsets[index + 1]].astype(np.int64)
 
     def gather(self, rows: NDArray[np.int64], width: int, fill: int) -> NDArray[np.int64]:
-        """Rows as those of an array (B, width), padded with `fill`; width >= the longest row's pieces."""
+        """Return rows as an array (B, width), padded with `fill`. width: at least the pieces of the longest row."""
         starts = self.offsets[rows]
         lengths = self.offsets[rows + 1] - starts
         steps = np.arange(width)
@@ -94,7 +99,7 @@ class Side:
         return lines
 
     def read(self, places: Places, regions: int) -> NDArray[np.int64]:
-        """The pieces at some places, which lie in about so many regions of the file."""
+        """Return the pieces at the given indices. regions: about how many regions of the file the indices touch."""
         pieces = self.pieces[places].astype(np.int64)
         self._touched += regions * FAULT_BYTES
         if len(self._map) > MAPPED_BYTES < self._touched:
@@ -103,7 +108,10 @@ class Side:
         return pieces
 
     def first(self, count: int | None) -> "Side":
-        """The first so many lines of an evaluated text, as one document; None, and for sentences: itself."""
+        """Return the first `count` lines of an evaluated running text, as one document.
+
+        Return the side itself if `count` is None or not less than the number of lines, and for sentence pairs.
+        """
         if count is None or self.lines is None or count >= len(self.lines):
             return self
         end = int(self.lines[count, 0])

@@ -1,9 +1,9 @@
-"""Text to pieces and back: SentencePiece with our own settings, trained on the training set only; or bytes of UTF-8.
+"""Convert text to pieces and back: with SentencePiece, trained on the training set only, or as bytes of UTF-8.
 
-Normalisation is the identity and spaces are kept: `decode(encode(text))` is the text, character by character.
-Exceptions by SentencePiece's design: "▁" (U+2581, its sign for a space) becomes a space, and what is no piece, such as
-a character that is not in the training set, becomes " ⁇ "; U+0000, U+001F and "▅" (U+2585) are never learnt.
-Imports no torch, and sentencepiece only when a model is trained or loaded.
+Text is not normalised and spaces are kept, so `decode(encode(text))` equals the text. SentencePiece makes three
+exceptions. "▁" (U+2581, its sign for a space) becomes a space. Text that is not a piece, such as a character that is
+not in the training set, becomes " ⁇ ". U+0000, U+001F and "▅" (U+2585) are never learnt.
+This module imports no torch, and imports sentencepiece only when a model is trained or loaded.
 """
 
 import functools
@@ -18,14 +18,14 @@ from experiments.config.data import DataConfig
 from experiments.errors import UserError
 from experiments.store.durable import write_bytes
 
-SPACE = "\u2581"  # SentencePiece's sign: three bytes that stand for one
+SPACE = "\u2581"  # SentencePiece's sign for a space; three bytes in UTF-8
 PAD_ID = 0
 BOS_ID = 1
 EOS_ID = 2
 UNK_ID = 3
 
-SAMPLE_PAIRS = 1_000_000  # larger training sets are sampled at even distances, to bound memory
-SAMPLE_BYTES = 100_000_000  # of running text about so many
+SAMPLE_PAIRS = 1_000_000  # maximum number of training pairs; larger sets are sampled evenly, to bound memory
+SAMPLE_BYTES = 100_000_000  # approximate maximum for running text
 
 _SETTINGS: dict[str, Any] = {
     "model_type": "bpe",
@@ -34,13 +34,13 @@ _SETTINGS: dict[str, Any] = {
     "byte_fallback": False,
     "character_coverage": 1.0,
     "max_sentence_length": 1 << 20,  # bytes; longer lines would be skipped silently (the default is 4,192)
-    "num_threads": 1,  # the model is a function of the text alone
+    "num_threads": 1,  # makes the model depend only on the text
     "pad_id": PAD_ID,
     "bos_id": BOS_ID,
     "eos_id": EOS_ID,
     "unk_id": UNK_ID,
 }
-# For each of `data.units`. A character needs no sign for a space before the line.
+# Additional settings for each value of `data.units`. Characters need no sign for a space at the start of a line.
 _UNITS: dict[str, dict[str, Any]] = {
     "bpe": {},
     "unigram": {"model_type": "unigram"},
@@ -48,19 +48,21 @@ _UNITS: dict[str, dict[str, Any]] = {
     "word": {"model_type": "word"},
     "char": {"model_type": "char", "add_dummy_prefix": False},
 }
-# For running text: every character comes back, those that were not learnt as bytes; a line's end is a piece.
+# Settings for running text: characters that were not learnt become bytes, so all text can be decoded. The line feed is
+# a piece.
 RUNNING_TEXT: dict[str, Any] = {"byte_fallback": True, "add_dummy_prefix": False, "user_defined_symbols": ["\n"]}
-# For a target of whole symbols (`data.target_symbols`): every word is a piece, up to the size; rarer ones are unknown.
+# Settings for a target of whole symbols (`data.target_symbols`). Every word is a piece, up to the size of the
+# vocabulary; rarer words are unknown.
 _SYMBOLS: dict[str, Any] = {"model_type": "word", "hard_vocab_limit": False}
-_ERRORS_ONLY = 2  # SentencePiece's minloglevel: hides its progress from the terminal
+_ERRORS_ONLY = 2  # value of SentencePiece's minloglevel; prints errors but no progress
 
 
-class VocabularyTooLarge(UserError):  # noqa: N818 - what is wrong
-    """The text does not allow so many pieces."""
+class VocabularyTooLarge(UserError):  # noqa: N818 - the name states the error
+    """Raised if the text does not allow the requested number of pieces."""
 
 
 def tokenizer_settings(data: DataConfig, shared: bool) -> dict[str, Any]:
-    """Everything besides the training text that determines the pieces; part of identities."""
+    """Return all settings that, with the training text, determine the pieces. They are part of identities."""
     settings: dict[str, Any] = {"units": "byte", "shared": shared}
     if data.units != "byte":
         sample = {"sample_bytes": SAMPLE_BYTES} if data.running_text else {"sample_pairs": SAMPLE_PAIRS}
@@ -80,15 +82,15 @@ def _learnt(data: DataConfig) -> dict[str, Any]:
 
 
 def in_sample(index: int, pairs: int) -> bool:
-    """Return whether the tokenizer is trained on pair `index`: all pairs up to SAMPLE_PAIRS, else an even sample."""
+    """Return whether pair number `index` trains the tokenizer: all pairs up to SAMPLE_PAIRS, else an even sample."""
     return pairs <= SAMPLE_PAIRS or (index + 1) * SAMPLE_PAIRS // pairs > index * SAMPLE_PAIRS // pairs
 
 
 def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: str, *, symbols: int = 0) -> None:
-    """Train on `lines` and write the model to `path`; the same lines give the same bytes.
+    """Train a tokenizer on `lines` and write the model to `path`. The same lines give the same bytes.
 
-    symbols: words are the pieces, at most so many; 0: as `data` says. what: the text's name, for messages. Raises
-    UserError if the text does not allow `data.vocab_size` pieces.
+    symbols: if not 0, every word is a piece, and this is the maximum size of the vocabulary. what: name of the text,
+    for messages. Raises UserError if the text does not allow `data.vocab_size` pieces.
     """
     import sentencepiece
 
@@ -97,7 +99,7 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
         return
     chosen = {**_SYMBOLS, "vocab_size": symbols} if symbols else _learnt(data)
     model = io.BytesIO()
-    raised: list[BaseException] = []  # errors of `lines`: SentencePiece would turn them into RuntimeError
+    raised: list[BaseException] = []  # exceptions of `lines`, which SentencePiece converts to RuntimeError
     try:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=_watched(lines, raised), model_writer=model, minloglevel=_ERRORS_ONLY,
@@ -111,9 +113,9 @@ def train_tokenizer(lines: Iterable[str], data: DataConfig, path: Path, what: st
 
 
 def _mark(data: DataConfig) -> bytes:
-    """Return the prefix that marks a learnt model that SentencePiece does not apply by itself; b"" for the others.
+    """Return the prefix of a model file whose pieces a class of this module finds; b"" if SentencePiece finds them.
 
-    Of running text it applies all: what is no piece there becomes bytes.
+    For running text, only "wordpiece" has a prefix: in other units, SentencePiece encodes unknown text as bytes.
     """
     if data.units == "wordpiece":
         return GREEDY
@@ -128,7 +130,7 @@ def _watched(lines: Iterable[str], raised: list[BaseException]) -> Iterator[str]
         raise
 
 
-# What the largest vocabulary holds, for each of `data.units` that has a largest.
+# Parts of the message of VocabularyTooLarge: the largest possible vocabulary, by `data.units`.
 _MOST = {
     "bpe": "merging every pair of pieces gives",
     "unigram": "all strings that repeat, with the characters, give",
@@ -157,7 +159,7 @@ def _explained(message: str, data: DataConfig, what: str) -> Exception:
 
 
 class Tokenizer:
-    """A trained model. Pieces are ids in [0, vocab_size); `encode` adds neither BOS nor EOS."""
+    """A trained tokenizer. Pieces are integers in [0, vocab_size)."""
 
     def __init__(self, model: bytes) -> None:
         known = next((kind for mark, kind in _KINDS.items() if model.startswith(mark)), _learnt_model)
@@ -174,35 +176,35 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Number of pieces, special symbols included."""
+        """The number of pieces, special symbols included."""
         return int(self._model.GetPieceSize())
 
     def encode(self, text: str) -> list[int]:
-        """Piece ids of a text, without BOS and EOS."""
+        """Return the piece ids of a text, without BOS and EOS."""
         return cast("list[int]", self._model.Encode(text))
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Encode many lines, in order, with SentencePiece's own threads."""
+        """Return the piece ids of many texts, in order. SentencePiece encodes them in parallel threads."""
         return cast("list[list[int]]", self._model.Encode(list(texts), num_threads=threads))
 
     @property
     def is_bytes(self) -> bool:
-        """Return whether the pieces are bytes, and text may hold bytes that are no UTF-8."""
+        """Return whether the pieces are bytes. Then a text may contain bytes that are not UTF-8."""
         return isinstance(self._model, Utf8)
 
     @property
     def vocabulary(self) -> list[str]:
-        """Every piece as it occurs in a text, without the sign for the space before it."""
+        """The text of every piece, without the sign for a space before it."""
         return [piece.removeprefix("\u2581") for piece in self.pieces(range(self.vocab_size))]
 
     def surfaces(self, text: str) -> list[str]:
-        """The text of each piece of `encode`, with "▁" for a space: of an unknown one, what stands there."""
+        """Return the text of each piece of `encode`, with "▁" for a space. An unknown piece keeps its original text."""
         return cast("list[str]", self._model.EncodeAsPieces(text))
 
     def decode(self, pieces: Sequence[int], unknown: Sequence[str] = ()) -> str:
-        """Decode to text; PAD, BOS and EOS vanish; UNK and ids beyond the vocabulary become " ⁇ ".
+        """Return the text of pieces. PAD, BOS and EOS are left out; UNK and ids beyond the vocabulary become " ⁇ ".
 
-        unknown: of learnt pieces, what stands for each UNK in order (`surfaces`); () for " ⁇ ".
+        unknown: the texts that replace the occurrences of UNK, in order (from `surfaces`); () for " ⁇ ". Not for bytes.
         """
         size = self.vocab_size
         ids = [piece if piece < size else UNK_ID for piece in map(int, pieces)]
@@ -214,7 +216,7 @@ class Tokenizer:
         return text.removeprefix(" ") if ids[0] == UNK_ID else text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """The pieces' own text, with "▁" for a space: for figures."""
+        """Return the text of each piece, with "▁" for a space."""
         return [str(self._model.IdToPiece(int(piece))) for piece in ids]
 
 
@@ -226,29 +228,30 @@ def _learnt_model(model: bytes) -> Any:
     return processor
 
 
-# --- Pieces that are chosen here, of a learnt vocabulary
+# --- Segmentations that this module computes from a vocabulary learnt by SentencePiece
 
 
-# These stand before the learnt model.
+# Prefixes of the model file, before SentencePiece's model.
 GREEDY = b"transformer-ablations tokenizer: greedy longest match\n"
 WORDS = b"transformer-ablations tokenizer: a piece for each word\n"
 CHARACTERS = b"transformer-ablations tokenizer: a piece for each character\n"
-ONE_EACH = "one piece each"  # of neighbours that are no pieces SentencePiece would make one piece
+ONE_EACH = "one piece each"  # SentencePiece would merge adjacent unknown words or characters into one piece
 _EACH = (WORDS, CHARACTERS)
 
 
 class WordPiece:
-    """Greedy segmentation with the methods of SentencePieceProcessor that `Tokenizer` calls.
+    """Greedy segmentation, with the methods of SentencePieceProcessor that `Tokenizer` calls.
 
-    Each word, with the sign for the space before it, is cut from its beginning: the longest piece of the vocabulary
-    that it begins with, then the same for the rest, as BERT's tokenizer does. A character that is no piece is unknown.
-    As in Wu et al. 2016 (arXiv 1609.08144, section 4.1), a sign marks the beginning of a word, and pieces are chosen
-    for the likelihood of the training text: here by a unigram model (Kudo 2018), which prunes; theirs (Schuster &
-    Nakajima 2012) grow from characters. How they cut a word, they do not say.
+    Each word includes the sign for the space before it. The first piece is the longest piece of the vocabulary with
+    which the word begins. The rest of the word is cut in the same way, as in BERT's tokenizer. A character that is not
+    a piece is unknown.
+    As in Wu et al. 2016 (arXiv 1609.08144, section 4.1), a sign marks the beginning of a word, and the vocabulary
+    maximises the likelihood of the training text. Here a unigram model (Kudo 2018) prunes a large vocabulary; in
+    Schuster & Nakajima 2012, a vocabulary grows from characters. Wu et al. do not describe how they cut a word.
     """
 
     def __init__(self, model: bytes) -> None:
-        learnt = _learnt_model(model.partition(b"\n")[2])  # after the line that names the kind
+        learnt = _learnt_model(model.partition(b"\n")[2])  # the model follows the prefix
         self.Decode, self.DecodePieces = learnt.Decode, learnt.DecodePieces
         self.IdToPiece, self.GetPieceSize = learnt.IdToPiece, learnt.GetPieceSize
         self._ids = {learnt.IdToPiece(piece): piece for piece in range(UNK_ID + 1, learnt.GetPieceSize())}
@@ -256,13 +259,13 @@ class WordPiece:
         self._cut = functools.lru_cache(1 << 18)(self._cut_word)
 
     def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[Any]:  # noqa: N802
-        """Pieces of a text, or of each of several."""
+        """Return the piece ids of one text, or of each of several texts."""
         if not isinstance(text, str):
             return [self.Encode(line) for line in text]
         return [self._ids.get(piece, UNK_ID) for piece in self.EncodeAsPieces(text)]
 
     def EncodeAsPieces(self, text: str) -> list[str]:  # noqa: N802
-        """The pieces' text; of an unknown one the character."""
+        """Return the text of each piece. An unknown piece is one character."""
         words = re.split(f"(?={SPACE})", SPACE + text.replace(" ", SPACE)) if text else []
         return [piece for word in words for piece in self._cut(word)]
 
@@ -277,32 +280,32 @@ class WordPiece:
 
 
 class Words(WordPiece):
-    """Each word is a piece, known or not; words stand between spaces."""
+    """Segmentation in which every word is a piece or unknown. Words are separated by spaces."""
 
     def _cut_word(self, word: str) -> list[str]:
         return [word] if word else []
 
 
 class Characters(WordPiece):
-    """Each character is a piece, known or not."""
+    """Segmentation in which every character is a piece or unknown."""
 
     def EncodeAsPieces(self, text: str) -> list[str]:  # noqa: N802
-        """The characters, with "▁" for a space."""
+        """Return the characters, with "▁" for a space."""
         return list(text.replace(" ", SPACE))
 
 
 _KINDS: dict[bytes, Callable[[bytes], Any]] = {GREEDY: WordPiece, WORDS: Words, CHARACTERS: Characters}
 
 
-# --- Bytes of UTF-8 as pieces: nothing is learnt, and any text comes back
-# Four special symbols, then the 256 bytes: byte b is piece 4 + b. SentencePiece's fall-back to bytes would not do: it
-# writes a space as "▁", which is three bytes.
+# --- Bytes of UTF-8 as pieces, which need no training and can encode any text
+# The vocabulary has four special symbols, then the 256 bytes: byte b is piece 4 + b. SentencePiece's byte fallback is
+# not used, because it writes a space as "▁", which has three bytes.
 
 
-FIRST_BYTE = 4  # PAD, BOS, EOS, UNK (tokenizer.py)
+FIRST_BYTE = 4  # after PAD, BOS, EOS and UNK
 SIZE = FIRST_BYTE + 256
-UNKNOWN = " ⁇ ".encode()  # as SentencePiece shows UNK
-FILE = b"transformer-ablations tokenizer: bytes of UTF-8, 4 + b\n"  # stands where a learnt model would
+UNKNOWN = " ⁇ ".encode()  # SentencePiece's text for UNK
+FILE = b"transformer-ablations tokenizer: bytes of UTF-8, 4 + b\n"  # the complete content of the model file
 
 
 class Utf8:
@@ -312,20 +315,21 @@ class Utf8:
         return SIZE
 
     def Encode(self, text: str | Sequence[str], num_threads: int = 1) -> list[int] | list[list[int]]:  # noqa: N802
-        """Pieces of a text, or of each of several.
+        """Return the piece ids of one text, or of each of several texts.
 
-        U+DC80 to U+DCFF are bytes that were no UTF-8 (PEP 383); other lone surrogates, no characters, become "?".
+        U+DC80 to U+DCFF stand for bytes that were not UTF-8 (PEP 383). Other lone surrogates become "?". If a text has
+        one of them, U+DC80 to U+DCFF become "?", too.
         """
         return _encoded(text) if isinstance(text, str) else [_encoded(each) for each in text]
 
     def Decode(self, pieces: Sequence[int]) -> str:  # noqa: N802
-        """The text; bytes that are no UTF-8 become U+FFFD, one for each broken character."""
+        """Return the text. Bytes that are not UTF-8 become U+FFFD, one for each invalid sequence."""
         unknown = FIRST_BYTE - 1
         parts = (bytes((p - FIRST_BYTE,)) if p >= FIRST_BYTE else UNKNOWN if p == unknown else b"" for p in pieces)
         return b"".join(parts).decode("utf-8", "replace")
 
     def IdToPiece(self, piece: int) -> str:  # noqa: N802
-        """A printable character of ASCII as it is, "▁" for a space, <0xC3> for other bytes."""
+        """Return the text of a piece: a printable ASCII character, "▁" for a space, <0xC3> for another byte."""
         if piece < FIRST_BYTE:
             return ("<pad>", "<s>", "</s>", "<unk>")[piece]
         byte = piece - FIRST_BYTE
@@ -337,7 +341,7 @@ def _encoded(text: str) -> list[int]:
 
 
 def to_bytes(text: str) -> bytes:
-    """The bytes of a text that was decoded with "surrogateescape"."""
+    """Return the bytes of a text that was decoded with "surrogateescape"."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:

@@ -1,1 +1,1 @@
-"""Version 2 of the built-in corpus: German words that other English words decide than the one that they translate."""
+"""Version 2 of the built-in corpus. A German word often depends on more English words than the one it translates."""

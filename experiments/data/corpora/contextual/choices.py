@@ -1,4 +1,4 @@
-"""A sentence as a record of choices, each with a slot: a dotted name such as "first.object.noun"."""
+"""Records of the choices that make a sentence. A slot is the dotted name of a choice, such as "first.object.noun"."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +16,7 @@ from experiments.data.corpora.phrases import Words
 
 @dataclass(frozen=True, slots=True)
 class NounPhrase:
-    """Determiner, adjective, noun, and a relative clause after it."""
+    """A noun phrase: determiner, adjective, noun and relative clause."""
 
     noun: Entry
     determiner: str  # a key of DETERMINERS
@@ -31,24 +31,24 @@ class NounPhrase:
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """A relative clause: what a person does to another, or another person to the person or thing."""
+    """A relative clause. The antecedent is its subject (a person) or its object (a person or thing)."""
 
     verb: EnglishVerb
-    other: NounPhrase
+    other: NounPhrase  # the object of the clause if it is active, else the subject
     tense: str
-    active: bool  # the antecedent is its subject
+    active: bool  # the antecedent is the subject
 
 
 @dataclass(frozen=True, slots=True)
 class Pronoun:
-    """A pronoun of the second clause, by the slot of the phrase that it takes up: "first.subject" or "first.object"."""
+    """A pronoun of the second clause, which refers to a phrase of the first clause."""
 
-    antecedent: str
+    antecedent: str  # slot of that phrase: "first.subject" or "first.object"
 
 
 @dataclass(frozen=True, slots=True)
 class Adjunct:
-    """Up to, off by, down with … someone or something."""
+    """An adverb and a preposition with a noun phrase, for example "up to the bank"."""
 
     preposition: Preposition
     phrase: NounPhrase
@@ -56,7 +56,7 @@ class Adjunct:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """Someone does something (verb, object), or something is so (predicate)."""
+    """A clause with a verb and an object, or with a form of "be" and a predicate."""
 
     subject: NounPhrase | Pronoun
     tense: str  # present, past, future
@@ -65,7 +65,7 @@ class Clause:
     predicate: Adjective | None = None
     frequency: Words | None = None
     adjuncts: tuple[Adjunct, ...] = ()  # in English order
-    adjunct_first: bool = False  # the first one stands before the English subject
+    adjunct_first: bool = False  # the first adjunct stands before the English subject
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +74,26 @@ class Sentence:
     time: Words | None = None  # stands before the first clause
     joint: Words | None = None  # the conjunction of the second clause
     second: Clause | None = None
-    fronted: bool = False  # the second clause, a subordinate one, stands before the first
+    fronted: bool = False  # the second clause, which is subordinate, stands before the first in English
 
     @property
     def subordinate(self) -> bool:
-        """Return whether the second clause is one: its German verb stands last."""
+        """Return whether the second clause is subordinate. Then its German verb stands last."""
         return self.joint in CONJUNCTIONS
 
     @property
     def german_fronted(self) -> bool:
-        """Return whether the German second clause stands first: "because" and "although" decide it."""
+        """Return whether the second clause stands first in German.
+
+        "although" puts it first and other conjunctions put it last; "while" keeps the order of the English sentence.
+        """
         if self.joint is None or self.joint[0] == "while":
             return self.fronted
         return self.joint[0] == "although"
 
 
 def at(sentence: Sentence, slot: str) -> Any:
-    """The choice of a slot."""
+    """Return the choice in a slot."""
     found: Any = sentence
     for name in slot.split("."):
         found = found[int(name)] if name.isdigit() else getattr(found, name)
@@ -98,5 +101,5 @@ def at(sentence: Sentence, slot: str) -> Any:
 
 
 def antecedent(sentence: Sentence, phrase: NounPhrase | Pronoun, slot: str) -> tuple[NounPhrase, str]:
-    """The noun phrase of a pronoun with its slot, or the phrase itself."""
+    """Return the antecedent of a pronoun and its slot. For a noun phrase, return the phrase and `slot`."""
     return (at(sentence, phrase.antecedent), phrase.antecedent) if isinstance(phrase, Pronoun) else (phrase, slot)

@@ -1,4 +1,4 @@
-"""Draw random sentences with one translation each, and change one choice of a sentence."""
+"""Draw random sentences, each with exactly one translation, and change single choices of a sentence."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,17 +29,17 @@ from experiments.data.corpora.contextual.rendered import Rendered
 from experiments.data.corpora.lexicon import FREQUENCIES, TIMES, Dice
 from experiments.data.corpora.phrases import Words
 
-MIN_WORDS, MAX_WORDS = 5, 24  # of the English side
-_TODAY = ("today", "heute")  # goes with every tense
+MIN_WORDS, MAX_WORDS = 5, 24  # length of the English sentence
+_TODAY = ("today", "heute")  # correct with every tense
 
 
 def sentence(dice: Dice) -> Words:
-    """One pair of sentences in plain text: (English, German)."""
+    """Draw a pair of sentences as plain text: (English, German)."""
     return draw(dice)[1].pair
 
 
 def draw(dice: Dice) -> tuple[Sentence, Rendered]:
-    """The choices of one sentence, and the sentence."""
+    """Draw the choices of one sentence. Return them, and the sentence in both languages."""
     while True:
         drawn = _sentence(dice)
         if valid(drawn):
@@ -77,7 +77,7 @@ def _adjunct_first(dice: Dice, clause: Clause, time: Words | None) -> Clause:
 
 
 def _adjuncts(dice: Dice, count: int) -> tuple[Adjunct, ...]:
-    """In any order, with different prepositions."""
+    """Draw adjuncts with different prepositions, in random order."""
     left, found = list(PREPOSITIONS), list[Adjunct]()
     for _ in range(count):
         found.append(
@@ -87,7 +87,7 @@ def _adjuncts(dice: Dice, count: int) -> tuple[Adjunct, ...]:
 
 
 def _action(dice: Dice, subject: NounPhrase | Pronoun, tense: str, counts: tuple[int, ...]) -> Clause:
-    """Someone does something to a thing; `counts`: how many adjuncts there may be."""
+    """Draw a clause whose object is a thing. counts: the possible numbers of adjuncts."""
     frequency = dice.pick(FREQUENCIES) if tense != "future" and dice.chance(15) else None
     thing = _phrase(dice, dice.pick(HOMONYMS))
     if dice.chance(15):
@@ -112,7 +112,7 @@ def _phrase(dice: Dice, noun: Entry) -> NounPhrase:
 
 
 def valid(sentence: Sentence) -> bool:
-    """Return whether every pronoun has one fitting antecedent, and no person occurs twice."""
+    """Return whether every pronoun has exactly one possible antecedent, and no person occurs twice."""
     first, second = sentence.first, sentence.second
     clauses = [first] if second is None else [first, second]
     persons = [person for clause in clauses for part in (clause.subject, clause.object) for person in _persons(part)]
@@ -140,18 +140,18 @@ def _english_pronoun(phrase: NounPhrase) -> str:
 
 
 def _persons(phrase: NounPhrase | Pronoun | None) -> list[NounPhrase]:
-    """The persons of a phrase: itself, and the other one of its relative clause."""
+    """Return the persons that a phrase names, those in its relative clause included."""
     if not isinstance(phrase, NounPhrase):
         return []
     return [each for each in (phrase, phrase.relative and phrase.relative.other) if each and each.of_person]
 
 
 def alternatives(sentence: Sentence, slot: str) -> Iterator[Sentence]:
-    """The sentences that differ in the choice of one slot.
+    """Yield the sentences that differ from a sentence in the choice of one slot.
 
-    A slot holds a noun with its number, a determiner, a verb with its tense, or a particle. A pronoun's are those of
-    the noun that it takes up. With another tense an adverb of time becomes "today". Some of them would not be drawn,
-    because a pronoun has another possible antecedent.
+    The slot contains a noun with its number, a determiner, a verb with its tense, a particle, an adverb or a
+    preposition. For the slot of a pronoun, the noun of its antecedent changes. If the tense changes, an adverb of time
+    becomes "today". The sentences need not be `valid`: a pronoun may have more than one possible antecedent.
     """
     parent, _, name = slot.rpartition(".")
     if name in ("subject", "object") and isinstance(at(sentence, slot), Pronoun):
@@ -189,7 +189,7 @@ def _other_tenses(sentence: Sentence, slot: str) -> list[Sentence]:
 
 
 def _with(record: Any, slot: str, value: Any) -> Any:
-    """The record with another value in a slot below it."""
+    """Return a copy of a record with another value in a slot."""
     name, _, rest = slot.partition(".")
     if isinstance(record, tuple):
         index = int(name)

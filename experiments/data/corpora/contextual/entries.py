@@ -11,7 +11,10 @@ _READ = tomllib.loads(Path(__file__).with_name("words.toml").read_text(encoding=
 
 
 class Entry(NamedTuple):
-    """An English noun, with what it is as the object of verbs of either domain: one noun, or the two of a homonym."""
+    """An English noun with its German noun in each domain. The two German nouns of a homonym differ.
+
+    The domains are "n" (outdoors) and "t" (trade). The verb or preposition that goes with the noun sets the domain.
+    """
 
     outdoors: Noun
     trade: Noun
@@ -21,29 +24,29 @@ class Entry(NamedTuple):
         return self.outdoors != self.trade
 
     def sense(self, domain: str) -> Noun:
-        """The noun as the object of a verb of this domain: "n", "t", or "" outside both."""
+        """Return the noun as the object of a verb with this domain: "n", "t", or "" for none."""
         return self.trade if domain == "t" else self.outdoors
 
 
 class EnglishVerb(NamedTuple):
-    """An English verb with its particle, and the German verb that both together choose."""
+    """An English verb with its particle, and the German verb that both together determine."""
 
     german: Verb
     participle: str
     particle: str  # "" if it has none
-    case: int  # of its object
-    domain: str  # "n" or "t"; "" of verbs that leave a homonym open
+    case: int  # case of the German object
+    domain: str  # "n" or "t"; "" for verbs with objects of either domain
 
 
 class Preposition(NamedTuple):
-    """An English adverb and a preposition, and the German preposition that both together choose."""
+    """An English adverb and a preposition, and the German preposition that both together determine."""
 
     adverb: str
     preposition: str
     de: str
     case: int
     domain: str  # "n" or "t"
-    rank: int  # German prepositions of a clause stand in this order
+    rank: int  # position among the German prepositions of a clause
 
 
 class Adjective(NamedTuple):
@@ -55,7 +58,7 @@ class Adjective(NamedTuple):
     trade: str
 
     def stem(self, noun: Noun) -> str:
-        """The German stem beside this noun."""
+        """Return the German stem that goes with a noun."""
         return {"n": self.outdoors, "t": self.trade}.get(noun.classes, self.of_persons)
 
 
@@ -97,10 +100,10 @@ CONJUNCTIONS, CONTRASTS = (_pairs(name) for name in ("conjunctions", "contrasts"
 
 
 def like(noun: Entry) -> tuple[Entry, ...]:
-    """The nouns that may stand in place of a noun."""
+    """Return the nouns that may replace a noun."""
     return next(group for group in (PERSONS, HOMONYMS) if noun in group)
 
 
 def beside(verb: EnglishVerb) -> tuple[EnglishVerb, ...]:
-    """The verbs that may stand in place of a verb."""
+    """Return the verbs that may replace a verb."""
     return next(group for group in (OF_THINGS, PLAIN, OF_PERSONS) if verb in group)

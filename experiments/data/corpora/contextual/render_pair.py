@@ -1,8 +1,8 @@
-"""Write a sentence in English and German, and state what decides each German word.
+"""Write a sentence in English and German, and record which words decide each German word.
 
-`render` states for each German word which English words decide it besides the one that it translates (its sense,
-gender, number or case), and which earlier German words it agrees with or forms one verb with. A word is decided by
-every English word of which another choice gives another German word.
+An English word decides a German word if another choice of the English word would change the German word. `render`
+records for each German word the English words that decide it (its sense, gender, number or case), other than the word
+that it translates. It also records the earlier German words with which the word agrees or forms one verb.
 """
 
 from collections.abc import Sequence
@@ -29,22 +29,22 @@ _BE = {"present": (("is", "ist"), ("are", "sind")), "past": (("was", "war"), ("w
 
 
 class Governor(NamedTuple):
-    """What a clause does to a noun phrase: domain and case, and those that other choices of the verb would give."""
+    """The domain and case that a verb or preposition gives to a noun phrase."""
 
     domain: str
     case: int
-    others: tuple[tuple[str, str, int], ...] = ()  # slot of the other choice, its domain, its case
+    others: tuple[tuple[str, str, int], ...] = ()  # for each alternative verb or preposition: slot, domain, case
 
 
 def other_verbs(verb: EnglishVerb) -> tuple[list[EnglishVerb], list[EnglishVerb]]:
-    """The verbs with another English verb but the same particle, and those with another particle."""
+    """Return other English verbs with the same particle, and the same English verb with other particles."""
     every = [one for one in beside(verb) if one != verb]
     same_particle = [one for one in every if one.particle == verb.particle]
     return same_particle, [one for one in every if one.german.base == verb.german.base]
 
 
 def other_prepositions(one: Preposition) -> tuple[list[Preposition], list[Preposition]]:
-    """Those with another adverb but the same English preposition, and those with another preposition."""
+    """Return other adverbs with the same English preposition, and the same adverb with other prepositions."""
     adverbs = [other for other in PREPOSITIONS if other.preposition == one.preposition and other != one]
     return adverbs, [other for other in PREPOSITIONS if other.adverb == one.adverb and other != one]
 
@@ -55,7 +55,10 @@ def _choices(slot: str, others: Sequence[EnglishVerb | Preposition]) -> set[tupl
 
 @cache
 def _governor(one: EnglishVerb | Preposition, first: str, second: str) -> Governor:
-    """first, second: slots of the two English words that together choose the domain and the case."""
+    """Return the governor of a verb or preposition.
+
+    first, second: slots of the two English words that together determine the domain and the case.
+    """
     if isinstance(one, EnglishVerb):
         found = _choices(first, other_verbs(one)[0]) | _choices(second, other_verbs(one)[1])
     else:
@@ -65,7 +68,7 @@ def _governor(one: EnglishVerb | Preposition, first: str, second: str) -> Govern
 
 @cache
 def _words(phrase: NounPhrase, domain: str, case: int) -> tuple[str, str, str]:
-    """German determiner, adjective ("" if none) and noun."""
+    """Return the German determiner, adjective ("" if none) and noun."""
     noun, determiner = phrase.noun.sense(domain), DETERMINERS[phrase.determiner]
     gender = "p" if phrase.plural else noun.gender
     adjective = ""
@@ -75,27 +78,27 @@ def _words(phrase: NounPhrase, domain: str, case: int) -> tuple[str, str, str]:
 
 
 def other_nouns(phrase: NounPhrase) -> list[NounPhrase]:
-    """The phrase with another noun, also in the other number where the determiner does not show the number."""
+    """Return the phrase with every possible noun, and in both numbers if the determiner does not show the number."""
     numbers = (False, True) if phrase.determiner == "the" else (phrase.plural,)
     return [replace(phrase, noun=noun, plural=plural) for noun in like(phrase.noun) for plural in numbers]
 
 
 def other_determiners(phrase: NounPhrase) -> list[NounPhrase]:
-    """The phrase with another determiner of its number."""
+    """Return the phrase with every possible determiner of the same number."""
     others = ("the", "this", *(NUMBERS if phrase.plural else ("a",)))
     return [replace(phrase, determiner=determiner) for determiner in others]
 
 
 @cache
 def _changed(phrase: NounPhrase, domain: str, case: int) -> tuple[tuple[str, tuple[str, str, str]], ...]:
-    """Names of slots of a phrase, with the German words that another choice there gives."""
+    """Return pairs of a slot's name and the German words that an alternative choice in that slot gives."""
     nouns = {("noun", _words(other, domain, case)) for other in other_nouns(phrase)}
     determiners = {("determiner", _words(other, domain, case)) for other in other_determiners(phrase)}
     return tuple(sorted(nouns | determiners))
 
 
 def _noun_phrase(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[list[Source], list[Target]]:
-    """Without its relative clause."""
+    """Render a noun phrase without its relative clause."""
     english = phrase.noun.outdoors
     noun = english.plural if phrase.plural else english.singular
     determiner = DETERMINERS[phrase.determiner]
@@ -119,15 +122,15 @@ def _noun_phrase(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[lis
 
 
 class _GermanVerb(NamedTuple):
-    """The German words of a verb: the finite one, and what stands at the end of the clause."""
+    """The German words of a verb: the finite verb, and the word at the end of the clause."""
 
     finite: tuple[str, tuple[str, ...]]  # text, deciders
     end: tuple[str, tuple[str, ...]]
-    prefix: str  # joins the finite verb at the end of a subordinate clause
+    prefix: str  # attached to the finite verb at the end of a subordinate clause
 
 
 def _verb_forms(verb: EnglishVerb, tense: str, plural: bool) -> tuple[str, str, str]:
-    """Finite verb, what ends a main clause, and the prefix that joins the finite verb."""
+    """Return the finite verb, the last word of a main clause, and the prefix of the finite verb if it stands last."""
     one = verb.german
     if tense == "present":
         return one.plural_de if plural else one.singular_de, one.prefix, one.prefix
@@ -138,7 +141,10 @@ def _verb_forms(verb: EnglishVerb, tense: str, plural: bool) -> tuple[str, str, 
 
 
 def _german_verb(verb: EnglishVerb, slot: str, tense: str, plural: bool, counts: str) -> _GermanVerb:
-    """counts: slot of the subject if only it shows the number."""
+    """Return the German words of a verb with their deciders.
+
+    counts: the slot of the subject if no other English word shows the number, else "".
+    """
     texts = _verb_forms(verb, tense, plural)
     _, particles = other_verbs(verb)
     found = []
@@ -166,9 +172,10 @@ def _particle(verb: EnglishVerb, slot: str) -> list[Source]:
 
 
 def _verb_words(german: _GermanVerb, slot: str, last: bool, subject: str) -> tuple[list[Target], list[Target]]:
-    """The finite verb where it stands second or first, and what ends the clause; `last`: the finite verb does, too.
+    """Return the words in the position of the finite verb, and the words at the end of the clause.
 
-    subject: name of the subject if it stands before the finite verb and its form shows the number, or "".
+    last: the finite verb stands at the end, too.
+    subject: the name of the subject if it stands before the finite verb and its form shows the number, else "".
     """
     (finite, of_finite), (end, of_end) = german.finite, german.end
     agrees: tuple[str, ...] = (subject,) if subject in of_finite else ()
@@ -184,9 +191,9 @@ def _verb_words(german: _GermanVerb, slot: str, last: bool, subject: str) -> tup
 
 
 def _relative(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[list[Source], list[Target]]:
-    """ "who helped the lawyers", "whom the lawyers helped", "that the lawyers saw", with commas in German.
+    """Render a relative clause: "who helped the lawyers", "whom the lawyers helped", "that the lawyers saw".
 
-    governor: of the antecedent.
+    governor: the governor of the antecedent.
     """
     relative = phrase.relative
     assert relative is not None
@@ -224,19 +231,19 @@ def _relative(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[list[S
 
 
 def _counts(phrase: NounPhrase, slot: str, tense: str) -> str:
-    """The slot of a verb's subject if no other English word shows the number, or ""."""
+    """Return the slot of a verb's subject if no other English word shows the number, else ""."""
     return slot if tense != "present" and phrase.determiner == "the" else ""
 
 
 def _governor_of(sentence: Sentence, name: str) -> Governor:
-    """Of the object of a clause, "first" or "second"."""
+    """Return the governor of the object of a clause. name: "first" or "second"."""
     clause: Clause = at(sentence, name)
     assert clause.verb is not None
     return _governor(clause.verb, f"{name}.verb", f"{name}.particle")
 
 
 def _pronoun(sentence: Sentence, phrase: Pronoun, slot: str, case: int) -> tuple[Source, Target]:
-    """A pronoun: English by sex or number, German by the gender of the noun that it takes up."""
+    """Render a pronoun. English shows the antecedent's sex or number; German shows its grammatical gender."""
     taken: NounPhrase = at(sentence, phrase.antecedent)
     forms, deciders = FORMS["pronouns"], list[str]()
     if taken.of_person:
@@ -258,7 +265,10 @@ def _pronoun(sentence: Sentence, phrase: Pronoun, slot: str, case: int) -> tuple
 
 
 def _clause(sentence: Sentence, name: str, order: str) -> tuple[list[Source], list[Target]]:
-    """A clause, "first" or "second"; its German order is "main", "inverted" (something stands before) or "last"."""
+    """Render a clause. name: "first" or "second".
+
+    order: the position of the German verb: "main" (second), "inverted" (before the subject) or "last".
+    """
     clause: Clause = at(sentence, name)
     if clause.predicate is not None:
         return _predicate(sentence, name)
@@ -278,7 +288,8 @@ def _clause(sentence: Sentence, name: str, order: str) -> tuple[list[Source], li
     else:
         en_object, de_object = _full_phrase(clause.object, f"{name}.object", _governor_of(sentence, name))
     german = _german_verb(verb, name, clause.tense, subject.plural, counts)
-    same = isinstance(clause.subject, Pronoun) and de_subject[0].text == "sie" and not subject.plural  # as the plural
+    # The singular pronoun "sie" has the same form as the plural, so it does not show the number.
+    same = isinstance(clause.subject, Pronoun) and de_subject[0].text == "sie" and not subject.plural
     agrees = "" if order == "inverted" or same else counts
     finite, end = _verb_words(german, slot, order == "last", agrees)
     en_front, en_place, de_place = _adjuncts(clause, name)
@@ -296,7 +307,7 @@ def _clause(sentence: Sentence, name: str, order: str) -> tuple[list[Source], li
 
 
 def _predicate(sentence: Sentence, name: str) -> tuple[list[Source], list[Target]]:
-    """ "it was bright", in a subordinate clause."""
+    """Render a subordinate clause with a predicate, such as "it was bright"."""
     clause: Clause = at(sentence, name)
     assert isinstance(clause.subject, Pronoun) and clause.predicate is not None
     taken: NounPhrase = at(sentence, clause.subject.antecedent)
@@ -316,7 +327,7 @@ def _predicate(sentence: Sentence, name: str) -> tuple[list[Source], list[Target
 
 
 def _full_phrase(phrase: NounPhrase, slot: str, governor: Governor) -> tuple[list[Source], list[Target]]:
-    """A noun phrase with its relative clause."""
+    """Render a noun phrase with its relative clause."""
     source, target = _noun_phrase(phrase, slot, governor)
     if phrase.relative:
         en_more, de_more = _relative(phrase, slot, governor)
@@ -332,7 +343,10 @@ def _frequency(clause: Clause, name: str) -> tuple[list[Source], list[Target]]:
 
 
 def _adjuncts(clause: Clause, name: str) -> tuple[list[Source], list[Source], list[Target]]:
-    """English before the subject and at the end, in the order of choice; German, ordered by preposition."""
+    """Render the adjuncts of a clause. Return English words before the subject, English words at the end, German words.
+
+    English adjuncts have the order in which they were drawn. German adjuncts are sorted by the rank of the preposition.
+    """
     rendered = [(_adjunct(one, f"{name}.adjuncts.{index}"), one) for index, one in enumerate(clause.adjuncts)]
     english = [source for (source, _), _ in rendered]
     front = [*english.pop(0), Source(",", "")] if clause.adjunct_first else []
@@ -349,7 +363,7 @@ def _adjunct(adjunct: Adjunct, slot: str) -> tuple[list[Source], list[Target]]:
 
 
 def render(sentence: Sentence) -> Rendered:
-    """The sentence in both languages, with what decides its German words."""
+    """Render a sentence in both languages, with the words that decide each German word."""
     before = sentence.time is not None or sentence.german_fronted
     source, target = _clause(sentence, "first", "inverted" if before else "main")
     if sentence.time:

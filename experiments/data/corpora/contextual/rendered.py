@@ -1,4 +1,4 @@
-"""A rendered sentence pair: English and German words, and which words decide which German word."""
+"""A rendered sentence pair: English and German words, and for each German word the words that decide it."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -7,7 +7,7 @@ from experiments.data.corpora.phrases import Words
 
 
 class Source(NamedTuple):
-    """An English word, or several that stand together, of one slot."""
+    """One English word, or several adjacent English words, of one slot."""
 
     text: str
     slot: str
@@ -17,18 +17,18 @@ class Target(NamedTuple):
     """A German word or punctuation mark."""
 
     text: str
-    name: str  # unique in its sentence; "" of punctuation
-    aligned: str = ""  # slot of the English word that it translates; "" of punctuation
+    name: str  # unique in its sentence; "" for punctuation
+    aligned: str = ""  # slot of the English word that it translates; "" for punctuation
     deciders: tuple[str, ...] = ()  # slots of other English words that decide it
-    earlier: tuple[str, ...] = ()  # names of earlier German words with which it agrees or is one verb
+    earlier: tuple[str, ...] = ()  # names of earlier German words with which it agrees or forms one verb
 
 
 class Dependency(NamedTuple):
-    """A German word, and what decides it besides the English word that it translates."""
+    """A German word, and a word that decides it in addition to the English word that it translates."""
 
-    word: int  # index in `target`
-    decider: int  # index of a word in the English sentence, or in `target`
-    distance: int  # in English words, from the translated word to the decider; or in German words
+    word: int  # index of the German word in `target`
+    decider: int  # index of the deciding word: in the English sentence, or in `target`
+    distance: int  # to the decider: in English words from the translated word, or in German words from the German word
 
 
 class Rendered(NamedTuple):
@@ -37,14 +37,14 @@ class Rendered(NamedTuple):
 
     @property
     def pair(self) -> Words:
-        """English, German, as plain text."""
+        """The English and the German sentence as plain text."""
         en = " ".join(word.text for word in self.source).replace(" ,", ",").replace(" .", ".")
         de = " ".join(word.text for word in self.target).replace(" ,", ",").replace(",,", ",").replace(",.", ".")
         de = de.replace(" .", ".")
         return en[0].upper() + en[1:], de[0].upper() + de[1:]
 
     def places(self) -> dict[str, int]:
-        """Slot → index of its last English word; punctuation is not counted."""
+        """Return for each slot the index of its last English word. Punctuation is not counted."""
         found, count = dict[str, int](), 0
         for word in self.source:
             if word.slot:
@@ -53,14 +53,14 @@ class Rendered(NamedTuple):
         return found
 
     def on_source(self) -> Iterator[Dependency]:
-        """What English words decide, other than the translated one."""
+        """Yield the dependencies of German words on English words other than the translated word."""
         places = self.places()
         for index, word in enumerate(self.target):
             for slot in word.deciders:
                 yield Dependency(index, places[slot], abs(places[slot] - places[word.aligned]))
 
     def on_target(self) -> Iterator[Dependency]:
-        """What earlier German words decide."""
+        """Yield the dependencies of German words on earlier German words."""
         places = {word.name: index for index, word in enumerate(self.target) if word.name}
         for index, word in enumerate(self.target):
             for name in word.earlier:
