@@ -1,11 +1,11 @@
-"""Checkpoints: everything that a training needs to continue exactly, and the weights at its end.
+"""Save and load checkpoints, from which training continues exactly, and the final weights.
 
     <attempt>/checkpoints/step-00000400/   model.safetensors, optimizer.safetensors, meta.json
     <attempt>/final/                       model.safetensors, meta.json
 
-Batches and dropout are functions of (seed, step), so no random state is saved: the step is enough. A folder is written
-under another name, fsynced and renamed; meta.json records the size and hash of each file. Files are never modified
-afterwards, only replaced or removed, so a new attempt can take an earlier one's by hard links.
+Batches and dropout are functions of (seed, step), so a checkpoint has the step but no random state. A folder is written
+under a temporary name, fsynced and renamed. meta.json records the size and hash of each file. Files are later replaced
+or removed, but never modified, so a new attempt can use hard links to the checkpoints of an earlier attempt.
 """
 
 import hashlib
@@ -43,20 +43,20 @@ class Checkpoint:
 
     @property
     def step(self) -> int:
-        """Optimizer updates before it was saved."""
+        """The number of optimizer updates before the checkpoint was saved."""
         return int(self.meta["step"])
 
     def weights(self) -> dict[str, Tensor]:
-        """The model's tensors by name. Raises Damaged if their bytes are not those that were written."""
+        """Return the model's tensors by name. Raises Damaged if the file has changed since it was written."""
         return read_tensors(self.path / _MODEL, self.meta["files"][_MODEL])
 
     def optimizer(self) -> dict[str, Tensor]:
-        """The optimizer's tensors. Raises Damaged as `weights` does."""
+        """Return the optimizer's tensors by name. Raises Damaged as `weights` does."""
         return read_tensors(self.path / OPTIMIZER, self.meta["files"][OPTIMIZER])
 
     @classmethod
     def open(cls, path: Path) -> "Checkpoint":
-        """Open and check. Raises Damaged for incomplete or changed files, UserError for another format."""
+        """Open and check a checkpoint. Raises Damaged for missing or changed files, UserError for another format."""
         meta = meta_of(path)
         if meta.get("format") != FORMAT:
             raise UserError(
@@ -70,20 +70,20 @@ class Checkpoint:
 
 
 def save(folder: Path, step: int, weights: Mapping[str, Tensor], optimizer: Mapping[str, Tensor], meta: Any) -> Path:
-    """Save `<folder>/checkpoints/step-…`; durable on return. Raises UserError if the disk is full."""
+    """Save a checkpoint as `<folder>/checkpoints/step-…`, durably. Raises UserError if the disk is full."""
     path = folder / "checkpoints" / f"step-{step:08d}"
     _write(path, {_MODEL: weights, OPTIMIZER: optimizer}, {**meta, "step": step})
     return path
 
 
 def save_weights(path: Path, weights: Mapping[str, Tensor], meta: Mapping[str, Any]) -> Path:
-    """Save only weights, to a folder of any name: "final", those of the last step; averages and exports."""
+    """Save weights without an optimizer, for "final" (the last step), averages and exports."""
     _write(path, {_MODEL: weights}, meta)
     return path
 
 
 def add_file(path: Path, name: str, content: bytes) -> None:
-    """Add a file beside the weights; from now on it is checked with them."""
+    """Add a file to a checkpoint's folder. Its size and hash are recorded and checked as those of the weights."""
     with explain_os_errors(f"save {path / name}"):
         write_bytes(path / name, content)
         meta = meta_of(path)
@@ -91,7 +91,7 @@ def add_file(path: Path, name: str, content: bytes) -> None:
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """The weights of a checkpoint or of `final`. Raises UserError if they are damaged or of another format."""
+    """Return the weights of a checkpoint or of `final`. Raises UserError if they are damaged or in another format."""
     try:
         return Checkpoint.open(path).weights()
     except Damaged as damage:
@@ -110,11 +110,10 @@ def newest(
     skipped: Callable[[Path, str], None],
     keeps: Sequence[Keep] = (),
 ) -> Checkpoint | None:
-    """The checkpoint with the highest step up to `last_step` from which this training can continue; None if none can.
+    """Return the checkpoint with the highest step up to `last_step` from which this training can continue, or None.
 
-    Skipped and reported to `skipped`: damaged checkpoints, those trained by
-    other code, and those whose training kept less than `keeps` needs. Raises UserError for a checkpoint of another
-    configuration, which the caller should not have offered.
+    A checkpoint is skipped, and reported to `skipped`, if it is damaged, if other code trained it, or if its training
+    did not keep the checkpoints that `keeps` needs. Raises UserError for a checkpoint of another configuration.
     """
     for path in sorted((p for a in attempts for p in all_of(a)), key=lambda p: p.name, reverse=True):
         if step_of(path) > last_step:
@@ -139,7 +138,10 @@ def newest(
 
 
 def link_checkpoints(saved: Checkpoint, attempts: Sequence[Path], folder: Path) -> None:
-    """Link earlier attempts' checkpoints up to `saved` into `folder`: averages and the best may need them."""
+    """Hard-link the checkpoints of earlier attempts up to `saved` into `folder`.
+
+    An average or the choice of the best checkpoint may need them.
+    """
     (folder / "checkpoints").mkdir(exist_ok=True)
     for path in [saved.path, *(p for a in attempts for p in all_of(a) if step_of(p) < saved.step)]:
         target = folder / "checkpoints" / path.name
@@ -151,7 +153,7 @@ def link_checkpoints(saved: Checkpoint, attempts: Sequence[Path], folder: Path) 
 
 
 def model_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers by name; a tied one only once, under its first name."""
+    """Return parameters and persistent buffers by name. A tied tensor occurs once, under its first name."""
     seen: set[int] = set()
     tensors = {}
     for name, tensor in model.state_dict(keep_vars=True).items():
@@ -175,7 +177,7 @@ def restore_model(model: nn.Module, weights: Mapping[str, Tensor]) -> None:
 
 def _write(path: Path, files: Mapping[str, Mapping[str, Tensor]], meta: Mapping[str, Any]) -> None:
     with explain_os_errors(f"save {path}"):
-        path.parent.mkdir(exist_ok=True)  # not its parents: a store that was moved is not begun again here
+        path.parent.mkdir(exist_ok=True)  # no parents=True: do not recreate a store that was moved away
     with explain_os_errors(f"save {path}"), whole_folder(path, replace=True) as folder:
         described = {name: write_tensors(folder / name, tensors) for name, tensors in files.items()}
         write_json(folder / "meta.json", {"format": FORMAT, **meta, "files": described})
@@ -185,13 +187,13 @@ def _write(path: Path, files: Mapping[str, Mapping[str, Tensor]], meta: Mapping[
 
 
 class Saver:
-    """Writes one checkpoint at a time in a thread. The next call raises its errors."""
+    """A thread that writes one checkpoint at a time. The next method call raises the errors of a save."""
 
     def __init__(self, device: Device) -> None:
         self._device = device
         self._thread = ThreadPoolExecutor(1, "checkpoint")
         self._saving: Future[None] | None = None
-        self._copies: dict[str, Tensor] = {}  # reused: allocating costs more than copying
+        self._copies: dict[str, Tensor] = {}  # reused, because allocating takes longer than copying
 
     def start(self, tensors: Mapping[str, Tensor], write: Callable[[Mapping[str, Tensor]], None]) -> None:
         """Copy `tensors` now, and let `write` save the copies. Waits for the previous save."""
@@ -199,18 +201,18 @@ class Saver:
         self._saving = self._thread.submit(write, self._copy(tensors))
 
     def check(self) -> None:
-        """Raise the error of a finished save; does not wait."""
+        """Raise the error of a save that has ended, without waiting."""
         if self._saving is not None and self._saving.done():
             self.wait()
 
     def wait(self) -> None:
-        """Wait until the last save is on the disk; raise its error."""
+        """Wait until the last save is on disk, and raise its error."""
         if self._saving is not None:
             saving, self._saving = self._saving, None
             saving.result()
 
     def close(self) -> None:
-        """Wait without raising errors, for use after another error; the last use."""
+        """Wait for the last save and end the thread, without raising errors."""
         self._thread.shutdown()
 
     def _copy(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -222,9 +224,9 @@ class Saver:
         return {name: self._copies[name] for name in tensors}
 
 
-# --- Named tensors in one durable file in the safetensors format, which cannot execute code
-# Written by our own code (the format is a length, a JSON header and the bytes), so that a file is hashed while it is
-# written, memory holds no second copy of the weights, and a full disk is an OSError with its number.
+# --- Named tensors in one file in the safetensors format, which cannot execute code
+# This module writes the format itself: a length, a JSON header and the bytes. So the file is hashed while it is
+# written, the memory needs no second copy of the weights, and a full disk raises an OSError with its errno.
 
 
 _NAMES = {torch.float32: "F32", torch.float64: "F64", torch.int64: "I64", torch.bool: "BOOL"}
@@ -232,7 +234,7 @@ _BLOCK = 2**24  # bytes
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | str]:
-    """Write the file; returns {"bytes", "sha256"} for a record elsewhere. Raises OSError."""
+    """Write tensors to a file and return its {"bytes", "sha256"}. Raises OSError."""
     header = _header(tensors)
     digest = hashlib.sha256()
     with path.open("wb") as file:
@@ -244,7 +246,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor]) -> dict[str, int | 
 
 
 def read_tensors(path: Path, written: Mapping[str, object]) -> dict[str, Tensor]:
-    """Read a file of `write_tensors`. Raises Damaged if its size or hash differs from `written`."""
+    """Read a file that `write_tensors` wrote. Raises Damaged if its size or hash differs from `written`."""
     check_file(path, written)
     try:
         return safetensors.torch.load_file(path)
@@ -264,21 +266,24 @@ def _header(tensors: Mapping[str, Tensor]) -> bytes:
         entries[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [offset, end]}
         offset = end
     header = json.dumps(entries, separators=(",", ":")).encode()
-    header += b" " * (-len(header) % 8)  # tensors start aligned
+    header += b" " * (-len(header) % 8)  # align the tensors
     return len(header).to_bytes(8, "little") + header
 
 
-# --- The state with which a branch begins (warm_start.py finds the checkpoint)
+# --- The initial state of a branch (warm_start.py finds the checkpoint)
 
 
 class Start(NamedTuple):
-    """The parent of a branch, and the folder of its checkpoint; None where there is none of that step and this code."""
+    """The parent run of a branch and the path of its checkpoint.
+
+    The path is None if the parent run has no complete checkpoint of that step by the present code.
+    """
 
     parent_run: ParentRun
     path: Path | None
 
     def open(self) -> Checkpoint:
-        """The checkpoint, checked. Raises UserError for one that is missing or damaged."""
+        """Open and check the checkpoint. Raises UserError if it is missing or damaged."""
         run_id, step = self.parent_run
         again = "the same `ablations run` trains the parent run again, and then this run"
         if self.path is None:

@@ -1,9 +1,9 @@
-"""torch.compile for the layers of a network: one graph for all shapes, and never a silent return to eager.
+"""Compile the layers of a network with torch.compile: one graph for all shapes, and no silent fallback to eager mode.
 
-Layers are compiled one by one: equal layers share their graphs. A whole model of six layers would hold each graph six
-times. torch's compiler is imported only if needed, because its import takes seconds. It keeps its code on disk
-(TORCHINDUCTOR_CACHE_DIR, otherwise a folder of the user in the system's temporary folder), so equal layers are compiled
-once on a machine, whichever runs have them.
+Each layer is compiled separately, so that equal layers share their graphs. If a model of six layers were compiled as a
+whole, its graph would contain the code of a layer six times. torch's compiler is imported only if needed, because the
+import takes seconds. It caches its code on disk (in TORCHINDUCTOR_CACHE_DIR, by default the user's folder in the
+system's temporary folder), so equal layers of different runs are compiled only once per machine.
 """
 
 import contextlib
@@ -15,20 +15,21 @@ from experiments.errors import UserError
 from model.protocol import Network
 from model.settings import SIDES
 
-# Graphs of one kind of layer. Lengths are variables of a graph. What splits it: a size of 1, which torch treats as a
-# constant, and the lengths between which a layer chooses a kernel or a window; strides may differ as well.
+# Maximum number of graphs for one kind of layer. Lengths are variables of a graph. torch compiles another graph for a
+# size of 1, which it treats as a constant, for lengths at which a layer chooses another kernel or window, and for other
+# strides.
 GRAPHS = 16
 
 
 def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) -> None:
-    """Compile every layer for training, on so many threads. Weights and their names stay the same."""
+    """Compile every layer for training, with `threads` compiler threads. Weights and their names stay the same."""
     import torch._dynamo.config as dynamo
     import torch._inductor.config as inductor
     import torch.fx.experimental._config as symbols
 
-    inductor.compile_threads = threads  # its own choice is every core, for each of the runs beside it
-    symbols.use_duck_shape = False  # two lengths that are equal in the first batch are still two variables
-    # All layers run the code of one class, and torch counts the graphs of a piece of code, not of a kind of layer.
+    inductor.compile_threads = threads  # the default is all cores, also if several runs share the machine
+    symbols.use_duck_shape = False  # treat two lengths as two variables even if they are equal in the first batch
+    # torch limits the graphs per code object. All kinds of layers share the code of one class.
     kinds = {(side, layer) for side in SIDES for layer in model.config.layers(side)}
     limit = GRAPHS * len(kinds)
     dynamo.recompile_limit, dynamo.accumulated_recompile_limit = limit, max(limit, dynamo.accumulated_recompile_limit)
@@ -38,7 +39,7 @@ def compile_layers(model: Network, backend: str = "inductor", threads: int = 1) 
 
 
 def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
-    """Run without compiled code: for sets with sentences of any shape."""
+    """Return a context without compiled code, for sets whose sentences have arbitrary shapes."""
     if not compiled:
         return contextlib.nullcontext()
     eager: contextlib.AbstractContextManager[None] = torch.compiler.set_stance("force_eager")
@@ -47,7 +48,7 @@ def eagerly(compiled: bool) -> contextlib.AbstractContextManager[None]:
 
 @contextlib.contextmanager
 def naming_recompiles() -> Iterator[None]:
-    """Raise UserError if more graphs are needed than planned, instead of compiling again and again."""
+    """Return a context that raises UserError if a layer needs more than GRAPHS graphs."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Measurements of a training: the points of its curve, and its network before the first and the last update.
+"""Measure a training: the points of its curve, and statistics of its network before the first and the last update.
 
 Losses are collected on the device and emitted at intervals, so that no step waits for them.
 """
@@ -20,14 +20,14 @@ from experiments.errors import Diverged
 from model.layers.attention.watching import watching
 from model.protocol import Network
 
-EVERY_STEPS = 10  # these points do not depend on the clock: two equal runs share them
-EVERY_S = 2.0  # additional points if steps are slow
+EVERY_STEPS = 10  # steps between points; these points do not depend on the clock, so equal runs have equal points
+EVERY_S = 2.0  # seconds after which an additional point is emitted if steps are slow
 
 
 class Curve:
-    """Collects losses on the device and emits "metrics": the newest step's loss, and speeds since the last point.
+    """The curve of a training: "metrics" events with the loss of the newest step and the speeds since the last point.
 
-    `add_up` sums over the processes that train together; token counts are passed already summed.
+    add_up: sums a tensor over the processes that train together. Token counts are summed before they are passed.
     """
 
     def __init__(self, emit: Callable[..., None], add_up: Callable[[Tensor], Tensor]) -> None:
@@ -38,27 +38,31 @@ class Curve:
         self.restart_clock()
 
     def restart_clock(self) -> None:
-        """Exclude the time since the last point from the speeds: an evaluation, a checkpoint."""
+        """Exclude the time since the last point from the speeds, for instance after an evaluation."""
         self._source_tokens = self._target_tokens = self._positions = 0
         self._since = time.perf_counter()
 
     def add(self, step: int, loss: Tensor, nll: Tensor, target: int, source: int, positions: int) -> None:
-        """Add one step: sums over its `target` tokens. `positions`: places of both sides, padding included."""
+        """Add one step.
+
+        loss, nll: sums over the `target` tokens. target, source: numbers of tokens without padding. positions: number
+        of positions of both sides, padding included.
+        """
         self._waiting.append((step, loss, nll, target))
         self._source_tokens += source
         self._target_tokens += target
         self._positions += positions
 
     def tell(self, metrics: Mapping[str, float]) -> None:
-        """Add numbers to the next point alone."""
+        """Add numbers to the next point only."""
         self._once.update(metrics)
 
     def due(self, step: int) -> bool:
-        """Return whether a point is due: every EVERY_STEPS steps, and after EVERY_S without one."""
+        """Return whether a point is due: every EVERY_STEPS steps, and EVERY_S seconds after the last point."""
         return step % EVERY_STEPS == 0 or time.perf_counter() - self._since >= EVERY_S
 
     def flush(self, learning_rate: float) -> None:
-        """Wait for the device, check every step since the last point, emit one point. Raises Diverged."""
+        """Wait for the device and emit one point. Raises Diverged if the loss of one of its steps is not finite."""
         if not self._waiting:
             return
         sums = self._add_up(torch.stack([torch.stack((loss, nll)) for _, loss, nll, _ in self._waiting])).tolist()
@@ -83,22 +87,23 @@ class Curve:
         self.restart_clock()
 
 
-# --- Before the first and the last update: how spread the attention is, how large the gradient, and how far it reaches
+# --- Statistics before the first and the last update: entropy of the attention, size and reach of the gradient
 # The paper suspects that products of queries and keys, whose variance grows with d_k, push the softmax "into regions
 # where it has extremely small gradients" (section 3.2.1, footnote 4).
 # Shapes: B sentences, S source, T target or queries, H heads, M memory.
 
 
-PLACES = 2048  # of both sides, of the sentences that are measured: enough for a mean, little beside a step
+PLACES = 2048  # maximum number of positions to measure, which is enough for a mean and cheaper than a step
 DISTANCES = (1, 2, 4, 8, 16, 32)  # in pieces, between an input of the encoder and its last output
 
 
 def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
-    """Entropies, gradient norm and Jacobians of a network in training mode that has the gradients of a step.
+    """Return entropies, the gradient norm and Jacobians of a network whose gradients of a step have been computed.
 
-    entropy_encoder, entropy_decoder, entropy_cross: of the softmax of such attention, in nats, without dropout; the
-    mean over layers, heads and the pieces of the first sentences of `batch`. gradient_norm: of all parameters together,
-    before clipping; of the mean loss per target piece, with dropout, as the step has it. jacobian_K: see `jacobians`.
+    entropy_encoder, entropy_decoder, entropy_cross: the entropy of this kind of attention in nats, without dropout: the
+    mean over layers, heads and the pieces of the first sentences of `batch`.
+    gradient_norm: the norm over all parameters before clipping, of the step's mean loss per target piece, with dropout.
+    jacobian_K: see `jacobians`.
     """
     stats = {f"entropy_{kind}": value for kind, value in entropies(model, batch, device).items()}
     gradients = [p.grad for p in model.parameters() if p.grad is not None]
@@ -107,12 +112,13 @@ def init_stats(model: Network, batch: Batch[Tensor], device: Device) -> dict[str
 
 
 def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, float]:
-    """By distance K: ‖∂h_T/∂x_(T−K)‖ / ‖∂h_T/∂x_T‖ of the encoder's last output h_T and its inputs, in fp32.
+    """Return for each distance K the ratio ‖∂h_T/∂x_(T−K)‖ / ‖∂h_T/∂x_T‖, in fp32.
 
-    Norms are Frobenius's, the root mean square over the first sentences. For a random v with unit variances ‖vᵀJ‖² has
-    the mean ‖J‖², so that one backward pass is enough. In a recurrent layer this is the product of K Jacobians of
-    Pascanu et al. 2013 ("On the difficulty of training recurrent neural networks", arXiv 1211.5063): it vanishes with
-    K or explodes. Empty without an encoder; without the distances that no sentence has.
+    h_T is the last output of the encoder, x its inputs. The norm is the root mean square of Frobenius norms over the
+    first sentences. For a random v with unit variances, ‖vᵀJ‖² has the mean ‖J‖², so one backward pass is enough. In a
+    recurrent layer, ∂h_T/∂x_(T−K) is the product of K Jacobians of Pascanu et al. 2013 ("On the difficulty of training
+    recurrent neural networks", arXiv 1211.5063), which vanishes or explodes with K. The result lacks distances that
+    occur in no sentence, and is empty without an encoder.
     """
     if not model.config.encoder:
         return {}
@@ -122,13 +128,13 @@ def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, fl
 
     def see(_: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...] | None:
         if inputs:
-            return None  # a layer that shares its weights comes again
+            return None  # a layer with shared weights is called again
         inputs.append(arguments[0].detach().requires_grad_())
         return (*inputs, *arguments[1:])
 
     hook = next(model.layers()).register_forward_pre_hook(see)
     model.eval()
-    with torch.backends.cudnn.flags(enabled=False):  # its recurrent layers have no backward pass in eval mode
+    with torch.backends.cudnn.flags(enabled=False):  # cuDNN's recurrent layers have no backward pass in eval mode
         memory_BSD = model.encode(source_BS, real_BS)
         hook.remove()
         rows_B, last_B = torch.arange(len(source_BS), device=source_BS.device), real_BS.sum(1) - 1
@@ -146,7 +152,7 @@ def jacobians(model: Network, source_BS: Tensor, device: Device) -> dict[int, fl
 
 @torch.no_grad()
 def entropies(model: Network, batch: Batch[Tensor], device: Device) -> dict[str, float]:
-    """The mean entropy by kind of attention (model/layers/attention/watching.py), of the kinds that the network has."""
+    """Return the mean entropy of each kind of attention in the network (model/layers/attention/watching.py)."""
     rows = max(1, PLACES // (batch.source.shape[1] + batch.target_input.shape[1]))
     source_BS, input_BT, output_BT = (
         device.move(side[:rows]) for side in (batch.source, batch.target_input, batch.target_output)

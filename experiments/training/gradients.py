@@ -1,4 +1,4 @@
-"""Add computed gradients to those of the parameters."""
+"""Add gradients to the gradients of parameters."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,10 @@ from torch import Tensor
 
 
 def add_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Add to the parameters' gradients, as a backward pass does; a parameter without one takes the given tensor."""
+    """Add `gradients` to those of the parameters, as a backward pass does.
+
+    A parameter without a gradient takes the given tensor, which is not copied.
+    """
     sums: list[Tensor] = []
     more: list[Tensor] = []
     for parameter, gradient in zip(parameters, gradients, strict=True):

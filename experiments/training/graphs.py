@@ -1,8 +1,8 @@
-"""CUDA graphs of a micro-batch's pass (forward, loss, backward), one for each shape of its inputs.
+"""Capture the pass of a micro-batch (forward, loss, backward) as CUDA graphs, one for each shape of its inputs.
 
-A graph launches all kernels of a pass at once, so that a small network does not wait for the processor. Each shape is
-computed eagerly first. Its third pass is captured, and the replayed pass is compared with an eager pass of the same
-micro-batch. This file decides what is captured and when; the recorder (experiments/device.py) captures and replays.
+A graph launches all kernels of a pass at once, so that a small network does not wait for the CPU. The first two passes
+of a shape are eager. The third is captured, and the replayed pass is compared with an eager pass of the same
+micro-batch. This module decides what to capture and when. The recorder (experiments/device.py) captures and replays.
 """
 
 import logging
@@ -20,34 +20,34 @@ from model.protocol import Network
 
 log = logging.getLogger(__name__)
 
-EAGER_PASSES = 2  # of a shape before its capture: in them kernels are chosen and memory is allocated
-# Largest share of the gradient's norm by which two passes may differ where kernels add up in any order. What a capture
-# can get wrong, such as the dropout mask, changes the gradient by far more.
+EAGER_PASSES = 2  # passes of a shape before its capture; torch chooses kernels and allocates memory in them
+# Maximum relative difference between the gradients of two passes if kernels sum in any order. An error of a capture,
+# such as a wrong dropout mask, changes the gradient by far more.
 TOLERANCE = 0.01
 
-Inputs = Sequence[Any]  # tensors on the device, and None
-Gradients = Sequence[Tensor | None]  # of the parameters, in their order
+Inputs = Sequence[Any]  # tensors on the device, or None
+Gradients = Sequence[Tensor | None]  # gradients of the parameters, in their order
 Shape = tuple[tuple[int, ...] | None, ...]
-Pass = Callable[[Inputs], tuple[Tensor, Gradients]]  # a captured pass; its results are overwritten by the next one
+Pass = Callable[[Inputs], tuple[Tensor, Gradients]]  # a captured pass; the next one overwrites its results
 
 
 class Recorder(Protocol):
-    """Captures work on a device (experiments.device.GraphRecorder)."""
+    """The interface of a recorder, which captures work on a device (experiments.device.GraphRecorder)."""
 
     def record(self, work: Callable[[], Any]) -> Callable[[], Any]:
-        """Capture `work`; returns a function that replays it, whose result is the same object with new values."""
+        """Capture `work` and return a function that replays it. All replays return the same object, with new values."""
 
     def random_state(self) -> Tensor:
-        """The state of the generator from which the work draws."""
+        """Return the state of the random generator that the work uses."""
 
     def set_random_state(self, state: Tensor) -> None:
-        """Set that state."""
+        """Set the state of the random generator."""
 
 
 def unusable(
     model: Network, settings: TrainingConfig, device: Device, ranks: int, changes: Collection[str] = ()
 ) -> str:
-    """Return why the passes of a training cannot be captured; "" if they can.
+    """Return why the passes of a training cannot be captured, or "" if they can.
 
     changes: the settings that have changed the network (experiments/config/network_change.py).
     """
@@ -65,10 +65,10 @@ def unusable(
 
 
 class Graphs:
-    """Computes micro-batches, each eagerly or by the graph of its shape.
+    """Passes of micro-batches, computed eagerly or by the graph of their shape.
 
-    eager(inputs): adds the gradients of a micro-batch to those of the parameters; returns (2,): Σ loss, Σ nll. A graph
-    is a capture of it. exact: eager passes of the same micro-batch are equal bit for bit.
+    eager: adds the gradients of a micro-batch to those of the parameters and returns (2,): Σ loss, Σ nll. Each graph is
+    a capture of this function. exact: eager passes of the same micro-batch are bit-identical.
     """
 
     def __init__(
@@ -82,12 +82,12 @@ class Graphs:
         self._parameters, self._eager = parameters, eager
         self._recorder, self._exact = recorder, exact
         self._passes: Counter[Shape] = Counter()
-        self._graphs: dict[Shape, Pass | None] = {}  # None: eager, because the shape could not be captured
+        self._graphs: dict[Shape, Pass | None] = {}  # None: the shape could not be captured and stays eager
         self._off = False
-        self._results: list[Tensor] = []  # gradients of the last replay, of whichever graph
+        self._results: list[Tensor] = []  # gradients of the last replay, shared by all graphs
 
     def __call__(self, inputs: Inputs) -> Tensor:
-        """Add the gradients of a micro-batch to those of the parameters; returns (2,): Σ loss, Σ nll."""
+        """Add the gradients of a micro-batch to those of the parameters. Return (2,): Σ loss, Σ nll."""
         shape = tuple(None if tensor is None else tuple(tensor.shape) for tensor in inputs)
         graph = None if self._off else self._graphs.get(shape)
         if graph is not None:
@@ -109,7 +109,7 @@ class Graphs:
         return self._compare(shape, graph, inputs)
 
     def _capture(self, inputs: Inputs) -> Pass:
-        """Capture the pass of inputs of these shapes. Its gradients go to one set of tensors for all graphs."""
+        """Capture the pass of inputs with these shapes. All graphs write gradients to the same tensors."""
         places = [None if tensor is None else tensor.clone() for tensor in inputs]
         if not self._results:
             self._results = [torch.empty_like(parameter) for parameter in self._parameters]
@@ -136,7 +136,7 @@ class Graphs:
         return run
 
     def _compare(self, shape: Shape, graph: Pass, inputs: Inputs) -> Tensor:
-        """Compare the first replay with an eager pass, whose results count for this micro-batch."""
+        """Compare the first replay with an eager pass. The results of the eager pass are used for this micro-batch."""
         earlier = self._set_gradients([None] * len(self._parameters))
         began = self._recorder.random_state()
         sums = self._eager(inputs)
@@ -160,7 +160,7 @@ class Graphs:
         return sums
 
     def _agree(self, eager: Gradients, replayed: Gradients) -> bool:
-        """Return whether gradients are equal, or, where kernels add up in any order, differ by at most TOLERANCE."""
+        """Return whether gradients are equal if `exact`, or else differ by at most TOLERANCE."""
         pairs = list(zip(eager, replayed, strict=True))
         if any((one is None) != (other is None) for one, other in pairs):
             return False
@@ -171,14 +171,14 @@ class Graphs:
         return bool(apart <= TOLERANCE * nn.utils.get_total_norm([one for one, _ in both]))
 
     def _set_gradients(self, gradients: Gradients) -> list[Tensor | None]:
-        """Replace the parameters' gradients; returns those that they had."""
+        """Replace the parameters' gradients and return the previous ones."""
         had = [parameter.grad for parameter in self._parameters]
         for parameter, gradient in zip(self._parameters, gradients, strict=True):
             parameter.grad = gradient
         return had
 
     def _keep_results(self) -> None:
-        """Copy the gradients of an earlier micro-batch of this step that the next replay would overwrite."""
+        """Copy gradients of an earlier micro-batch of this step, which the next replay would overwrite."""
         for parameter, result in zip(self._parameters, self._results, strict=bool(self._results)):
             if parameter.grad is result:
                 parameter.grad = result.clone()

@@ -1,6 +1,6 @@
-"""Decide which checkpoints are kept during and after training, and which an evaluation uses.
+"""Decide which checkpoints to keep during and after training, and which checkpoints an evaluation uses.
 
-Imports no torch: planning also asks whether a run can be evaluated.
+This module imports no torch, because planning uses it to find out whether a run can be evaluated.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,17 +16,17 @@ OPTIMIZER = "optimizer.safetensors"
 
 
 def all_of(attempt: Path) -> list[Path]:
-    """An attempt's checkpoints, oldest first, valid or not."""
+    """Return the checkpoints of an attempt, oldest first, without checking them."""
     return sorted(p for p in (attempt / "checkpoints").glob("step-*") if p.name[5:].isdigit())
 
 
 def step_of(path: Path) -> int:
-    """The step of a checkpoint's folder."""
+    """Return the step of a checkpoint, from the name of its folder."""
     return int(path.name[5:])
 
 
 def meta_of(path: Path) -> dict[str, Any]:
-    """A checkpoint's meta.json. Raises Damaged."""
+    """Return the content of a checkpoint's meta.json. Raises Damaged if it is missing or invalid."""
     meta = read_json(path / "meta.json")
     if meta is None or not isinstance(meta.get("files"), dict):
         raise Damaged(f"{path / 'meta.json'} is missing or names no files")
@@ -45,9 +45,9 @@ def same_training(path: Path, meta: Mapping[str, Any]) -> bool:
 
 
 def prune(folder: Path, keeps: Iterable[Keep]) -> None:
-    """Remove all checkpoints except the newest and those that `keeps` demands.
+    """Remove all checkpoints except the newest and those that `keeps` requires.
 
-    Others come from stops on request; an average must not depend on whether there was one.
+    Additional checkpoints are written when a run is stopped on request. An average must not depend on such stops.
     """
     paths = all_of(folder)
     kept = set(paths[-1:])
@@ -61,17 +61,17 @@ def prune(folder: Path, keeps: Iterable[Keep]) -> None:
         try:
             kept |= {top} if (top := best(folder, keep.every)) else set()
         except Damaged:
-            return  # the best one is unknown: keep all
+            return  # the best checkpoint is unknown: keep all
     for path in paths:
         if path not in kept:
             discard(path)
 
 
 def best(folder: Path, every: int = 0) -> Path | None:
-    """The checkpoint with the lowest dev perplexity among those at multiples of `every`; the first of equals.
+    """Return the checkpoint with the lowest dev perplexity among those at multiples of `every`, or None.
 
-    every = 0: among all that were measured. Raises Damaged if one is unreadable or the best is missing, because
-    another one would be taken for the best.
+    Of equal checkpoints, the earliest is the best. If `every` is 0, all measured checkpoints are compared. Raises
+    Damaged if a checkpoint is unreadable or the best one is missing, because another one would be taken for the best.
     """
     metas = {path: meta_of(path) for path in all_of(folder)}
     measured = [p for p, meta in metas.items() if "dev_perplexity" in meta and not (every and step_of(p) % every)]
@@ -85,9 +85,9 @@ def best(folder: Path, every: int = 0) -> Path | None:
 
 
 def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps: Sequence[Keep], last_step: int) -> str:
-    """Describe the first thing of `keeps` that a training lacks if it resumes at `resumed`; "" if none.
+    """Describe the first requirement of `keeps` that a training cannot meet if it resumes at `resumed`; "" if none.
 
-    The earlier training may have kept less than is needed now.
+    The earlier training may have kept fewer checkpoints than are needed now.
     """
     there = {
         step_of(path)
@@ -105,9 +105,10 @@ def gap(resumed: Path, meta: Mapping[str, Any], attempts: Sequence[Path], keeps:
 
 
 def last(folder: Path, count: int, every: int) -> list[Path]:
-    """The newest `count` checkpoints of a finished training, oldest first: multiples of `every`, and the last step.
+    """Return the newest `count` checkpoints of a finished training, oldest first.
 
-    Raises UserError if there are fewer or if one of them is missing; an older one is never used instead.
+    They are those at multiples of `every`, and at the last step. Raises UserError if there are fewer or if one of them
+    is missing. An older checkpoint never replaces a missing one.
     """
     there = {step_of(path): path for path in all_of(folder)}
     wanted = spaced_steps(max(there, default=0), every, count)
@@ -125,14 +126,14 @@ def last(folder: Path, count: int, every: int) -> list[Path]:
 def spacing_of(settings: Mapping[str, Any]) -> int:
     """Return the steps between the checkpoints of an average, or between the measurements for the best checkpoint.
 
-    settings: of an evaluation.
+    settings: the settings of an evaluation.
     """
     best = settings["checkpoint"] == "best"
     return int(settings.get("eval_steps" if best else "checkpoint_steps", 0))
 
 
 def serves(folder: Path, choice: str, every: int) -> bool:
-    """Return whether a finished training's folder has the checkpoints for a choice: last, best or average:K."""
+    """Return whether the folder of a finished training has the checkpoints for a choice: last, best or average:K."""
     kind, _, number = choice.partition(":")
     if kind == "last":
         return True

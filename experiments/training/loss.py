@@ -1,15 +1,17 @@
 """Label-smoothed cross-entropy (section 5.4) over the real target tokens, and the training objective.
 
-Shapes: B batch, S source, T target, N real target tokens, C tokens of a chunk, D d_model, W vocabulary (rows of the
-output matrix, of which the first `vocab_size` are pieces and the rest padding).
+Shapes: B batch, S source, T target, N real target tokens, C tokens of a chunk, D d_model, W vocabulary. W counts the
+rows of the output matrix: the first `vocab_size` rows are pieces, the others are padding.
 
-ε is spread as in tensor2tensor and fairseq: 1 − ε on the right piece y, ε/(V−1) on each of the V−1 others (torch's
-`cross_entropy(label_smoothing=)` gives every piece ε/V). With the logits z and lse = log Σ exp z this is
+The target distribution is that of tensor2tensor and fairseq: 1 − ε for the correct piece y and ε/(V−1) for each of the
+V−1 other pieces. (torch's `cross_entropy(label_smoothing=)` gives ε/V to every piece.) With the logits z and
+lse = log Σ exp z, the losses are
 
     loss = lse − (1−ε)·z_y − ε/(V−1)·(Σz − z_y)        ∂loss/∂z = softmax(z) − target distribution
     nll  = lse − z_y                                   the basis of perplexity: never smoothed
 
-tensor2tensor's constant, which makes its loss reach 0, is left out: it changes no gradient.
+tensor2tensor subtracts a constant so that the minimum of the loss is 0. This module does not, since the constant
+changes no gradient.
 """
 
 import math
@@ -29,11 +31,12 @@ from model.parts.dropout import permutation
 from model.parts.embedding import Classes
 from model.protocol import Network
 
-CPU_CHUNK = 512  # tokens per chunk; more gain little, fewer make slow products
+CPU_CHUNK = 512  # tokens per chunk; larger chunks are hardly faster, smaller ones make slow products
 CUDA_CHUNK = 8192  # a GPU is faster with few large launches
-# In bf16 on a processor a product of another number of rows is another kernel, to be built: rows are rounded up to
+# The number of rows is rounded up to a multiple of KERNEL_ROWS in bf16 on a CPU, where every number of rows needs its
+# own kernel, which takes time to build.
 KERNEL_ROWS = 32
-WEIGHT_CHUNKS = 2  # chunks whose logit gradients share one product with their hidden rows
+WEIGHT_CHUNKS = 2  # number of chunks that share one matrix product for the gradient of the weights
 
 
 def smoothed_loss(
@@ -45,16 +48,17 @@ def smoothed_loss(
     chunk: int = 0,
     real_N: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """(Σ loss, Σ nll) over N tokens; the nll has no gradient. Products in autocast's type, the rest in fp32.
+    """Return (Σ loss, Σ nll) over N tokens. The nll has no gradient.
 
-    real_N: False for rows of padding, which add nothing to the sums and to the gradients; None: there are none.
+    Matrix products have autocast's type; everything else is computed in fp32, or in fp64 for fp64 inputs.
+    real_N: False for rows of padding, which do not change the sums and gradients. None: no row is padding.
 
     The gradients are computed in the forward pass, chunk by chunk, so the N × W logits never exist at once and no logit
-    is computed twice. Under `no_grad` only the sums are computed.
+    is computed twice. Under `no_grad`, only the sums are computed.
     """
     chunk = chunk or (CUDA_CHUNK if hidden_ND.is_cuda else CPU_CHUNK)
     differentiate = torch.is_grad_enabled() and (hidden_ND.requires_grad or weight_WD.requires_grad)
-    if real_N is not None:  # a row of zeros has a gradient of zeros for the weights; only its nll is not 0
+    if real_N is not None:  # a row of zeros gives the weights a gradient of 0, but its nll is not 0
         hidden_ND = hidden_ND * real_N[:, None]
     loss, nll = _SmoothedLoss.apply(  # type: ignore[no-untyped-call]
         hidden_ND, weight_WD, target_N, vocab_size, smoothing, chunk, differentiate, real_N
@@ -100,7 +104,7 @@ class _SmoothedLoss(torch.autograd.Function):
                         nll_C = _nll(p_CW, target_C, z_y_C, rows_ND[part], matrix_WD[:vocab_size])
                     else:
                         nll_C = logsumexp_of(real_CW, p_CW, exact) - z_y_C
-                    # softmax − (1−ε) at y. The ε/(V−1) of every piece is a product of two sums, subtracted at the end
+                    # Subtract 1 − ε − ε/(V−1) at y. The ε/(V−1) of every piece is subtracted at the end.
                     p_CW[torch.arange(len(p_CW), device=p_CW.device), target_C] -= 1 - smoothing - others
                     gradients.add(part)
                 if real_N is not None:
@@ -126,33 +130,33 @@ class _SmoothedLoss(torch.autograd.Function):
 
 
 class _Gradients:
-    """∂Σloss/∂hidden and ∂Σloss/∂weight, accumulated from the logit gradients of the chunks."""
+    """The gradients ∂Σloss/∂hidden and ∂Σloss/∂weight, accumulated from the logit gradients of the chunks."""
 
     def __init__(self, rows_ND: Tensor, matrix_WD: Tensor, chunk: int, exact: torch.dtype) -> None:
         self.rows_ND, self.matrix_WD = rows_ND, matrix_WD
         self.d_hidden_ND = torch.empty_like(rows_ND)
-        # written by the first group of chunks; zeros if there is none
+        # The first group of chunks replaces this tensor. Without rows, it remains zeros.
         self.d_weight_WD = torch.zeros_like(matrix_WD if len(rows_ND) == 0 else matrix_WD[:0], dtype=exact)
         self._exact = exact
-        self._start = 0  # first row of the waiting chunks
+        self._start = 0  # first row of the chunks in _waiting_GW
         self._waiting_GW = rows_ND.new_empty(min(WEIGHT_CHUNKS * chunk, len(rows_ND)), len(matrix_WD))
 
     def _here(self, part: slice) -> tuple[int, Tensor]:
-        """The end of a chunk, and the place of its logit gradients."""
+        """Return the end of a chunk, and the view of `_waiting_GW` for its logit gradients."""
         stop = min(part.stop, len(self.rows_ND))
         return stop, self._waiting_GW[part.start - self._start : stop - self._start]
 
     def logits(self, part: slice) -> Tensor:
-        """Logits of a chunk; on a processor in the place of their softmax and gradient, so nothing is copied."""
+        """Return the logits of a chunk. On a CPU, their softmax and gradient later overwrite them, without a copy."""
         rows_CD, matrix_DW = self.rows_ND[part], self.matrix_WD.T
         return torch.mm(rows_CD, matrix_DW, out=self._here(part)[1]) if rows_CD.is_cpu else rows_CD @ matrix_DW
 
     def softmax(self, part: slice, z_CW: Tensor) -> Tensor:
-        """Softmax in the product's type with sums in fp32; on a processor it overwrites z."""
+        """Return the softmax in the type of the products, with sums in fp32. On a CPU, it overwrites `z_CW`."""
         return torch.softmax(z_CW, 1, out=self._here(part)[1])
 
     def add(self, part: slice) -> None:
-        """Add a chunk's gradients, from its place in the waiting rows."""
+        """Add the gradients of a chunk, whose logit gradients are in `_waiting_GW`."""
         stop, d_z_here_CW = self._here(part)
         torch.mm(d_z_here_CW, self.matrix_WD, out=self.d_hidden_ND[part])
         if stop - self._start == len(self._waiting_GW) or stop == len(self.rows_ND):
@@ -166,36 +170,44 @@ class _Gradients:
 
 
 def _in_kernel_rows(rows_ND: Tensor) -> Tensor:
-    """The rows, and rows of zeros up to a multiple of KERNEL_ROWS where that saves kernels."""
+    """Pad the rows with zeros to a multiple of KERNEL_ROWS if they are in bf16 on a CPU."""
     more = -len(rows_ND) % KERNEL_ROWS if rows_ND.is_cpu and rows_ND.dtype == torch.bfloat16 else 0
     return torch.nn.functional.pad(rows_ND, (0, 0, 0, more)) if more else rows_ND
 
 
 def _nll(p_CW: Tensor, target_C: Tensor, z_y_C: Tensor, rows_CD: Tensor, matrix_VD: Tensor) -> Tensor:
-    """−log p_y per token. In bfloat16 its error is at most half a percent of p, far below the error of the logits."""
+    """Return −log p_y per token.
+
+    In bf16, the relative error of p is at most half a percent, which is far below the error of the logits.
+    """
     p_y_C = p_CW.gather(1, target_C[:, None])[:, 0].to(z_y_C.dtype)
     nll_C = -p_y_C.log()
-    if not bool(p_y_C.all()):  # a probability below 1e-38 is 0 in fp32, and its logarithm is not
+    if not bool(p_y_C.all()):  # probabilities below 1e-38 are 0 in fp32: compute their logarithm from the logits
         lost = (p_y_C == 0).nonzero()[:, 0]
         nll_C[lost] = (rows_CD[lost] @ matrix_VD.T).to(z_y_C.dtype).logsumexp(1) - z_y_C[lost]
     return nll_C
 
 
 def logsumexp_of(z_CW: Tensor, p_CW: Tensor, exact: torch.dtype) -> Tensor:
-    """log Σ exp z of each row from its softmax, at the largest logit: nothing is exponentiated again, and no
-    probability is 0, for which a GPU would have to be waited for. In bfloat16 as exact as `_nll`.
+    """Return log Σ exp z of each row, computed from the largest logit and its probability.
+
+    This needs no further exponentials. The largest probability is never 0, so the GPU need not be synchronized to check
+    it. In bf16, the error is that of `_nll`.
     """
     largest_C, at_C = z_CW.max(1)
     return largest_C.to(exact) - p_CW.gather(1, at_C[:, None])[:, 0].to(exact).log()
 
 
-# --- A softmax that training does not compute over all pieces
+# --- Alternatives to the full softmax, for training
 
 
 def softmax_loss(
     model: Network, hidden_ND: Tensor, target_N: Tensor, smoothing: float, real_N: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(Σ loss, Σ nll) over N tokens, as `model.softmax` says. real_N: of the full softmax alone (`smoothed_loss`)."""
+    """Return (Σ loss, Σ nll) over N tokens, with the kind of softmax that `model.softmax` sets.
+
+    real_N: see `smoothed_loss`; only the full softmax uses it.
+    """
     config, weight_WD = model.config, model.output_weight
     if config.softmax == "sampled":
         samples = config.softmax_samples
@@ -208,13 +220,14 @@ def softmax_loss(
 def sampled_loss(
     hidden_ND: Tensor, weight_WD: Tensor, target_N: Tensor, vocab_size: int, smoothing: float, samples: int
 ) -> tuple[Tensor, Tensor]:
-    """The loss with Σ over the other pieces estimated from pieces drawn evenly, each once, for all tokens together.
+    """Return (Σ loss, Σ nll) with the sums over other pieces estimated from a uniform sample of pieces.
 
-    Σ_others exp z ≈ (V−1)/S · Σ_drawn exp z, S being the drawn pieces besides the token's own, and their mean of z for
-    that of the others: an estimate of the softmax's sum by importance sampling (Bengio & Senécal 2003, "Quick Training
-    of Probabilistic Neural Nets by Importance Sampling"), with an even proposal and the token's own term exact. Jean et
-    al. 2015 (arXiv 1412.2007) take the softmax over the drawn pieces and the token's own, without the factor. With all
-    pieces drawn it is the whole loss.
+    All tokens share one sample without replacement. S counts the drawn pieces other than the token's label. The sum is
+    estimated as Σ_others exp z ≈ (V−1)/S · Σ_drawn exp z. The mean of z over the other pieces is estimated by its mean
+    over the drawn pieces. This is importance sampling of the softmax's sum (Bengio & Senécal 2003, "Quick Training of
+    Probabilistic Neural Nets by Importance Sampling") with a uniform proposal and an exact term for the label. Jean et
+    al. 2015 (arXiv 1412.2007) compute the softmax over the drawn pieces and the label, without the factor (V−1)/S. If
+    all pieces are drawn, the result is the full loss.
     """
     drawn_S = permutation(vocab_size, target_N.device)[:samples]
     z_y_N = (hidden_ND * weight_WD[target_N]).sum(-1).to(torch.promote_types(hidden_ND.dtype, torch.float32))
@@ -231,8 +244,9 @@ def sampled_loss(
 def classes_loss(
     hidden_ND: Tensor, weight_VD: Tensor, target_N: Tensor, smoothing: float, classes: Classes
 ) -> tuple[Tensor, Tensor]:
-    """−log P(class) − log P(piece | class), each smoothed over its own level. Products are those of the classes, and of
-    the pieces of each token's class.
+    """Return the sums of −log P(class) − log P(piece | class). Label smoothing is applied to each of the two terms.
+
+    The logits are computed for all classes, and for the pieces in each token's class.
     """
     of_N = target_N // classes.size
     exact = torch.promote_types(hidden_ND.dtype, torch.float32)
@@ -252,13 +266,14 @@ def _smoothed(log_prob_NC: Tensor, target_N: Tensor, smoothing: float) -> tuple[
     return -((1 - smoothing) * right_N + smoothing * others_N).sum(), -right_N.sum().detach()
 
 
-# --- The training objective as one module: a micro-batch in, its summed loss out
+# --- The training objective as a module
 
 
 class Objective(nn.Module):
-    """(Σ loss, Σ nll) over a micro-batch's real target tokens, in one forward call, so that DDP can wrap it.
+    """The training objective: (Σ loss, Σ nll) over the real target tokens of a micro-batch.
 
-    Losses of sub-layers (model/layers/contract.py) are added to the loss of every token.
+    It is one module with one forward call, so that DDP can wrap it. Auxiliary losses of layers
+    (model/layers/contract.py) are added to the loss of every token.
     """
 
     def __init__(self, model: Network, settings: TrainingConfig) -> None:
@@ -284,11 +299,11 @@ class Objective(nn.Module):
         return (loss + len(places_N) * torch.stack(auxiliary).sum() if auxiliary else loss), nll
 
     def inputs(self, batch: Batch[Tensor], device: Device) -> tuple[Tensor | None, ...]:
-        """The arguments of `forward`, on the device."""
+        """Return the arguments of `forward` for a batch, on the device."""
         places_N = device.move(real_places(batch.target_output) if batch.real is None else batch.real)
         output_N = device.move(batch.target_output).flatten().index_select(0, places_N)
         source_BS = device.move(batch.source)
-        # compiled layers always get a mask: one graph instead of two
+        # Compiled layers always get a mask, so that they need one graph instead of two.
         padded = self.settings.compile is True or batch.num_source_tokens < batch.source.numel()
         return (
             source_BS,
@@ -301,9 +316,10 @@ class Objective(nn.Module):
 
 
 def real_places(output_BT: Tensor, count: int = 0) -> Tensor:
-    """(N,): the places of real tokens among all; on the processor, since a GPU would have to be waited for.
+    """Return (N,): the indices of the real tokens in the flattened batch.
 
-    count: if there are fewer real tokens, places of padding follow, up to so many places in all.
+    Call this with a tensor on the CPU: on a GPU, it would wait for the device. count: minimum length of the result; if
+    there are fewer real tokens, indices of padding follow.
     """
     real = output_BT.flatten() != PAD_ID
     places = real.nonzero()[:, 0]

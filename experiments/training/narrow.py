@@ -1,8 +1,8 @@
-"""bf16 copies of the projections' weights, made once per step by one operation.
+"""Make bf16 copies of the weights of projections, once per step and in one operation.
 
-Autocast casts every weight at its first use in every micro-batch, and every gradient back: some 260 small operations of
-the 1,000 of a micro-batch of the paper's base. Here they are two for a step and two for a micro-batch. Products,
-gradients and their sums have the same bits.
+Autocast casts every weight at its first use in every micro-batch, and casts every gradient back. These are about 260
+of the 1,000 operations in a micro-batch of the paper's base model. This module needs two operations per step and two
+per micro-batch. Products, gradients and their sums are bit-identical.
 """
 
 import contextlib
@@ -17,10 +17,11 @@ from model.layers.position_wise.feed_forward import FeedForward
 
 
 class NarrowWeights:
-    """The trained weights and biases of attention and feed-forward networks, in bf16.
+    """bf16 copies of the trained weights and biases of attention and feed-forward networks.
 
-    `refresh` once per step; for each micro-batch, the forward pass in the context `used`, and `collect` after the
-    backward pass. Other weights stay with autocast. Not for DDP, which watches the gradients of the weights themselves.
+    Call `refresh` once per step. For each micro-batch, run the forward pass in the context `used`, and call `collect`
+    after the backward pass. Autocast still casts other weights. This does not work with DDP, which waits for gradients
+    of the original weights.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -38,13 +39,13 @@ class NarrowWeights:
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Copy the weights as the last update left them."""
+        """Copy the current weights."""
         if self._wide:
             torch._foreach_copy_(self._narrow, self._wide)
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Let the network compute with the copies."""
+        """Return a context in which the network uses the copies."""
         for linear, name, _, narrow in self._places:
             linear._parameters[name] = narrow
         try:

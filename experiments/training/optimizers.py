@@ -1,6 +1,6 @@
-"""The optimizers: torch's where it has one, and their state as named tensors.
+"""Make the optimizers, and save and restore their state as named tensors.
 
-The paper has Adam (section 5.3) with neither weight decay nor clipping; both are off by default.
+The paper uses Adam (section 5.3) without weight decay or gradient clipping; both are off by default.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -13,14 +13,16 @@ from torch.optim import Optimizer
 from experiments.config.training import OptimizerName, TrainingConfig, momentum, nesterov
 from model.protocol import Network
 
-# --- Lion (Chen 2023, arXiv 2302.06675, algorithm 2), which torch does not have
+# --- Lion, which torch does not have
 
 
 class Lion(Optimizer):
-    """c = β1·m + (1 − β1)·g;  θ ← θ − η·(sign(c) + λ·θ);  m ← β2·m + (1 − β2)·g.
+    """The optimizer Lion (Chen 2023, arXiv 2302.06675, algorithm 2).
 
-    One number of state per weight (m, "exp_avg"). Every weight moves by η, so rates are 3 to 10 times smaller than
-    Adam's. η and λ: "lr" and "weight_decay" of each group.
+    c = β1·m + (1 − β1)·g;  θ ← θ − η·(sign(c) + λ·θ);  m ← β2·m + (1 − β2)·g.
+
+    η is the "lr" and λ the "weight_decay" of each group. The state is one number per weight: m ("exp_avg"). Without
+    decay, every weight changes by η, so learning rates are 3 to 10 times smaller than for Adam.
     """
 
     def __init__(self, params: Iterable[dict[str, Any]], betas: tuple[float, float]) -> None:
@@ -55,10 +57,11 @@ class Lion(Optimizer):
 
 
 def make_optimizers(model: Network, settings: TrainingConfig) -> dict[str, Optimizer]:
-    """The optimizers of a training by name, each of its own parameters; of all but muon a single one.
+    """Return the optimizers of a training by name. There is one for all parameters, except with muon.
 
-    Muon is for matrices of the layers (`hidden_matrices`); the rest is updated by Adam, as its author does. The
-    learning rate is set before every step (`set_learning_rate`). Weight decay excludes vectors: biases and norms.
+    Muon updates the matrices of the layers (`hidden_matrices`), and Adam updates all other parameters, as the author of
+    Muon recommends. The caller sets the learning rate before every step (`set_learning_rate`). Weight decay is not
+    applied to vectors: biases and the weights of normalization layers.
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     if settings.optimizer != "muon":
@@ -75,7 +78,7 @@ def make_optimizers(model: Network, settings: TrainingConfig) -> dict[str, Optim
 
 
 def hidden_matrices(model: Network) -> Iterator[nn.Parameter]:
-    """The matrices of the layers' products; not embeddings, tables of positions and vectors per head."""
+    """Yield the weight matrices of linear and recurrent layers, but not embeddings or tables of positions."""
     for layer in model.layers():
         for module in layer.modules():
             if isinstance(module, nn.Linear | nn.RNNBase):
@@ -94,7 +97,7 @@ Groups = list[dict[str, Any]]
 
 
 def _adam(groups: Groups, settings: TrainingConfig) -> Optimizer:
-    """Kingma and Ba 2015, algorithm 1, with decoupled weight decay: with that it is AdamW.
+    """Return Adam (Kingma and Ba 2015, algorithm 1) with decoupled weight decay. With a decay above 0, this is AdamW.
 
     `fused` updates each parameter and its two moments in one pass.
     """
@@ -109,31 +112,34 @@ def _adam(groups: Groups, settings: TrainingConfig) -> Optimizer:
 
 
 def _sgd(groups: Groups, settings: TrainingConfig) -> Optimizer:
-    """B ← μB + g, θ ← θ − ηB, or with Nesterov's momentum θ ← θ − η(g + μB). Weight decay is part of the gradient."""
+    """Return SGD with momentum: B ← μB + g, θ ← θ − ηB, or with Nesterov momentum θ ← θ − η(g + μB).
+
+    The gradient g includes the weight decay.
+    """
     return torch.optim.SGD(groups, lr=0.0, momentum=momentum(settings), nesterov=nesterov(settings), fused=True)
 
 
 def _adafactor(groups: Groups, settings: TrainingConfig) -> Optimizer:
-    """Shazeer and Stern 2018, arXiv 1804.04235, as torch has it.
+    """Return torch's version of Adafactor (Shazeer and Stern 2018, arXiv 1804.04235).
 
-    The rate is the largest relative step: a step has the size min(rate, 1/√step) · max(10⁻³, RMS(θ)). The paper's
-    largest is 0.01.
+    An update has the size min(η, 1/√step) · max(10⁻³, RMS(θ)), so the learning rate η is the largest relative update.
+    The paper uses 0.01.
     """
     return torch.optim.Adafactor(groups, lr=0.0)
 
 
 def _muon(groups: Groups, settings: TrainingConfig) -> Optimizer:
-    """Jordan 2024, https://kellerjordan.github.io/posts/muon/: momentum, made orthogonal by five Newton–Schulz steps.
+    """Return Muon (Jordan 2024, https://kellerjordan.github.io/posts/muon/).
 
-    An update is scaled by 0.2 · √(longer side), so that one learning rate serves Muon and Adam: Liu 2025,
-    arXiv 2502.16982.
+    Five Newton–Schulz steps make the momentum orthogonal. An update is scaled by 0.2 · √(longer side), so that Muon and
+    Adam can use the same learning rate (Liu 2025, arXiv 2502.16982).
     """
     return torch.optim.Muon(
         groups, lr=0.0, momentum=momentum(settings), nesterov=nesterov(settings), adjust_lr_fn="match_rms_adamw"
     )
 
 
-# Setting → the name in records, and how it is made. Muon: see make_optimizers.
+# `training.optimizer` → (name in records, function that makes the optimizer). make_optimizers handles muon.
 MAKERS: dict[OptimizerName, tuple[str, Callable[[Groups, TrainingConfig], Optimizer]]] = {
     "adam": ("adam-fused", _adam),
     "adamw": ("adamw-fused", _adam),
@@ -154,7 +160,7 @@ def set_learning_rate(optimizers: Mapping[str, Optimizer], rate: float) -> None:
 
 
 def update(optimizers: Mapping[str, Optimizer]) -> None:
-    """Update the weights by their gradients, and discard these."""
+    """Update the weights by their gradients, and discard the gradients."""
     for optimizer in optimizers.values():
         optimizer.step()
     discard_gradients(optimizers)
@@ -167,13 +173,13 @@ def discard_gradients(optimizers: Mapping[str, Optimizer]) -> None:
 
 
 def clip(model: nn.Module, norm: float) -> None:
-    """Scale all gradients together to a norm of at most `norm`; 0 does nothing."""
+    """Scale all gradients so that their total norm is at most `norm`. 0 turns clipping off."""
     if norm > 0:
         nn.utils.clip_grad_norm_(model.parameters(), norm)
 
 
 def updated_by(optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
-    """The number of weights that each optimizer updates."""
+    """Return the number of weights that each optimizer updates."""
     return {
         name: sum(p.numel() for group in optimizer.param_groups for p in group["params"])
         for name, optimizer in optimizers.items()
@@ -181,10 +187,10 @@ def updated_by(optimizers: Mapping[str, Optimizer]) -> dict[str, int]:
 
 
 def optimizer_tensors(model: nn.Module, optimizers: Mapping[str, Optimizer], step: int) -> dict[str, Tensor]:
-    """The state after `step` updates by name: "exp_avg/<parameter>", ….
+    """Return the tensors of the optimizers' state after `step` updates, by name: "exp_avg/<parameter>", ….
 
-    "step/<parameter>", the number of its updates, only where it is not `step`: a parameter without a gradient (a layer
-    that layer_drop left out) is not updated.
+    "step/<parameter>" is the number of updates of a parameter. It is included only if it is not `step`: a parameter
+    without a gradient, such as one of a layer that layer_drop left out, is not updated.
     """
     return {
         f"{kind}/{name}": value
@@ -198,7 +204,7 @@ def optimizer_tensors(model: nn.Module, optimizers: Mapping[str, Optimizer], ste
 def restore_optimizers(
     model: nn.Module, optimizers: Mapping[str, Optimizer], tensors: Mapping[str, Tensor], step: int
 ) -> None:
-    """Restore the state of `optimizer_tensors`; tensors of other parameters are ignored."""
+    """Restore the state that `optimizer_tensors` returned. Tensors of unknown parameters are ignored."""
     parameters = dict(model.named_parameters())
     owners = {id(p): o for o in optimizers.values() for group in o.param_groups for p in group["params"]}
     for key, value in tensors.items():

@@ -1,7 +1,7 @@
-"""Ranks: several processes, with a device each, that compute one training together.
+"""Train on several devices: one process (rank) per device.
 
-Each rank computes its share of a step's pairs; torch's DDP sums gradients during the backward pass. Counts and
-decisions are exchanged between processors, so that no process waits for a GPU.
+Each rank computes its share of the pairs in a step, and torch's DDP averages gradients during the backward pass. Counts
+and decisions are exchanged on the CPU, so that no process waits for a GPU.
 """
 
 import contextlib
@@ -22,11 +22,14 @@ from experiments.errors import Preempted
 
 @dataclass(frozen=True)
 class Group:
-    """This process's place among `size`. Rank 0 decides, emits events and saves; a single process is rank 0 of 1."""
+    """The rank of this process in a group of `size` processes. A single process is rank 0 in a group of 1.
+
+    Rank 0 decides, emits events and saves.
+    """
 
     rank: int = 0
     size: int = 1
-    control: Any = None  # gloo's group, for counts and decisions
+    control: Any = None  # gloo process group, for counts and decisions
 
     @property
     def leads(self) -> bool:
@@ -34,67 +37,68 @@ class Group:
         return self.rank == 0
 
     def wrap(self, objective: nn.Module) -> nn.Module:
-        """The objective with gradients averaged over all ranks."""
+        """Wrap the objective so that gradients are averaged over all ranks."""
         if self.size == 1:
             return objective
         return DistributedDataParallel(objective, gradient_as_bucket_view=True, broadcast_buffers=False)
 
     def gathering(self, objective: nn.Module, *, last: bool) -> contextlib.AbstractContextManager[None]:
-        """A context for one micro-batch: gradients are exchanged only in the last one of a step."""
+        """Return a context for one micro-batch. Ranks exchange gradients only in the last micro-batch of a step."""
         if last or not isinstance(objective, DistributedDataParallel):
             return contextlib.nullcontext()
         return objective.no_sync()
 
     def total(self, counts: Sequence[int]) -> list[int]:
-        """Sums over the ranks."""
+        """Return the sums of the counts over all ranks."""
         return [int(value) for value in self.add_up(torch.tensor(counts, dtype=torch.int64)).tolist()]
 
     def add_up(self, sums: Tensor) -> Tensor:
-        """Sums over the ranks, as a tensor on the processor."""
+        """Return the sums of a tensor over all ranks, on the CPU."""
         sums = sums.cpu()
         if self.size > 1:
             dist.all_reduce(sums, group=self.control)
         return sums
 
     def decided(self, *flags: bool) -> list[bool]:
-        """Rank 0's values of the flags."""
+        """Return the values of the flags on rank 0."""
         return [bool(flag) for flag in self.of_rank_0(*flags)]
 
     def of_rank_0(self, *values: float) -> list[float]:
-        """Rank 0's values."""
+        """Return the values on rank 0."""
         said = torch.tensor(values, dtype=torch.float64)
         if self.size > 1:
             dist.broadcast(said, 0, group=self.control)
         return [float(value) for value in said.tolist()]
 
 
-# --- Start the ranks of a run: rank 0 is the run's child, which starts the others and ends with them
-# Ranks exchange counts, gradients and decisions, never code. All run on one machine.
+# --- Start the ranks of a run
+# Rank 0 is the child process of the run. It starts the other ranks and ends with them. All ranks run on one machine.
+# They exchange counts, gradients and decisions, but never code.
 
 
 HERE = "127.0.0.1"
-PATIENCE = timedelta(minutes=30)  # time to wait for another rank: rank 0 evaluates and resumes alone meanwhile
+PATIENCE = timedelta(minutes=30)  # timeout for another rank; long, because rank 0 evaluates and resumes alone
 
 
 class OtherRanks(Protocol):
-    """Ranks 1, 2, …, as their starter has them (experiments/child/run.py)."""
+    """The interface to the processes of ranks 1, 2, … (experiments/child/run.py)."""
 
     def wait(self) -> None:
-        """Wait until they have ended after the training."""
+        """Wait until the processes have ended after the training."""
 
     def kill(self) -> None:
-        """End them at once."""
+        """Kill the processes."""
 
     def blame(self) -> None:
-        """If one of them failed, report its failure and end; otherwise return."""
+        """If one of the processes failed, report its failure and end this process; otherwise return."""
 
 
 @contextlib.contextmanager
 def joined(device: DeviceSpec, rank: int, port: int, start: Callable[[int], OtherRanks] | None) -> Iterator[Group]:
-    """The group of `device.count` processes that train together; a group of one for one device.
+    """Return a context with the group of `device.count` processes that train together.
 
-    Rank 0 starts the others with the port that it opened. If one of them fails, rank 0 reports that failure as its own
-    and ends; if one is killed, rank 0 ends in the same way.
+    Rank 0 opens a port and passes it to `start`, which starts the others. If one of them fails, rank 0 reports its
+    failure and ends. If one of them is killed, rank 0 kills itself, too.
     """
     if device.count == 1:
         yield Group()
@@ -109,12 +113,12 @@ def joined(device: DeviceSpec, rank: int, port: int, start: Callable[[int], Othe
     except BaseException as error:
         if backend == "nccl" and dist.group.WORLD is not None and not isinstance(error, Preempted):
             with contextlib.suppress(RuntimeError):  # the driver may be gone
-                dist.group.WORLD.abort()  # its kernels, which wait for a rank that failed, would keep this process
+                dist.group.WORLD.abort()  # otherwise, kernels that wait for a failed rank keep this process alive
         if others is None:
             raise
-        if isinstance(error, RuntimeError):  # another rank did not answer
+        if isinstance(error, RuntimeError):  # another rank may have failed
             others.blame()
-        others.kill()  # they may be waiting for this one
+        others.kill()  # the other ranks may be waiting for this process
         raise
     if others:
         others.wait()

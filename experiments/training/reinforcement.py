@@ -1,11 +1,12 @@
-"""Fine-tuning by reinforcement: the expected GLEU of sentences (Wu et al. 2016, arXiv 1609.08144, section 5).
+"""Fine-tune by reinforcement learning of the expected GLEU (Wu et al. 2016, arXiv 1609.08144, section 5).
 
     O_RL(θ)    = Σ_i Σ_Y P_θ(Y | X_i) · GLEU(Y, Y*_i)        (equation 8)
     O_mixed(θ) = α · O_ML(θ) + O_RL(θ)                       (equation 9)
 
-For each source m sequences are drawn from P_θ, and ∂O_RL = E[(r − r̄) · ∂ log P_θ(Y)], where r̄ is the mean of their
-rewards. Since r̄ contains r itself, the estimate is (m − 1) / m of the gradient on average. Tokens are pieces; a
-sequence ends with EOS or at twice the length of the longest source.
+For each source, m sequences Y with rewards r are drawn from P_θ. The gradient of O_RL is estimated by the mean of
+(r − r̄) · ∂ log P_θ(Y), where r̄ is the mean reward of the m sequences. Since r̄ includes r, the expected estimate is
+(m − 1) / m of the gradient. A sequence of pieces ends with EOS, or at twice the length of the longest source in the
+batch.
 
 Shapes: B sentences, m samples, R = B·m rows, S source, T pieces, N real pieces, D d_model, W vocabulary.
 """
@@ -22,11 +23,11 @@ from model.parts.autocast import without_autocast
 from model.protocol import Network
 
 ORDERS = (1, 2, 3, 4)
-ROWS_AT_ONCE = 4096  # whose logits exist together
+ROWS_AT_ONCE = 4096  # number of rows whose logits are computed at once
 
 
 def gleu(output: Sequence[int], reference: Sequence[int]) -> float:
-    """The smaller of precision and recall over all n-grams of 1 to 4 pieces; 0 for an empty output."""
+    """Return GLEU: the smaller of precision and recall over all n-grams of 1 to 4 pieces, and 0 for an empty output."""
     ours, theirs = (
         Counter(tuple(ids[at : at + n]) for n in ORDERS for at in range(len(ids) - n + 1))
         for ids in (output, reference)
@@ -37,7 +38,7 @@ def gleu(output: Sequence[int], reference: Sequence[int]) -> float:
 def expected_gleu_loss(
     model: Network, source_BS: Tensor, mask_BS: Tensor | None, target_input_BT: Tensor, samples: int
 ) -> Tensor:
-    """−Σ_i mean over the samples of (r − r̄) · log P, whose gradient estimates that of −O_RL."""
+    """Return −Σ_i mean((r − r̄) · log P) over the samples of each sentence. Its gradient estimates that of −O_RL."""
     longest = min(2 * source_BS.shape[1], model.longest or 2 * source_BS.shape[1])
     pieces_RT, real_RT = draw(model, source_BS, mask_BS, samples, longest)
     references = [[piece for piece in row[1:] if piece != PAD_ID] for row in target_input_BT.tolist()]
@@ -71,13 +72,16 @@ def _log_prob(model: Network, hidden_ND: Tensor, piece_N: Tensor) -> Tensor:
 def draw(
     model: Network, source_BS: Tensor, mask_BS: Tensor | None, samples: int, longest: int
 ) -> tuple[Tensor, Tensor]:
-    """Sequences from P_θ, without dropout: pieces (R, T), and where they are real, EOS counted."""
+    """Draw sequences from P_θ without dropout.
+
+    Returns the pieces (R, T), and a mask (R, T) that is true up to and including EOS.
+    """
     training = model.training
     model.eval()
     with without_autocast(source_BS.device):
         memory_RSD = model.encode(source_BS, mask_BS).repeat_interleave(samples, 0)
         mask_RS = None if mask_BS is None else mask_BS.repeat_interleave(samples, 0)
-        # the quick form of a search keeps copies of weights, which each step of a training changes
+        # The fast form of decoding caches copies of weights, which would be outdated after each training step.
         state = model.start_decoding(memory_RSD, mask_RS, 1, longest, attends=True)
         piece_R1 = torch.full((len(memory_RSD), 1), BOS_ID, device=source_BS.device)
         pieces, real, alive_R1 = [], [], torch.ones_like(piece_R1, dtype=torch.bool)

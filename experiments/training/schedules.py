@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step, and the state of the one schedule that is not: plateau."""
+"""Learning rate schedules. All are pure functions of the step, except plateau, which has a state."""
 
 import math
 from collections.abc import Callable
@@ -8,18 +8,20 @@ from experiments.config.training import ScheduleName, TrainingConfig
 
 
 def learning_rate(step: int, d_model: int, warmup_steps: int, scale: float = 1.0) -> float:
-    """Equation (3) of section 5.3: scale · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
+    """Return the rate of equation (3), section 5.3: scale · d_model^-0.5 · min(step^-0.5, step · warmup_steps^-1.5).
 
-    Steps count from 1. Rises linearly for `warmup_steps` steps, then falls with the inverse square root of the step.
+    Steps count from 1. The rate rises linearly for `warmup_steps` steps. Then it falls with the inverse square root of
+    the step.
     """
     return scale * min(1 / math.sqrt(step), step / math.pow(warmup_steps, 1.5)) / math.sqrt(d_model)
 
 
 def make_schedule(settings: TrainingConfig, d_model: int) -> Callable[[int], float]:
-    """Step, counted from 1 → learning rate; of plateau without its halvings.
+    """Return a function from a step, counted from 1, to the learning rate. For plateau, it excludes the halvings.
 
-    All schedules rise linearly to their highest rate for `warmup_steps` steps: η · step / warmup_steps. It is η =
-    settings.learning_rate, or that of equation (3), so that schedules compare at equal highest rates.
+    All schedules rise linearly to their highest rate η for `warmup_steps` steps: η · step / warmup_steps. η is
+    `settings.learning_rate`; if that is None, it is the highest rate of equation (3). So all schedules have the same
+    highest rate by default.
     """
     warmup, peak, share = settings.warmup_steps, settings.learning_rate, SHARES[settings.schedule]
     if peak is None and settings.schedule == "inverse_sqrt":
@@ -37,7 +39,7 @@ def _one(step: int, settings: TrainingConfig) -> float:
 
 
 def _cosine(step: int, settings: TrainingConfig) -> float:
-    """m + (1 − m) · (1 + cos πp) / 2: Loshchilov and Hutter 2017, arXiv 1608.03983, without restarts."""
+    """Return m + (1 − m) · (1 + cos πp) / 2 (Loshchilov and Hutter 2017, arXiv 1608.03983), without restarts."""
     done = _progress(step, settings.warmup_steps, settings)
     return settings.min_lr_ratio + (1 - settings.min_lr_ratio) * (1 + math.cos(math.pi * done)) / 2
 
@@ -47,20 +49,20 @@ def _linear(step: int, settings: TrainingConfig) -> float:
 
 
 def _warmup_stable_decay(step: int, settings: TrainingConfig) -> float:
-    """1 up to step stable_ratio · train_steps, then down in a line.
+    """Return 1 up to step stable_ratio · train_steps, then a linear decay.
 
-    Hu 2024 (MiniCPM), arXiv 2404.06395: any falling decay, in the last tenth of the training.
+    Hu 2024 (MiniCPM, arXiv 2404.06395) allows any decreasing decay, in the last tenth of the training.
     """
     stable = max(settings.warmup_steps, settings.stable_ratio * settings.train_steps)
     return 1 - (1 - settings.min_lr_ratio) * _progress(step, stable, settings)
 
 
 def _progress(step: int, begin: float, settings: TrainingConfig) -> float:
-    """From 0 at step `begin` to 1 at the last step."""
+    """Return the progress from 0 at step `begin` to 1 at the last step."""
     return (step - begin) / (settings.train_steps - begin) if step > begin else 0.0
 
 
-# After the warm-up: the rate over the highest.
+# The ratio of the rate to the highest rate, after the warm-up.
 SHARES: dict[ScheduleName, Callable[[int, TrainingConfig], float]] = {
     "inverse_sqrt": _inverse_sqrt,
     "constant": _one,
@@ -72,17 +74,17 @@ SHARES: dict[ScheduleName, Callable[[int, TrainingConfig], float]] = {
 
 
 class Plateau(NamedTuple):
-    """State of the plateau schedule: halvings because dev perplexity stopped falling; saved with every checkpoint.
+    """The state of the schedule plateau, which halves the rate when the dev perplexity stops falling.
 
-    As torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, threshold=0).
+    It equals torch.optim.lr_scheduler.ReduceLROnPlateau(factor=0.5, threshold=0). Every checkpoint includes the state.
     """
 
     best: float | None = None  # lowest perplexity so far
-    waited: int = 0  # measurements since then, or since the last halving
+    waited: int = 0  # measurements since the lowest perplexity or the last halving
     halvings: int = 0
 
     def after(self, perplexity: float, patience: int) -> "Plateau":
-        """The state after one more measurement; one that is not finite is no improvement."""
+        """Return the state after one more measurement. A perplexity that is not finite is not an improvement."""
         if math.isfinite(perplexity) and (self.best is None or perplexity < self.best):
             return Plateau(perplexity, 0, self.halvings)
         if self.waited < patience:

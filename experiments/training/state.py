@@ -1,4 +1,4 @@
-"""The state of a training: model, optimizer, step, curve, checkpoints. The loop that drives it is in trainer.py."""
+"""The state of a training: model, optimizer, step, curve, checkpoints. The training loop is in trainer.py."""
 
 import contextlib
 import logging
@@ -43,19 +43,21 @@ from model.protocol import Network
 
 log = logging.getLogger(__name__)
 
-PINNED = ("threads", "precision", "attention_kernel")  # settings that later attempts keep
-# Besides configuration and code, the exact bits of results depend on these; a resume reports which of them changed.
+PINNED = ("threads", "precision", "attention_kernel")  # facts of the first attempt that later attempts must use
+# Bit-identical results need equal values of these facts, in addition to configuration and code. A resumed attempt
+# reports the facts that have changed.
 EXACT = (*PINNED, "device", "devices", "deterministic", "compiled", "optimizer", "versions")
-# The same of what the task has pinned before the training: how a step is cut and padded, and on how many threads.
+# The same for values that the task pins before the training: how steps are cut and padded, and the number of threads.
 EXACT_PINNED = ("micro_batch_tokens", "shapes", "training_threads")
 STATE = "optimizer/"  # prefix of optimizer tensors stored beside weights
 
 
 class Training:
-    """A training of `model` after `step` updates. `model` is on `device`.
+    """A training of `model`, which is on `device`, after `step` updates.
 
-    config: its `training` has the settings; `compile` is true or false here. group: the processes that train together;
-    each has a device and computes its share of every batch. Only rank 0 emits events, evaluates and saves.
+    config: the run's configuration, in which `training.compile` must be true or false. group: the processes that train
+    together. Each process has a device and computes its share of every batch. Only rank 0 emits events, evaluates and
+    saves.
     """
 
     def __init__(
@@ -101,19 +103,19 @@ class Training:
         self._emit("pinned", **{key: self.facts[key] for key in PINNED})
         self._score: float | None = None  # dev perplexity at `step`, if it was measured
         self._measured: dict[str, dict[str, float]] = {"start": {}, "end": {}}  # before the first and the last update
-        self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest so far
+        self._best_steps: dict[str, int] = {}  # spacing of measurements → step of the lowest perplexity so far
         self._started, self._measuring = time.perf_counter(), 0.0
         self._cpu_started, self._cpu_measuring = time.process_time(), 0.0
 
     def seed(self, step: int) -> None:
-        """Make all randomness of a step a function of (seed, step) and the rank."""
+        """Seed the random generators of a step from (seed, step, rank)."""
         value = mix(self.config.seed, step)
         self.device.seed(mix(value, self.group.rank) if self.group.rank else value)
 
     def resume(self) -> None:
-        """Continue from the newest checkpoint of this configuration and code, of this attempt or an earlier one.
+        """Continue from the newest checkpoint of this attempt or an earlier one with the same configuration and code.
 
-        Without one, a branch begins with the state of its parent run.
+        If there is none, a branch begins with the state of its parent run.
         """
         attempts = [self.folder, *(path for path in self.context.earlier if path != self.folder)]
         saved = checkpoint.newest(
@@ -134,10 +136,10 @@ class Training:
         self._best_steps = dict(saved.meta["best_steps"])
         if "parent_run" in saved.meta:
             self._meta["parent_run"] = self.facts["parent_run"] = saved.meta["parent_run"]
-        self._emit("resumed", run=saved.meta["run_id"], **self._came_from(saved))  # may be a shorter run
+        self._emit("resumed", run=saved.meta["run_id"], **self._came_from(saved))  # run: possibly a shorter run
 
     def _branch(self, start: Start) -> None:
-        """Begin with the state of another run. Its checkpoints stay with it."""
+        """Begin with the state of another run. The checkpoints of that run are not linked to this run."""
         saved = start.open()
         self._restore(saved)
         run_id, step = start.parent_run
@@ -149,7 +151,7 @@ class Training:
         self._emit("branched", run=run_id, **self._came_from(saved))
 
     def _restore(self, saved: checkpoint.Checkpoint) -> None:
-        """Take weights, moments and counts from a checkpoint."""
+        """Restore weights, the optimizer's state and counts from a checkpoint."""
         checkpoint.restore_model(self.model, saved.weights())
         if state := saved.optimizer():
             restore_optimizers(self.model, self.optimizers, state, saved.step)
@@ -159,15 +161,17 @@ class Training:
         self.facts["resumed_from"] = saved.step
 
     def _came_from(self, saved: checkpoint.Checkpoint) -> dict[str, Any]:
-        """Step and place, for the event, and what has changed that decides the last bits."""
-        known = [key for key in EXACT_PINNED if key in saved.meta]  # a checkpoint of version 0.1.0 has none of them
+        """Return data for an event: the step, the path, and the facts (EXACT, EXACT_PINNED) that have changed."""
+        known = [key for key in EXACT_PINNED if key in saved.meta]  # checkpoints of version 0.1.0 have none of them
         pairs = {key: [saved.meta.get(key), self._meta.get(key)] for key in (*EXACT, *known)}
         changed = {key: [before, now] for key, (before, now) in pairs.items() if before != now}
         return {"step": saved.step, "path": _short(saved.path), "changed": changed}
 
     def rehearse(self, batches: Sequence[Batch[Tensor]]) -> None:
-        """Run a pass and discard its gradients. After its first pass DDP sums gradients in another order, which changes
-        roundings: an attempt resumed at step 500 must not have its first pass there.
+        """Run a pass and discard its gradients.
+
+        DDP sums gradients in another order after its first pass, which changes rounding. Without this call, an attempt
+        resumed at step 500 would have its first pass there, and its results would differ.
         """
         self.backward(batches, 1)
         discard_gradients(self.optimizers)
@@ -175,7 +179,7 @@ class Training:
     def accumulate_gradients(self, step: int, batches: Sequence[Batch[Tensor]]) -> None:
         """Compute gradients of the mean loss over all real target tokens of a step, micro-batch by micro-batch.
 
-        `batches`: those of this rank; the mean is over all ranks' tokens.
+        batches: the micro-batches of this rank. The mean is over the tokens of all ranks.
         """
         target, source, positions = self.group.total(
             [
@@ -190,14 +194,17 @@ class Training:
         self.step, self.target_tokens, self._score = step, self.target_tokens + target, None
 
     def measure(self, when: str, batch: Batch[Tensor]) -> None:
-        """Measure the network between gradients and update, at "start" or "end"; changes neither it nor any draw."""
+        """Measure the network after the backward pass and before the update of the first or last step.
+
+        This does not change the network or random numbers. when: "start" or "end".
+        """
         with self._not_training(), eagerly(self.settings.compile is True):
             self._measured[when] = init_stats(self.model, batch, self.device)
         self.curve.tell({f"{when}_{name}": value for name, value in self._measured[when].items()})
 
     @contextlib.contextmanager
     def _not_training(self) -> Iterator[None]:
-        """Exclude the time of a measurement from that of the training's steps."""
+        """Return a context whose time is not counted as time of training steps."""
         self.device.synchronize()  # a GPU may still compute the last step
         before, cpu_before = time.perf_counter(), time.process_time()
         yield
@@ -206,8 +213,8 @@ class Training:
         self._cpu_measuring += time.process_time() - cpu_before
 
     def backward(self, batches: Sequence[Batch[Tensor]], tokens: int) -> list[Tensor]:
-        """Add the gradients of Σ loss / tokens; returns (Σ loss, Σ nll) of each micro-batch."""
-        share = tokens / self.group.size  # DDP takes the mean over ranks
+        """Add the gradients of Σ loss / tokens. Return (Σ loss, Σ nll) of each micro-batch."""
+        share = tokens / self.group.size  # because DDP averages gradients over ranks
         if self._narrow:
             self._narrow.refresh()
         compute, sums = self._graphs or self._eager, []
@@ -217,7 +224,7 @@ class Training:
         return sums
 
     def _eager(self, inputs: Inputs) -> Tensor:
-        """Add the gradients of a micro-batch's loss over the last of the inputs; returns (Σ loss, Σ nll)."""
+        """Add the gradients of the loss of a micro-batch, divided by the last input. Return (Σ loss, Σ nll)."""
         *given, share = inputs
         narrow = self._narrow
         with narrow.used() if narrow else contextlib.nullcontext(), self.device.autocast():
@@ -228,7 +235,7 @@ class Training:
         return torch.stack((loss.detach(), nll))
 
     def _make_graphs(self) -> Graphs | None:
-        """The CUDA graphs of this training; None, with a line in the log, where it cannot have any."""
+        """Return the CUDA graphs of this training. If graphs are unusable, log the reason and return None."""
         if reason := unusable(self.model, self.settings, self.device, self.group.size, changes_of(self.config)):
             log.warning("training.graphs is ignored: %s", reason)
             return None
@@ -249,11 +256,14 @@ class Training:
         )
 
     def measures(self, step: int) -> list[int]:
-        """The spacings of dev measurements that include this step; empty: dev is not measured after it."""
+        """Return the spacings of dev measurements that are due at this step; empty if none is due."""
         return [keep.every for keep in self._keeps if keep.what == BEST and step % keep.every == 0]
 
     def score(self, evaluate: Callable[[int], Mapping[str, float]]) -> bool:
-        """Measure and emit the dev set's metrics; whether this is the best step so far, for at least one spacing."""
+        """Measure and emit the metrics of the dev set.
+
+        Return whether this is the best step so far, for at least one spacing of measurements.
+        """
         self.saver.wait()
         best = {every: kept_checkpoints.best(self.folder, every) for every in self.measures(self.step)}
         self.model.eval()
@@ -270,15 +280,19 @@ class Training:
         return bool(better)
 
     def follow_plateau(self) -> None:
-        """Halve the rate if dev has not improved for long: on all ranks alike, by rank 0's measurement."""
+        """Halve the learning rate if dev has not improved for `plateau_patience` measurements.
+
+        All ranks use the measurement of rank 0.
+        """
         if self.settings.schedule == "plateau" and self.step % self.settings.eval_steps == 0:
             [perplexity] = self.group.of_rank_0(math.nan if self._score is None else self._score)
             self.plateau = self.plateau.after(perplexity, self.settings.plateau_patience)
 
     def save(self) -> None:
-        """Start saving a checkpoint of this step. It is reported once durable; then older ones are pruned.
+        """Start saving a checkpoint of this step.
 
-        Errors are raised by a later `save`, or by the saver's `check` or `wait`.
+        Once it is durable, the event "checkpoint" is emitted and older checkpoints are pruned. A later `save`, or the
+        saver's `check` or `wait`, raises errors of this save.
         """
         step = self.step
         meta = {**self._meta, "target_tokens": self.target_tokens, "best_steps": dict(self._best_steps)}
@@ -295,13 +309,13 @@ class Training:
         """Write a checkpoint, in the saver's thread."""
         weights = {name: tensor for name, tensor in tensors.items() if not name.startswith(STATE)}
         state = {name.removeprefix(STATE): t for name, t in tensors.items() if name.startswith(STATE)}
-        _check_finite({**weights, **state}, step)  # Lion's signs would hide a moment that is no number
+        _check_finite({**weights, **state}, step)  # weights can hide a NaN in Lion's state, because Lion uses signs
         path = checkpoint.save(self.folder, step, weights, state, meta)
         self._emit("checkpoint", step=step, path=str(path.relative_to(self.folder)))
         kept_checkpoints.prune(self.folder, self._keeps)
 
     def close(self) -> None:
-        """End the saver's thread; waits for a checkpoint that is being written."""
+        """Wait for a checkpoint that is being written, and end the saver's thread."""
         self.saver.close()
 
     def finish(self) -> dict[str, Any]:
@@ -328,7 +342,7 @@ class Training:
 
 
 def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
-    """Raises Diverged for weights that are not finite; the loss shows a step's update only at the next step."""
+    """Raise Diverged if weights are not finite. The loss of a step does not yet show the effect of its update."""
     for name, tensor in weights.items():
         value = tensor.sum().item()
         if tensor.is_floating_point() and not math.isfinite(value) and not bool(tensor.isfinite().all()):
@@ -336,5 +350,5 @@ def _check_finite(weights: Mapping[str, Tensor], step: int) -> None:
 
 
 def _short(path: Path) -> str:
-    """A checkpoint's path within its run's attempts: events contain no absolute path."""
+    """Return the path of a checkpoint relative to its run's folder of attempts. Events contain no absolute paths."""
     return "/".join(path.parts[-3:])

@@ -1,7 +1,8 @@
-"""Number of threads of a training on a processor: those of its slot, unless one alone is as fast.
+"""Choose the number of threads of a training on a CPU: all threads of its slot, or one thread if that is faster.
 
-Several threads wait for each other in every operation. The operations of a small network in bf16 are so short that this
-can take longer than it saves, more so beside other work. The first attempt measures and pins.
+Several threads wait for each other in every operation. The operations of a small network in bf16 are so short that
+waiting can take longer than several threads save, especially on a busy machine. The first attempt of a run measures the
+times and pins the number.
 """
 
 import statistics
@@ -10,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 
-PASSES = 3  # that are timed, after one that builds kernels
-SLOW = 2.0  # beside other work several threads may take many times as long: then two timed passes are enough
+PASSES = 3  # number of timed passes, after one that builds kernels
+SLOW = 2.0  # two timed passes are enough if several threads take more than this many times as long as one
 
 
 def fastest_threads(
@@ -20,9 +21,9 @@ def fastest_threads(
     use: Callable[[int], object] = torch.set_num_threads,
     clock: Callable[[], float] = time.perf_counter,
 ) -> int:
-    """Return `most` if `compute` takes less time with so many threads than with one, else 1; torch then uses them.
+    """Return `most` if `compute` is faster with `most` threads than with one, else 1. Set torch to use that number.
 
-    use, clock: for tests.
+    use, clock: replaced in tests.
     """
     if most == 1:
         return 1

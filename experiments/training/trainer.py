@@ -1,7 +1,7 @@
-"""The training loop (section 5). It knows neither text nor tables: batches come from a function of the step.
+"""The training loop (section 5). A function of the step supplies the batches.
 
-All randomness of a step is a function of (seed, step). So a training that was killed at any step and resumed from a
-checkpoint computes the same numbers as an uninterrupted one.
+All random numbers of a step depend only on (seed, step). So a training that was killed at any step and resumed from a
+checkpoint gives the same results as an uninterrupted one.
 """
 
 import contextlib
@@ -26,15 +26,17 @@ def train(
     batches: Callable[[int], Sequence[Batch[Tensor]]],
     evaluate: Callable[[int], Mapping[str, float]] | None = None,
 ) -> dict[str, Any]:
-    """Train to the last step, from the newest checkpoint of this run if there is one; return facts for the record.
+    """Train to the last step, from the newest checkpoint of this run if there is one. Return facts for the record.
 
-    batches(step): a step's micro-batches on the processor, a pure function of the step; steps count from 1. Called in a
-    thread, ahead of the step. With several processes it returns this one's share.
-    evaluate(step): called every `eval_steps` with the model in eval mode; its "perplexity" decides the best checkpoint.
+    batches: a pure function of the step, counted from 1. It returns the step's micro-batches on the CPU, only the share
+    of this process if there are several. A thread calls it ahead of the step.
+    evaluate: a function that returns the metrics of the dev set. Its "perplexity" decides which checkpoint is the best.
+    It is called with the model in eval mode, at the steps of `training.measures`.
 
-    Writes `checkpoints/…` and `final` in the attempt's folder. Raises Preempted after a checkpoint if the attempt was
-    requested to stop; Diverged; OutOfMemory; UserError (checkpoint of another configuration, full disk, kernel that
-    cannot be deterministic). A checkpoint is written during the next steps; one of them raises its errors.
+    Writes `checkpoints/…` and `final` in the attempt's folder. Raises Preempted, after saving a checkpoint, if the
+    attempt was requested to stop; Diverged; OutOfMemory; UserError (checkpoint of another configuration, full disk,
+    kernel that cannot be deterministic). A checkpoint is written while the next steps run, so a later step may raise
+    errors of the save.
     """
     settings, group = training.settings, training.group
     with naming_out_of_memory(), naming_nondeterminism(), naming_recompiles(), contextlib.ExitStack() as stack:

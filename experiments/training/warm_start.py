@@ -1,6 +1,6 @@
-"""A branch begins with the checkpoint of another run, its parent, after a step: find it, read it; what may differ.
+"""Find the checkpoint from which a branch begins, and check whether a run can be a branch of another run.
 
-Imports no torch.
+A branch begins with the checkpoint of another run, its parent run, after a given step. Imports no torch.
 """
 
 import math
@@ -21,21 +21,24 @@ _WEIGHTS = "model.safetensors"
 
 
 def checkpoint_of(store: Store, parent_run: ParentRun, code: str) -> Path | None:
-    """The parent's checkpoint, of its newest attempt that has one by this code; else None.
+    """Return the checkpoint of the parent run from its newest attempt that has one by the given code, or None.
 
-    code: the digest of the training code. A branch never mixes old and new code, as a resumed run does not. Sizes and
-    hashes are checked where it is read.
+    code: the digest of the training code. A branch never mixes old and new code; neither does a resumed run. This
+    function does not check sizes and hashes of files.
     """
     return next((path for path, its_code in _there(store, parent_run) if its_code == code), None)
 
 
 def digest_of(path: Path) -> str:
-    """A digest of a checkpoint's weights. Raises Damaged."""
+    """Return a digest of a checkpoint's weights. Raises Damaged if its meta.json is missing or invalid."""
     return digest(meta_of(path)["files"][_WEIGHTS])
 
 
 def other_weights(store: Store, record: TrainingResult) -> bool:
-    """Return whether a recorded branch's parent run has other weights at that step now; unknown ones count as equal."""
+    """Return whether the weights of a branch's parent run, at the step of the branch, have changed since the branch.
+
+    If the parent run has no checkpoint of that step any more, the weights count as unchanged.
+    """
     if not record.parent_run.run_id:
         return False
     there = next((path for path, _ in _there(store, ParentRun(record.parent_run.run_id, record.parent_run.step))), None)
@@ -43,7 +46,7 @@ def other_weights(store: Store, record: TrainingResult) -> bool:
 
 
 def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, str]]:
-    """The checkpoints of the step, of the newest attempt first, each with its code."""
+    """Yield the complete checkpoints of the step with the digests of their code, newest attempt first."""
     for number in reversed(store.attempts(parent_run.run_id)):
         path = store.attempt_folder(parent_run.run_id, number) / "checkpoints" / f"step-{parent_run.step:08d}"
         try:
@@ -54,11 +57,11 @@ def _there(store: Store, parent_run: ParentRun) -> Iterator[tuple[Path, str]]:
             yield path, str(meta.get("code"))
 
 
-# --- In which settings a branch may differ from its parent run: those that act step by step
-# A branch takes the parent run's weights, the optimizer's moments and the number of steps; everything else of a step is
-# computed from its own settings, as in a resumed training. So the network and its pieces must be the same, and the
-# learning rates up to the branch too: a schedule is a function of the step, and a branch's would describe rates that
-# were never used.
+# --- Settings in which a branch may differ from its parent run: those that act step by step
+# A branch takes over the parent run's weights, the state of its optimizer and its number of steps. All later steps are
+# computed from the settings of the branch, as in a resumed training. So the network and its vocabulary must be equal.
+# The learning rates up to the branch must be equal, too. Otherwise, the schedule of the branch, a function of the step,
+# would record rates that were never used.
 
 
 # Names that end in a dot are groups.
@@ -89,7 +92,7 @@ _SCHEDULE = tuple(
 def why_no_branch(parent_run: RunConfig, config: RunConfig, step: int) -> str:
     """Return the reason why a run of `config` cannot start from a run of `parent_run` after `step`; "" if it can."""
     theirs, own = dict(flatten(parent_run)), dict(flatten(config))
-    # changes of the network are there only where they are set
+    # A change of the network is a setting of only those configurations that have it.
     changed = [name for name in {**own, **theirs} if name != "seed" and own.get(name) != theirs.get(name)]
     early = [name for name in changed if not _acts_late(name, config)]
     if early:
@@ -122,7 +125,7 @@ def _acts_late(name: str, config: RunConfig) -> bool:
 
 
 def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[str]) -> str:
-    """Return how the learning rates up to the branch differ from the parent run's; "" if they do not."""
+    """Return how the learning rates up to the branch differ from those of the parent run, or "" if they are equal."""
     named = [name for name in changed if name in _SCHEDULE]
     if "plateau" in (parent_run.training.schedule, config.training.schedule):
         named = [name for name in changed if name in (*_SCHEDULE, "training.eval_steps") and "train_steps" not in name]
@@ -147,7 +150,7 @@ def _rates(parent_run: RunConfig, config: RunConfig, step: int, changed: list[st
 
 
 def _checkpoints(config: RunConfig, step: int) -> str:
-    """Return why the evaluation would need the parent run's checkpoints; "" if the branch's are enough."""
+    """Return why the evaluation would need checkpoints of the parent run, or "" if those of the branch are enough."""
     training, choice = config.training, config.evaluation.checkpoint
     kind, _, number = choice.partition(":")
     every = training.eval_steps if kind == "best" else training.checkpoint_steps
